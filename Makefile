@@ -1,0 +1,45 @@
+# Two commands are all a fresh machine needs: `make demo` and `make test`. Both make the virtual environment first.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+ROOMS := components trainers storage processes pipelines
+DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
+
+.PHONY: demo test test-cluster lint types specs bench clean
+
+demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows where everything is
+	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)'
+
+test: $(STAMP) lint types  ## everything that needs no cluster
+	$(BIN)/python -m pytest -m 'not cluster'
+
+test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
+	$(BIN)/python -m pytest -m cluster
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	MYPYPATH=$(VENV)/types $(BIN)/mypy $(ROOMS:%=-p kfp_distributed.%)
+
+specs: $(STAMP)  ## writes component_specs/ anew
+	$(BIN)/python -m kfp_distributed.pipelines.specs component_specs
+
+bench: $(STAMP)  ## measures, prints and writes benchmarks/README.md
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache
+
+# tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
+$(STAMP): pyproject.toml Makefile
+	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@echo 'Installing into $(VENV) with $(PYTHON) (once; some 600 MB, a minute or two)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tf_keras==2.21.0
+	@mkdir -p $(VENV)/types/kfp_distributed && for room in $(ROOMS); do ln -sfn "$$PWD/$$room" $(VENV)/types/kfp_distributed/$$room; done
+	@touch $@

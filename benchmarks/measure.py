@@ -1,0 +1,62 @@
+"""Measures whole processes: seconds on the wall and the peak memory of the largest process."""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a process.
+
+    Attributes:
+        seconds: From start to end, on the wall.
+        peak_mib: Largest resident memory of the process, in MiB.
+    """
+
+    seconds: float
+    peak_mib: float
+
+
+def measure(argv: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Measured:
+    """Runs a command to its end.
+
+    Raises:
+        RuntimeError: It failed; the message has its output.
+    """
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [str(part) for part in argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    output = process.stdout.read() if process.stdout else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"{argv} ended with {process.returncode}:\n{output[-4000:]}")
+    return Measured(time.monotonic() - started, _mebibytes(usage))
+
+
+def _mebibytes(usage: resource.struct_rusage) -> float:
+    # Linux counts in KiB, macOS in bytes.
+    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def median(runs: Sequence[Measured]) -> Measured:
+    """The medians of seconds and memory over runs."""
+    return Measured(statistics.median(run.seconds for run in runs), statistics.median(run.peak_mib for run in runs))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,69 @@
+"""Measures everything, prints the tables and writes them to benchmarks/README.md: `make bench`."""
+
+import os
+import platform
+import tempfile
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+from prepare import prepare_table
+from startup import startup_table
+from training import training_table
+
+_README = Path(__file__).parent / "README.md"
+
+_TEXT = """\
+# What it costs
+
+`make bench` measures this anew and writes it here. Latest: {day}, Python {python}, kfp {kfp}, tensorflow {tensorflow},
+{cores} cores of a shared machine: compare columns, not days.
+
+## The train step
+
+The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in turn; medians of three runs.
+The goal is at most 3 % and 1 s more.
+
+{training}
+
+## Import and compilation
+
+Whole processes; medians of five runs.
+
+{startup}
+
+## prepare_data
+
+Seconds and peak memory of the whole process. Memory rises until the buffers are full (some 200 MiB) and then no more:
+compare the two CSV files. The alternative has all rows in memory.
+
+{prepare}
+"""
+
+
+def main() -> None:
+    """The command line."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = _TEXT.format(
+            day=date.today().isoformat(),
+            python=platform.python_version(),
+            kfp=version("kfp"),
+            tensorflow=next(version(name) for name in ("tensorflow-cpu", "tensorflow") if _installed(name)),
+            cores=os.cpu_count(),
+            startup=startup_table(),
+            prepare=prepare_table(Path(folder)),
+            training=training_table(Path(folder)),
+        )
+    _README.write_text(text, encoding="utf-8")
+    print(text)
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except ModuleNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

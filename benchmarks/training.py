@@ -1,0 +1,110 @@
+"""What the `train` step costs: the same replicas started by our step and by hand."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from measure import table
+
+from kfp_distributed.components.train.launch import Request, launch, plan_job
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.topology import replica_environment
+from kfp_distributed.trainers.job import JOB_VARIABLE
+
+_DISTRIBUTIONS = {
+    "3 workers, all-reduce": {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
+    "chief, 2 parameter servers, 2 workers": {"distribution_type": "TF", "number_of_workers": 2},
+    "one process": {"distribution_type": "Job"},
+}
+
+
+def training_table(folder: Path, runs: int = 3) -> str:
+    """Runs each training by our step and by hand in turn, `runs` times each; the medians."""
+    data = _digits(folder / "data")
+    rows = []
+    for name, distribution in _DISTRIBUTIONS.items():
+        measured = [
+            (
+                _by_step(data, folder / f"{len(rows)}-{run}-step", distribution),
+                _by_hand(data, folder / f"{len(rows)}-{run}-hand", distribution),
+            )
+            for run in range(runs)
+        ]
+        ours, hand = (statistics.median(column) for column in zip(*measured, strict=True))
+        rows.append(
+            [name, f"{ours:.1f} s", f"{hand:.1f} s", f"{ours - hand:+.1f} s ({(ours / hand - 1) * 100:+.1f} %)"]
+        )
+    return table(["training of 10 epochs on digits", "train step", "by hand", "added"], rows)
+
+
+def _digits(folder: Path) -> Path:
+    from kfp import dsl
+
+    from kfp_distributed.components.prepare_data.component import prepare_data
+
+    def artifact(kind: type[dsl.Artifact], name: str) -> dsl.Artifact:
+        return kind(name=name, uri=str(folder / name), metadata={})
+
+    prepare_data(
+        train_dataset=artifact(dsl.Dataset, "train"),
+        validation_dataset=artifact(dsl.Dataset, "validation"),
+        test_dataset=artifact(dsl.Dataset, "test"),
+        overview=artifact(dsl.HTML, "overview"),
+    )
+    return folder
+
+
+def _request(data: Path, folder: Path, distribution: dict[str, object]) -> Request:
+    folder.mkdir(parents=True)
+    return Request(
+        train_uri=str(data / "train"),
+        validation_uri=str(data / "validation"),
+        model_uri=str(folder / "model"),
+        train_specification={"trainer": "keras_classifier"},
+        train_parameters={"epochs": 10},
+        distribution_specification=distribution,
+        identity=(str(folder),),
+    )
+
+
+def _by_step(data: Path, folder: Path, distribution: dict[str, object]) -> float:
+    started = time.monotonic()
+    launch(_request(data, folder, distribution), LocalRunner(), lambda line: None)
+    return time.monotonic() - started
+
+
+def _by_hand(data: Path, folder: Path, distribution: dict[str, object]) -> float:
+    """The same program with the same TF_CONFIG, started one by one; over when the leader has ended."""
+    job = plan_job(_request(data, folder, distribution))
+    started = time.monotonic()
+    file = folder / "job.json"
+    file.write_text(job.description.to_json())
+    names = [replica.name for replica in job.topology.replicas]
+    addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, free_ports(len(names)), strict=True)}
+    processes = {}
+    for name in names:
+        (folder / name).mkdir()
+        variables = {**os.environ, **replica_environment(job.topology, name, addresses), JOB_VARIABLE: str(file)}
+        with (folder / f"{name}.log").open("w") as log:
+            processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "kfp_distributed.trainers.entry"],
+                env=variables,
+                cwd=folder / name,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+    code = processes[job.topology.leader].wait()
+    for name, process in processes.items():
+        if any(replica.name == name and replica.serves for replica in job.topology.replicas):
+            process.kill()
+        process.wait()
+    seconds = time.monotonic() - started
+    if code != 0:
+        raise RuntimeError((folder / f"{job.topology.leader}.log").read_text()[-4000:])
+    json.loads((folder / "model" / "model.json").read_text())
+    return seconds

@@ -1,0 +1,48 @@
+"""The four steps as KFP components, and what each needs in its container."""
+
+from typing import Any, NamedTuple
+
+from kfp_distributed.components.evaluate.component import evaluate
+from kfp_distributed.components.export_model.component import export_model
+from kfp_distributed.components.packaging import Delivery, make_step
+from kfp_distributed.components.prepare_data.component import prepare_data
+from kfp_distributed.components.train.component import train
+
+_ARROW = ["numpy>=1.26,<3", "pyarrow>=18,<27"]
+_STORE = ["minio>=7.2.15,<8"]
+
+# What runs in the replicas is started by its name.
+_REPLICA = ["kfp_distributed.trainers.entry", "kfp_distributed.trainers.keras_classifier"]
+
+
+class Steps(NamedTuple):
+    """The four steps, each a component to call inside a `@dsl.pipeline` function."""
+
+    prepare_data: Any
+    train: Any
+    evaluate: Any
+    export_model: Any
+
+
+def steps(*, image: str = "", package: str = "") -> Steps:
+    """Makes the four steps for an image or a package of yours.
+
+    Args:
+        image: An image that has kfp-distributed and what its steps need; nothing is then installed at start.
+        package: A requirement or the address of a wheel, installed by pip when a step starts.
+
+    Returns:
+        The steps. With neither argument they carry their code in the compiled YAML.
+
+    Raises:
+        ValueError: Both are given.
+    """
+    delivery = Delivery(image=image, package=package)
+    return Steps(
+        make_step(
+            prepare_data, packages=[*_ARROW, *_STORE, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"], delivery=delivery
+        ),
+        make_step(train, packages=[*_ARROW, *_STORE], delivery=delivery, started_by_name=_REPLICA),
+        make_step(evaluate, packages=["tensorflow-cpu==2.21.0", *_ARROW], delivery=delivery),
+        make_step(export_model, packages=_STORE, delivery=delivery),
+    )

@@ -1,0 +1,1 @@
+"""Reusable pipelines, and what runs them on one machine."""

@@ -1,0 +1,117 @@
+"""The first five minutes: runs `train_and_export` on this machine and shows what came of it (`make demo`)."""
+
+import argparse
+import json
+import signal
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.pipelines.local_run import LocalRun, local_run
+from kfp_distributed.pipelines.run_view import RunView
+from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION, train_and_export
+
+_NEXT = """make demo DISTRIBUTION='{"distribution_type":"TF","number_of_workers":2,"number_of_parameter_servers":2}'"""
+
+
+def main() -> int:
+    """The command line.
+
+    Returns:
+        0; 1 where the run failed; 2 where an argument is wrong; 130 or 143 where a signal ended it.
+    """
+    options = _arguments()
+    console = Console()
+    try:
+        specification = parse_distribution(options.distribution)
+    except ValueError as error:
+        console.print(f"demo: {error}", style="red", markup=False)
+        return 2
+    signal.signal(signal.SIGTERM, _end)
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    console.print(
+        f"Training on handwritten digits ({specification.distribution_type}); all is kept in {folder.resolve()}\n",
+        highlight=False,
+    )
+    with (folder / "demo.log").open("w", encoding="utf-8", buffering=1) as log, RunView(console, log) as view:
+        try:
+            with local_run(folder) as run, redirect_stdout(cast(Any, view)):
+                before = set(run.artifacts.iterdir())
+                train_and_export(
+                    distribution_specification=json.loads(options.distribution),
+                    train_parameters={"epochs": options.epochs},
+                    checkpoint_uri="s3://checkpoints",
+                )
+        except KeyboardInterrupt:
+            return _report(console, "Stopped; nothing is left running.", [], 130)
+        except SystemExit as end:
+            return _report(console, "Stopped; nothing is left running.", [], int(end.code or 0))
+        except RuntimeError as error:
+            lines = list(view.last_lines)
+            return _report(console, f"The step {view.failed} failed. The whole log: {log.name}\n{error}", lines, 1)
+    made = [path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")]
+    console.print(summary(made[0], run, view.seconds))
+    console.print(f"The same with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> Table:
+    """Makes the table at the end of a run.
+
+    Args:
+        run_folder: The run's folder among the artifacts.
+        run: Where the local run keeps things.
+        seconds: How long each step took, by its name.
+    """
+    scored = _outputs(run_folder / "evaluate")
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_row("test accuracy", f"[bold green]{scored['accuracy']:.4f}")
+    table.add_row("seconds", "  ".join(f"{step} {value:.1f}" for step, value in seconds.items() if value))
+    exported = run_folder / "export-model"
+    if exported.exists():
+        uri = str(_outputs(exported)["uri"])
+        table.add_row("model", uri)
+        table.add_row("", f"served by the demo's S3 server; its files: {run.object_store}/{uri.removeprefix('s3://')}")
+    else:
+        table.add_row("model", f"not exported, the accuracy is too low; it is in {run_folder}/train/model")
+    table.add_row("report", f"{run_folder}/evaluate/report")
+    table.add_row("", f"{run_folder}/train/report  {run_folder}/prepare-data/overview")
+    return table
+
+
+def _outputs(step_folder: Path) -> dict[str, Any]:
+    outputs = json.loads((step_folder / "executor_output.json").read_text(encoding="utf-8"))
+    return cast(dict[str, Any], outputs.get("parameterValues", {}))
+
+
+def _report(console: Console, message: str, lines: list[str], code: int) -> int:
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False, style="dim")
+    console.print(message, highlight=False, markup=False, style="red")
+    return code
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m kfp_distributed.pipelines.demo", description=__doc__)
+    default = json.dumps(DIGITS_DISTRIBUTION)
+    parser.add_argument("--distribution", default=default, help=f"distribution_specification as JSON [{default}]")
+    parser.add_argument("--epochs", type=int, default=15, help="[15]")
+    parser.add_argument(
+        "--folder", default="kfp-distributed-run", help="where everything is kept [kfp-distributed-run]"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

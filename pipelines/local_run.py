@@ -1,0 +1,66 @@
+"""Runs pipelines on this machine: kfp's local runner, with an S3 server of its own for the length of the run."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kfp import local
+
+from kfp_distributed.storage import embedded_object_store
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """Where a local run keeps things.
+
+    Attributes:
+        artifacts: Folder with one folder a run and in it one a step (kfp's pipeline root).
+        object_store: Folder with one folder a bucket, or None where the environment names an object store.
+    """
+
+    artifacts: Path
+    object_store: Path | None
+
+
+@contextmanager
+def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: bool = True) -> Iterator[LocalRun]:
+    """Runs the pipelines and components that are called inside it on this machine.
+
+    Example:
+        with local_run("my-run"):
+            train_and_export(train_parameters={"epochs": 5})
+
+    Args:
+        folder: Where artifacts and objects are kept; made if missing.
+        embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with credentials that nobody else
+            knows, and to point the steps at it. False leaves the object store to the environment (AWS_ENDPOINT_URL,
+            AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY).
+
+    Yields:
+        Where things are.
+
+    Raises:
+        StorageError: The S3 server does not start; the message has its last lines.
+    """
+    root = Path(folder).resolve()
+    artifacts = root / "artifacts"
+    artifacts.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    with ExitStack() as stack:
+        objects = None
+        if embedded_store:
+            store = stack.enter_context(embedded_object_store(root / "object-store"))
+            os.environ.update(store.environment())
+            objects = store.folder
+        local.init(
+            runner=local.SubprocessRunner(use_venv=False),
+            pipeline_root=str(artifacts),
+            workspace_root=str(root / "workspace"),
+        )
+        try:
+            yield LocalRun(artifacts=artifacts, object_store=objects)
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)

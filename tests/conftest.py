@@ -1,0 +1,7 @@
+"""What all tests share."""
+
+import sys
+from pathlib import Path
+
+# Tests import what they share (tests/environments.py, tests/compiled.py) by name, under any import mode.
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,62 @@
+"""The demo ends cleanly whichever way it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+DEMO = [sys.executable, "-m", "kfp_distributed.pipelines.demo"]
+
+
+def test_a_wrong_distribution_is_refused_before_anything_starts(tmp_path):
+    done = subprocess.run(
+        [*DEMO, "--folder", tmp_path / "run", "--distribution", '{"distribution_type": "tf"}'],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "distribution_type" in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def _left(marker: str) -> list[psutil.Process]:
+    """Processes that were started by the demo with this marker in its environment."""
+    left = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("DEMO_MARKER") == marker and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess):
+            continue
+    return left
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_group", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143), (signal.SIGKILL, False, -9)],
+    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+)
+def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path, number, whole_group, code):
+    marker = f"{tmp_path}-{number}"
+    process = subprocess.Popen(
+        [*DEMO, "--folder", tmp_path / "run", "--epochs", "500"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "DEMO_MARKER": marker},
+    )
+    for line in process.stdout:
+        if "worker-0: epoch 1/" in line:
+            break
+    (os.killpg if whole_group else os.kill)(process.pid, number)
+    assert process.wait(60) == code
+    deadline = time.monotonic() + 60
+    while (left := _left(marker)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
