@@ -2,22 +2,24 @@
 
 Inside the YAML is the default and needs nothing from anybody: a stock Python image runs it. The step then carries
 the modules it needs and no others, because Argo keeps some eleven copies of a task's YAML in a Workflow of at most
-1 MB. Docstrings and comments stay at home for the same reason; the code itself travels as it is written.
+1 MB. For the same reason the code travels minified: without comments, docstrings and annotations, and with short
+names for local variables.
 """
 
 import ast
 import base64
 import bz2
 import importlib.util
-import io
 import json
-import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import python_minifier
 from kfp import dsl
+from python_minifier import RemoveAnnotationsOptions
 
 STOCK_IMAGE = "python:3.11"
 
@@ -85,7 +87,13 @@ def make_step(
     # kfp's own embedded_artifact_path packs owner and time of each file too, so that no two compilations are equal:
     # the committed YAML could not be checked and KFP's cache would never hit.
     command = component.component_spec.implementation.container.command
-    body = strip_comments(command[-1])
+    body = python_minifier.minify(
+        command[-1],
+        remove_literal_statements=True,
+        remove_annotations=False,
+        rename_locals=False,
+        hoist_literals=False,
+    )
     archive = pack(read_modules(imported_modules(body), started_by_name))
     command[-1] = _UNPACK.format(archive=archive, harmless=_HARMLESS, risky=_RISKY) + body
     return component
@@ -110,7 +118,7 @@ def imported_modules(source: str) -> list[str]:
 
 
 def read_modules(names: Sequence[str], started_by_name: Sequence[str] = ()) -> dict[str, str]:
-    """Reads modules and all modules of ours that they import, without docstrings, comments and annotations.
+    """Reads modules and all modules of ours that they import, minified.
 
     Args:
         names: Full names of the modules to begin with.
@@ -134,7 +142,7 @@ def read_modules(names: Sequence[str], started_by_name: Sequence[str] = ()) -> d
         if sources.get(path):
             continue
         text = file.read_text(encoding="utf-8")
-        sources[path] = strip_comments(text, keep_annotations=name in started_by_name)
+        sources[path] = _minified(file, keep_annotations=name in started_by_name)
         waiting += imported_modules(text)
         for package in list(Path(path).parents)[:-2]:
             sources.setdefault(f"{package.as_posix()}/__init__.py", "")
@@ -155,93 +163,27 @@ def unpack(archive: str) -> dict[str, str]:
     return sources
 
 
+@cache
+def _minified(file: Path, *, keep_annotations: bool) -> str:
+    annotations = RemoveAnnotationsOptions(
+        remove_variable_annotations=not keep_annotations,
+        remove_return_annotations=not keep_annotations,
+        remove_argument_annotations=not keep_annotations,
+        # Dataclasses are made of these.
+        remove_class_attribute_annotations=False,
+    )
+    return python_minifier.minify(
+        file.read_text(encoding="utf-8"),
+        remove_annotations=annotations,
+        remove_literal_statements=True,
+        hoist_literals=False,
+        rename_globals=False,
+    )
+
+
 def _file_of(name: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
     return Path(spec.origin) if spec and spec.origin else None
-
-
-def strip_comments(source: str, *, keep_annotations: bool = True) -> str:
-    """Removes comments, blank lines and the text of docstrings; every other character stays as it is.
-
-    Args:
-        source: A module.
-        keep_annotations: False removes those of arguments, results and local variables as well; those of classes
-            stay, for dataclasses are made of them.
-    """
-    lines = source.splitlines(keepends=True)
-    tree = ast.parse(source)
-    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    cuts = [(token.start, token.end, "") for token in tokens if token.type == tokenize.COMMENT]
-
-    def position(line: int, column: int) -> tuple[int, int]:
-        # ast counts columns in bytes of UTF-8, tokenize in characters.
-        return line, len(lines[line - 1].encode()[:column].decode())
-
-    docstrings = {id(text) for text in map(_docstring, ast.walk(tree)) if text}
-    kept: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Constant, ast.JoinedStr)):
-            last, end = _end(node)
-            if id(node) in docstrings:
-                cuts.append((position(node.lineno, node.col_offset), position(last, end), '""'))
-            elif last > node.lineno:
-                kept.update(range(node.lineno, last + 1))
-    if not keep_annotations:
-        signs = [token for token in tokens if token.type == tokenize.OP]
-        for start, end in _annotations(tree):
-            cuts.append((position(*start), position(*end), ""))
-        for start in _results(tree):
-            arrow = max(token.start for token in signs if token.string == "->" and token.start <= position(*start))
-            colon = min(token.start for token in signs if token.string == ":" and token.start >= position(*start))
-            cuts.append((arrow, colon, ""))
-    for (first, start), (last, end), text in sorted(cuts, reverse=True):
-        joined = lines[first - 1][:start] + text + lines[last - 1][end:]
-        lines[first - 1 : last] = [joined, *[""] * (last - first)]
-    return "".join(line if number in kept else _trimmed(line) for number, line in enumerate(lines, start=1))
-
-
-def _annotations(tree: ast.Module) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where annotations of arguments and local variables begin and end."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg) and node.annotation:
-            yield (node.lineno, node.col_offset + len(node.arg.encode())), _end(node.annotation)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for inner in _own_statements(node):
-                if isinstance(inner, ast.AnnAssign) and inner.value:
-                    yield _end(inner.target), _end(inner.annotation)
-
-
-def _results(tree: ast.Module) -> Iterator[tuple[int, int]]:
-    """Where annotations of results end, inside brackets that may stand around them."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns:
-            yield _end(node.returns)
-
-
-def _own_statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """What stands in a function, but not in a function or class inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))
-
-
-def _end(node: ast.expr) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or 0
-
-
-def _docstring(node: ast.AST) -> ast.Constant | None:
-    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-        return None
-    first = node.body[0] if node.body else None
-    text = first.value if isinstance(first, ast.Expr) else None
-    return text if isinstance(text, ast.Constant) and isinstance(text.value, str) else None
-
-
-def _trimmed(line: str) -> str:
-    return line.rstrip() + "\n" if line.strip() else ""

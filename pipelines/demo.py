@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 import signal
 import sys
 from contextlib import redirect_stdout
@@ -27,7 +28,8 @@ def main() -> int:
         0; 1 where the run failed; 2 where an argument is wrong; 130 or 143 where a signal ended it.
     """
     options = _arguments()
-    console = Console()
+    # The stream as it is now: kfp's own output is redirected later.
+    console = Console(file=sys.stdout)
     try:
         specification = parse_distribution(options.distribution)
     except ValueError as error:
@@ -53,9 +55,9 @@ def main() -> int:
             return _report(console, "Stopped; nothing is left running.", [], 130)
         except SystemExit as end:
             return _report(console, "Stopped; nothing is left running.", [], int(end.code or 0))
-        except RuntimeError as error:
-            lines = list(view.last_lines)
-            return _report(console, f"The step {view.failed} failed. The whole log: {log.name}\n{error}", lines, 1)
+        except RuntimeError:
+            message = f"The step {view.failed} failed; the whole log is in {log.name}. It ends with:"
+            return _report(console, message, list(view.last_lines), 1)
     made = [path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")]
     console.print(summary(made[0], run, view.seconds))
     console.print(f"The same with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
@@ -72,18 +74,29 @@ def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> Table
     """
     scored = _outputs(run_folder / "evaluate")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("test accuracy", f"[bold green]{scored['accuracy']:.4f}")
     table.add_row("seconds", "  ".join(f"{step} {value:.1f}" for step, value in seconds.items() if value))
     exported = run_folder / "export-model"
     if exported.exists():
         uri = str(_outputs(exported)["uri"])
-        table.add_row("model", uri)
-        table.add_row("", f"served by the demo's S3 server; its files: {run.object_store}/{uri.removeprefix('s3://')}")
+        table.add_row("model", f"{run.object_store}/{uri.removeprefix('s3://')}")
+        table.add_row("", f"which the demo's S3 server had as {uri}")
     else:
-        table.add_row("model", f"not exported, the accuracy is too low; it is in {run_folder}/train/model")
-    table.add_row("report", f"{run_folder}/evaluate/report")
-    table.add_row("", f"{run_folder}/train/report  {run_folder}/prepare-data/overview")
+        table.add_row("model", f"not exported, for the accuracy is too low; it is in {run_folder}/train/model")
+    for name, page in copy_pages(run_folder).items():
+        table.add_row(name, str(page))
     return table
+
+
+def copy_pages(run_folder: Path) -> dict[str, Path]:
+    """Copies a run's HTML artifacts, which have no ending, to files that a browser opens; by what they show."""
+    pages = {"report": "evaluate/report", "training": "train/report", "data": "prepare-data/overview"}
+    copies = {name: run_folder / f"{name}.html" for name in pages}
+    for name, page in pages.items():
+        shutil.copyfile(run_folder / page, copies[name])
+    return copies
 
 
 def _outputs(step_folder: Path) -> dict[str, Any]:
@@ -92,9 +105,9 @@ def _outputs(step_folder: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, message: str, lines: list[str], code: int) -> int:
-    for line in lines:
-        console.print(f"  {line}", highlight=False, markup=False, style="dim")
     console.print(message, highlight=False, markup=False, style="red")
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     return code
 
 

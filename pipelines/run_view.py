@@ -116,7 +116,7 @@ class RunView:
             case ReplicaLine(replica, text):
                 self.last_lines.append(f"[{replica}] {text}")
                 self._show_replica(replica, text)
-            case None if line.strip() and "- INFO -" not in line:
+            case None if line.strip("- ") and " - INFO - " not in line:
                 self.last_lines.append(line.strip())
 
     def _start_step(self, step: str) -> None:
@@ -151,4 +151,4 @@ class RunView:
 
     def _say(self, text: str) -> None:
         if not self._console.is_terminal:
-            self._console.print(text, highlight=False, markup=False)
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The step `evaluate`: how well a model does on a split of a dataset."""

@@ -1,0 +1,31 @@
+"""The step that evaluates a model; see `evaluation.py` beside it."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+
+def evaluate(
+    model: dsl.Input[dsl.Model],
+    dataset: dsl.Input[dsl.Dataset],
+    metrics: dsl.Output[dsl.Metrics],
+    classification_metrics: dsl.Output[dsl.ClassificationMetrics],
+    report: dsl.Output[dsl.HTML],
+) -> NamedTuple("Scores", [("accuracy", float), ("loss", float)]):  # type: ignore[valid-type]
+    """Evaluates a classifier on a prepared dataset.
+
+    Args:
+        model: SavedModel whose signature "serving_default" turns "features" into "probabilities".
+        dataset: A split that prepare_data made; best one that the training has not seen.
+        metrics: Accuracy, loss, and precision and recall of each class.
+        classification_metrics: Confusion matrix.
+        report: The same as a page, with the first mistakes.
+
+    Returns:
+        accuracy: Share of rows whose most probable class is the true one.
+        loss: Mean cross-entropy.
+    """
+    from kfp_distributed.components.evaluate.evaluation import run_evaluation
+
+    scores = run_evaluation(model.path, dataset.path, metrics, classification_metrics, report.path)
+    return (scores.accuracy, scores.loss)

@@ -1,0 +1,118 @@
+"""The evaluation of a model: check both inputs, score batch by batch, hand the scores to KFP and to the report."""
+
+import math
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kfp_distributed.components.evaluate.classifier import load_classifier
+from kfp_distributed.components.evaluate.report import draw_mistake, render_report
+from kfp_distributed.components.evaluate.scores import Scores, check_probabilities
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import ModelManifest, verify_model_folder
+
+_MISTAKES = 12
+# keras.config.epsilon(): a probability below it counts as it, so that the loss is finite and the same as Keras'.
+_SMALLEST_PROBABILITY = 1e-7
+
+
+def run_evaluation(model: str, dataset: str, metrics: Any, classification_metrics: Any, report: str) -> Scores:  # noqa: ANN401
+    """Evaluates a model on a dataset.
+
+    Args:
+        model: Folder of the SavedModel and its model.json.
+        dataset: Folder of the dataset.json and its shards.
+        metrics: KFP's Metrics artifact.
+        classification_metrics: KFP's ClassificationMetrics artifact.
+        report: File for the HTML report.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ValueError: The dataset is empty or damaged, the model is another dataset's, or it answers no probabilities.
+        ModelIncomplete: The model lacks files, or they are not what model.json says.
+    """
+    scores, page = evaluate_model(Path(model), Path(dataset))
+    for name, value in metric_values(scores).items():
+        metrics.log_metric(name, value)
+    if scores.drawn:
+        classification_metrics.log_confusion_matrix(list(scores.drawn), scores.confusion.tolist())
+    Path(report).write_text(page, encoding="utf-8")
+    print(f"accuracy={scores.accuracy:.4f} loss={scores.loss:.4f} on {scores.rows} rows")
+    return scores
+
+
+def metric_values(scores: Scores) -> dict[str, float]:
+    """Names the scores as KFP's Metrics shows them; a precision or recall that there is none of is left out."""
+    values = {"accuracy": scores.accuracy, "loss": scores.loss, "examples": scores.rows}
+    for name, (precision, recall) in zip(scores.drawn, scores.precision_and_recall(), strict=False):
+        values |= {f"precision_{name}": precision, f"recall_{name}": recall}
+    return {name: value for name, value in values.items() if not math.isnan(value)}
+
+
+def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
+    """Scores a model on every row of a dataset, with memory for one batch.
+
+    Returns:
+        The scores and the HTML report.
+
+    Raises:
+        ValueError: See `run_evaluation`.
+        ModelIncomplete: See `run_evaluation`.
+    """
+    manifest = read_dataset(dataset)
+    check_origin(verify_model_folder(model), manifest)
+    shape, classes = input_shape(manifest), manifest.label.classes
+    answer = load_classifier(model, shape)
+    confusion = np.zeros((len(classes), len(classes)), np.int64)
+    loss, first_row = 0.0, 0
+    mistakes: list[str] = []
+    for features, labels in read_batches(dataset, manifest):
+        probabilities = check_probabilities(answer(features), len(labels), len(classes), first_row)
+        of_truth = probabilities[np.arange(len(labels)), labels]
+        loss -= float(np.log(of_truth.clip(_SMALLEST_PROBABILITY)).sum())
+        predicted = probabilities.argmax(axis=1)
+        np.add.at(confusion, (labels, predicted), 1)
+        for row in np.flatnonzero(predicted != labels)[: _MISTAKES - len(mistakes)]:
+            caption = f"row {first_row + row}: {classes[labels[row]]}, taken for {classes[predicted[row]]}"
+            mistakes.append(draw_mistake(features[row], shape, caption))
+        first_row += len(labels)
+    scores = Scores(classes, confusion, loss / first_row)
+    return scores, render_report(f"{manifest.label.name}: {manifest.split} split", scores, mistakes)
+
+
+def read_dataset(folder: Path) -> DatasetManifest:
+    """Reads a dataset's manifest and checks the shards against it.
+
+    Raises:
+        FileNotFoundError: There is no manifest.
+        ValueError: There is no row, or a shard is missing or damaged.
+    """
+    manifest = DatasetManifest.from_json((folder / DATASET_MANIFEST).read_text(encoding="utf-8"))
+    if not manifest.rows:
+        raise ValueError(f"split {manifest.split!r} has no rows: raise its fraction in prepare_data.")
+    whole = {(entry.path, entry.sha256) for entry in describe_folder(folder)}
+    damaged = [shard.path for shard in manifest.shards if (shard.path, shard.sha256) not in whole]
+    if damaged:
+        raise ValueError(f"shards {damaged} of the dataset in {folder} are missing or damaged: run prepare_data again.")
+    return manifest
+
+
+def check_origin(model: ModelManifest, dataset: DatasetManifest) -> None:
+    """Checks that a model was trained on the columns and classes that a dataset has, where its manifest says them.
+
+    Raises:
+        ValueError: It was not. Scores would be silently wrong even where the shapes fit.
+    """
+    columns = [[of.name, of.kind, list(of.shape), list(of.vocabulary)] for of in dataset.columns]
+    trained_columns = [[of[key] for key in ("name", "kind", "shape", "vocabulary")] for of in model.columns]
+    here, trained = [list(dataset.label.classes), columns], [model.label.get("classes"), trained_columns]
+    if model.columns and trained != here:
+        raise ValueError(
+            f"the model was trained on the classes and columns {reprlib.repr(trained)}, the dataset has "
+            f"{reprlib.repr(here)}: evaluate it on a split of the dataset it was trained with."
+        )

@@ -1,0 +1,84 @@
+"""The scores of a classifier, from its probabilities and the true classes (pure)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A wider table is read by nobody, and KFP keeps every cell as metadata in its database.
+_DRAWN_CLASSES = 100
+# How far a row's sum may be from 1: what float16 and bfloat16 models round to. Logits are further off.
+_SUM_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one model on one dataset.
+
+    Attributes:
+        classes: The classes' names.
+        confusion: Rows counted by [true class, predicted class]; at least one.
+        loss: Mean cross-entropy, in nats.
+    """
+
+    classes: tuple[str, ...]
+    confusion: NDArray[np.int64]
+    loss: float
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of rows whose most probable class is the true one."""
+        return int(self.confusion.trace()) / self.rows
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """The classes to show in the confusion matrix: all, or none where they are too many."""
+        return self.classes if len(self.classes) <= _DRAWN_CLASSES else ()
+
+    def precision_and_recall(self) -> list[tuple[float, float]]:
+        """Of each class: the share of its predictions that are right, and of its examples that are found.
+
+        NaN where there are no predictions, or no examples.
+        """
+        with np.errstate(invalid="ignore"):
+            shares = [self.confusion.diagonal() / self.confusion.sum(axis=axis) for axis in (0, 1)]
+        return list(zip(*np.array(shares).tolist(), strict=True))
+
+
+def check_probabilities(output: NDArray[np.floating], rows: int, classes: int, first_row: int) -> NDArray[np.float64]:
+    """Checks what a model answered for a batch.
+
+    Args:
+        output: The model's answer, [rows, classes]; of two classes also [rows, 1] or [rows], which is the
+            probability of the second.
+        rows: Number of rows it was asked for.
+        classes: Number of the dataset's classes.
+        first_row: The batch's first row within the dataset, for the error.
+
+    Returns:
+        Probabilities, [rows, classes].
+
+    Raises:
+        ValueError: Another shape, or a row that is no probabilities.
+    """
+    values = np.asarray(output, np.float64)
+    if classes == 2 and values.shape in ((rows,), (rows, 1)):
+        values = np.column_stack([1 - values, values])
+    if values.shape != (rows, classes):
+        raise ValueError(
+            f"the model answered {rows} rows with an array of shape {values.shape}, where {(rows, classes)} is needed: "
+            "evaluate it on the dataset it was trained with."
+        )
+    right = (values.min(axis=1) > -_SUM_TOLERANCE) & (abs(values.sum(axis=1) - 1) < _SUM_TOLERANCE)
+    if not right.all():  # also of NaN, which is never greater or less
+        row = int(right.argmin())
+        raise ValueError(
+            f"the model's answer for row {first_row + row} is {values[row]}, not probabilities: end it with a softmax "
+            "(two classes: or a sigmoid). NaN: its training diverged, or it cannot handle missing values."
+        )
+    return values.clip(0, 1)

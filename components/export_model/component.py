@@ -1,0 +1,37 @@
+"""The step that exports a model; see `export.py` beside it."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+
+def export_model(
+    model: dsl.Input[dsl.Model],
+    model_name: str,
+    bucket: str,
+    version: int = 0,
+    metrics: dsl.Input[dsl.Metrics] = None,
+    source_run: str = dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+) -> NamedTuple("Exported", [("uri", str), ("version", int)]):  # type: ignore[valid-type]
+    """Exports a model as a numbered version that TensorFlow Serving and KServe load.
+
+    The model goes to BUCKET/MODEL_NAME/VERSION/ with a manifest, export.json: each file's SHA-256, the metrics, the
+    run. A version becomes visible whole or not at all, and an existing one is never overwritten.
+
+    Args:
+        model: The SavedModel to export.
+        model_name: Name of the model: the folder in the bucket that model servers are pointed at.
+        bucket: Bucket to export to, made if absent: "models", or with a prefix "s3://models/team-a".
+        version: Number of the version; 0 is the next free one.
+        metrics: Metrics of the model, such as evaluate's, for the manifest.
+        source_run: Id of the run that exports, for the manifest; the pipeline run's own unless said otherwise.
+
+    Returns:
+        uri: Where the version lies.
+        version: Its number.
+    """
+    from kfp_distributed.components.export_model.export import run_export
+
+    return run_export(
+        model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, source_run
+    )

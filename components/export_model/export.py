@@ -1,0 +1,170 @@
+"""The export of a model as a new version, which becomes visible whole or not at all.
+
+An object store cannot make several objects appear at once, so it matters who looks at which:
+
+- TensorFlow Serving takes a version for there as soon as any object lies under its number (it picks the highest one
+  without looking inside), and then loads it by its saved_model.pb; a load that fails is tried again some minutes long.
+- KServe's storage initializer copies the model's whole folder when a server starts, and TensorFlow Serving reads that.
+- Our own tools, and people, take a version for whole if it has a saved_model.pb.
+
+So nothing lies under the number before all bytes are in the store. They then go there by copies inside the store, the
+manifest after the files that it lists, and saved_model.pb last of all: that one object is the commit. Who looks during
+these copies finds nothing that loads; who finds saved_model.pb finds everything.
+"""
+
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kfp_distributed.components.export_model.claims import CLAIMS, SAVED_MODEL, Claim, clear_dead, hold, keys_below
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.model import ModelIncomplete, verify_model_folder
+from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.storage.uri import join_uri
+
+EXPORT_MANIFEST = "export.json"
+# TensorFlow Serving reads a version's folder name as int64.
+_LARGEST_VERSION = 2**63 - 1
+_ATTEMPTS = 8
+_ADVICE = "give another version, or 0 for the next free number."
+
+
+class Exported(NamedTuple):
+    """Where a version lies, and its number."""
+
+    uri: str
+    version: int
+
+
+def run_export(
+    model_path: str,
+    model_uri: str,
+    model_name: str,
+    bucket: str,
+    version: int,
+    metrics: Mapping[str, Any],
+    source_run: str,
+) -> Exported:
+    """Exports a model.
+
+    Args:
+        model_path: Folder of the SavedModel and its model.json.
+        model_uri: Where this folder came from, for the manifest.
+        model_name: Name of the model.
+        bucket: Bucket, URI or folder (see `export_root`); made if absent.
+        version: The number; 0 for the next free one.
+        metrics: Metrics that go into the manifest; what is no finite number is left out.
+        source_run: Id of the run, for the manifest.
+
+    Raises:
+        ValueError: A name is not allowed, the version exists, another export has it, or the model is no SavedModel.
+        ModelIncomplete: The model lacks files, or they are not what model.json says.
+        StorageError: The store refuses or is away. What was uploaded is deleted.
+        TimeoutError: The export took too long. What was uploaded is deleted by a later one.
+    """
+    check_request(model_name, version)
+    folder = Path(model_path)
+    model = verify_model_folder(folder)
+    if SAVED_MODEL not in {entry.path for entry in model.files}:
+        raise ValueError(f"the model in {model_uri} has no {SAVED_MODEL}: only a SavedModel can be exported.")
+    store = open_store(export_root(bucket))
+    store.make_bucket()
+    clear_dead(store, model_name)
+    description = {"metrics": finite_numbers(metrics), "source_run": source_run, "source_uri": model_uri}
+    for _ in range(_ATTEMPTS):
+        used = [*keys_below(store, f"{model_name}/"), *keys_below(store, f"{CLAIMS}/{model_name}/")]
+        mine = Claim(model_name, version or next_version(used))
+        uri = join_uri(store.uri, mine.target)
+        with hold(store, mine, source_run) as state:
+            if state == "free":
+                publish(store, mine, folder, model.files, description)
+                print(f"exported {uri}")
+                return Exported(uri, mine.version)
+        if version and state == "exists":
+            raise ValueError(f"{uri} exists already and is never overwritten: {_ADVICE}")
+        time.sleep(random.uniform(0, 1))  # several that began at once come back one by one
+    raise ValueError(
+        f"{uri} is being exported: {_ADVICE} If that export was killed, wait two hours or delete {mine.beside}"
+    )
+
+
+def publish(
+    store: Store, mine: Claim, folder: Path, expected: Iterable[FileEntry], description: Mapping[str, Any]
+) -> None:
+    """Brings a model's files into the store and makes them visible as a version.
+
+    Args:
+        store: Where to export to.
+        mine: The claim to the version's number.
+        folder: The model.
+        expected: Its files.
+        description: What the manifest says beside name, number, time and files.
+
+    Raises:
+        ModelIncomplete: A file changed since it was checked.
+        StorageError: The store refuses or is away.
+        TimeoutError: It took too long.
+    """
+    staged = f"{mine.folder}files/"
+    files = store.upload_folder(folder, staged)
+    changed = [entry.path for entry in expected if entry not in files]
+    if changed:
+        raise ModelIncomplete(f"files of the model in {folder} changed while they were read: {changed}")
+    manifest = {
+        "model_name": mine.model_name,
+        "version": mine.version,
+        "exported_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **description,
+        "files": [asdict(entry) for entry in files],
+    }
+    store.write(staged + EXPORT_MANIFEST, json.dumps(manifest, indent=1).encode())
+    for path in [*(entry.path for entry in files if entry.path != SAVED_MODEL), EXPORT_MANIFEST, SAVED_MODEL]:
+        mine.check_time()
+        store.copy(store, staged + path, mine.target + path)
+
+
+def export_root(bucket: str) -> str:
+    """Makes the URI that exports go under out of what the user calls the bucket.
+
+    Args:
+        bucket: A bucket's name ("models"), perhaps with a prefix ("models/team-a"), a URI (s3://, minio://,
+            file://) or a path that begins with / or a dot.
+    """
+    return bucket if "://" in bucket or bucket.startswith(("/", ".")) else f"s3://{bucket}"
+
+
+def check_request(model_name: str, version: int) -> None:
+    """Checks the name and the number that a user asks for.
+
+    Raises:
+        ValueError: One of them is not allowed.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", model_name):
+        raise ValueError(
+            f"model_name={model_name!r} is not allowed: 1 to 128 letters, digits, dots, hyphens and underscores, "
+            "the first a letter or a digit."
+        )
+    if not 0 <= version <= _LARGEST_VERSION:
+        raise ValueError(f"version={version} is not allowed: give 1 or more, or 0 for the next free number.")
+
+
+def next_version(keys: Iterable[str]) -> int:
+    """Says which number comes after all that are in use.
+
+    Args:
+        keys: Keys of versions and of claims; folders that are no numbers do not count.
+    """
+    numbers = (re.match(r"(?:\.exports/)?[^/]+/([0-9]+)/", key) for key in keys)
+    return max((int(number[1]) for number in numbers if number), default=0) + 1
+
+
+def finite_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Picks the numbers that JSON can hold."""
+    return {name: value for name, value in values.items() if type(value) in (int, float) and math.isfinite(value)}

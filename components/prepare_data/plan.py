@@ -1,0 +1,136 @@
+"""What the step was asked for, and how many rows of each class go where (pure)."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# One Parquet writer is open for each shard, and a process may commonly open 1024 files.
+MAXIMUM_SHARDS = 512
+
+
+@dataclass(frozen=True)
+class Options:
+    """The step's checked parameters.
+
+    Attributes:
+        label_column: Column with the class of each row.
+        validation_fraction: Part of the rows, 0 <= fraction < 1.
+        test_fraction: Part of the rows, 0 <= fraction < 1; the sum of both is below 1.
+        shards: Training files, 1 to MAXIMUM_SHARDS.
+        seed: Of the split, at least 0.
+        image_size: Width and height; None for the first image's.
+        drop_columns: Columns to leave out.
+    """
+
+    label_column: str = "label"
+    validation_fraction: float = 0.1
+    test_fraction: float = 0.1
+    shards: int = 8
+    seed: int = 0
+    image_size: tuple[int, int] | None = None
+    drop_columns: tuple[str, ...] = ()
+
+
+def parse_options(
+    label_column: str,
+    validation_fraction: object,
+    test_fraction: object,
+    shards: object,
+    seed: object,
+    image_size: str,
+    drop_columns: Sequence[str],
+) -> Options:
+    """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
+
+    Raises:
+        ValueError: Names the parameter, its value and what is allowed.
+    """
+    validation = _number("validation_fraction", validation_fraction, 0, 1)
+    test = _number("test_fraction", test_fraction, 0, 1)
+    if validation + test >= 1:
+        raise ValueError(f"validation_fraction {validation:g} and test_fraction {test:g}: their sum must be below 1")
+    size = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})|", image_size)
+    if not size:
+        raise ValueError(f'image_size is {image_size!r}: it must be WIDTHxHEIGHT, such as "28x28", or empty')
+    return Options(
+        label_column,
+        validation,
+        test,
+        int(_number("shards", shards, 1, MAXIMUM_SHARDS + 1, "whole ")),
+        int(_number("seed", seed, 0, 2**53, "whole ")),
+        (int(size[1]), int(size[2])) if image_size else None,
+        tuple(drop_columns),
+    )
+
+
+def _number(name: str, value: object, least: int, limit: int, whole: str = "") -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan  # No range contains it.
+    if not least <= number < limit or (whole and not number.is_integer()):
+        raise ValueError(f"{name} is {value!r}: it must be a {whole}number from {least} to less than {limit}")
+    return number
+
+
+def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
+    """Put the label's values in order: numbers by their value, else texts by the alphabet.
+
+    Args:
+        counts: Rows of each value.
+        label: The label's name, for the error.
+
+    Raises:
+        ValueError: The values are continuous, there is one class only, or a class has one row only.
+    """
+    try:
+        numbers = {name: float(name) for name in counts}
+    except ValueError:
+        numbers = {}
+    classes = tuple(sorted(counts, key=lambda name: (numbers.get(name, 0.0), name)))
+    if len(classes) < 2:
+        raise ValueError(f"label_column {label!r} has the classes {list(classes)}: two or more are needed")
+    for name in classes:
+        if not numbers.get(name, 0.0).is_integer():
+            raise ValueError(f"label_column {label!r} has the value {name}: it must hold texts or whole numbers")
+        if counts[name] == 1:
+            raise ValueError(f"label_column {label!r}: {name[:40]!r} has one row only: add rows or leave it out")
+    return classes
+
+
+def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int, ...], ...]:
+    """Say how many rows go where.
+
+    Args:
+        class_counts: Rows of each class.
+        options: Fractions and shards.
+
+    Returns:
+        For each class the rows of each training shard, of validation and of test. A class has its fraction in each
+        split, rounded up or down so that the totals are the fractions of all rows (less where a class would keep no
+        row for training); the training shards differ by one row at most.
+
+    Raises:
+        ValueError: A split with a fraction above 0 gets no row, or there are fewer training rows than shards.
+    """
+    shards, fractions = options.shards, (options.validation_fraction, options.test_fraction)
+    plan, before, dealt = [], 0, 0
+    for count in class_counts:
+        train, held_out = count, []
+        for fraction in fractions:
+            # What is rounded is the running total, so that no error adds up.
+            share = round((before + count) * fraction) - round(before * fraction)
+            held_out.append(min(share, train - 1))
+            train -= held_out[-1]
+        # Dealt one by one, going on with the shard after the one where the last class ended.
+        plan.append((*(train // shards + ((i - dealt) % shards < train % shards) for i in range(shards)), *held_out))
+        before += count
+        dealt += train
+    *train_rows, validation, test = map(sum, zip(*plan, strict=True))
+    for name, fraction, rows in zip(("validation", "test"), fractions, (validation, test), strict=True):
+        if fraction and not rows:
+            raise ValueError(f"{name}_fraction {fraction:g} of {before} rows is no row: give 0 or more")
+    if not all(train_rows):
+        raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: ask for fewer shards")
+    return tuple(plan)

@@ -1,0 +1,113 @@
+"""The step's one flow: fetch, look, plan, write, show."""
+
+import re
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from kfp_distributed.components.prepare_data.overview import render_overview, sample_images
+from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.split import scan, write_splits
+from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.uri import parse_uri
+
+# Seconds of silence after which a server is given up; a slow download may take longer.
+_TIMEOUT = 60
+
+
+def prepare(source: str, options: Options, datasets: Mapping[str, Any], overview: str) -> dict[str, DatasetManifest]:
+    """Write the train, validation and test datasets and the overview of a source.
+
+    Everything is written beside its place and moved there when all of it is whole.
+
+    Args:
+        source: "digits", or the path or address of the data.
+        options: How to read and split it.
+        datasets: KFP artifacts "train", "validation" and "test", whose path and metadata are used.
+        overview: Where the HTML page goes.
+
+    Returns:
+        The manifest of each split.
+
+    Raises:
+        ValueError: The source or an option is not right; nothing has been written then.
+        OSError: The source cannot be fetched, or a dataset not written.
+    """
+    with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
+        path = None if source == "digits" else local_copy(source, Path(scratch))
+        data = open_source(path, options, Path(scratch))
+        columns, label, class_counts = scan(data)
+        plan = plan_split(class_counts, options)
+        places = {split: Path(dataset.path) for split, dataset in datasets.items()}
+        beside = places["train"].parent
+        beside.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=beside) as unfinished:
+            folders = {split: Path(unfinished, split) for split in places}
+            for folder in folders.values():
+                folder.mkdir()
+            manifests, moments = write_splits(data, columns, label, plan, options, shown(source), folders)
+            page = Path(unfinished, "overview")
+            page.write_text(render_overview(manifests, moments, sample_images(folders["train"], manifests["train"])))
+            for split, place in places.items():
+                shutil.rmtree(place, ignore_errors=True)
+                folders[split].replace(place)
+            page.replace(overview)
+    for split, manifest in manifests.items():
+        datasets[split].metadata.update(rows=manifest.rows, classes=len(manifest.label.classes))
+        print(f"{split}: {manifest.rows:,} rows in {len(manifest.shards)} shards", flush=True)
+    return manifests
+
+
+def shown(source: str) -> str:
+    """Return a source as it may be printed: without a URL's user and query, which can hold secrets."""
+    return re.sub(r"(?<=//)[^/]*@|[?#].*", "", source) if "://" in source else source
+
+
+def local_copy(source: str, scratch: Path) -> Path:
+    """Return the path of a source's file or folder, fetched into an empty folder where it is remote.
+
+    Args:
+        source: A path, file://, http(s)://, s3:// or minio:// address.
+        scratch: Empty folder for what must be fetched.
+
+    Raises:
+        ValueError: There is no such file or object, or the address is none.
+        OSError: It cannot be downloaded.
+        StorageError: It cannot be read from the object store.
+    """
+    if re.match("https?://", source):
+        return _download(source, scratch / Path(urlsplit(source).path).name)
+    location = parse_uri(source)
+    path = Path(location.key)
+    if location.scheme == "s3":
+        store, path = open_store(source), scratch / path.name
+        print(f"downloading {shown(source)}", flush=True)
+        if location.key and store.exists(""):
+            store.download("", path)
+        elif not store.download_folder(path):
+            path = scratch / "nothing"
+    if not path.exists():
+        raise ValueError(f"source: there is no {shown(source)}")
+    return path
+
+
+def _download(source: str, path: Path) -> Path:
+    try:
+        with urllib.request.urlopen(source, timeout=_TIMEOUT) as answer, path.open("wb") as file:
+            size = answer.headers["Content-Length"]
+            print(f"downloading {shown(source)}, {size} bytes", flush=True)
+            shutil.copyfileobj(answer, file)
+            if size and file.tell() != int(size):
+                raise OSError(f"the connection broke after {file.tell()} of {size} bytes")
+    except (OSError, HTTPException) as error:
+        # An HTTPException can repeat the whole address, signature and all.
+        reason = error if isinstance(error, OSError) else type(error).__name__
+        raise OSError(f"source {shown(source)} cannot be downloaded: {reason}") from None
+    return path

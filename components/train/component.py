@@ -1,0 +1,55 @@
+"""The step `train` as Kubeflow Pipelines sees it."""
+
+from kfp import dsl
+
+
+def train(
+    train_dataset: dsl.Input[dsl.Dataset],
+    model: dsl.Output[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    report: dsl.Output[dsl.HTML],
+    train_specification: dict,  # type: ignore[type-arg]  # kfp knows it as it is
+    validation_dataset: dsl.Input[dsl.Dataset] = None,  # type: ignore[assignment]  # how kfp marks what may be left out
+    train_parameters: dict = {},  # type: ignore[type-arg]
+    distribution_specification: dict = {},  # type: ignore[type-arg]
+    runner: str = "auto",
+    checkpoint_uri: str = "",
+    run_id: str = dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    task_name: str = dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
+    task_id: str = dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+) -> None:
+    """Trains a model by a job of one or many replicas, and waits for its end.
+
+    Args:
+        train_dataset: The training data, from prepare_data.
+        model: The trained model, a SavedModel.
+        metrics: What the last epoch reached.
+        report: Replicas, training curve and timeline of the job.
+        train_specification: What to run, as {"trainer": NAME}, {"function": NAME, "source": TEXT} or
+            {"command": [...]}.
+        validation_dataset: The data that each epoch is validated on.
+        train_parameters: Arguments of what runs, by name.
+        distribution_specification: How it is distributed, as {"distribution_type": "TF", "number_of_workers": 3}.
+            Empty means one process.
+        runner: Where the replicas run, "local" (processes of this step) or "auto".
+        checkpoint_uri: Folder for checkpoints. Empty means beside the model.
+        run_id: What tells this run from others.
+        task_name: What tells this task from others of the run.
+        task_id: What tells this task from others of its name.
+    """
+    from kfp_distributed.components.train.step import run_step
+
+    run_step(
+        train_dataset=train_dataset,
+        validation_dataset=validation_dataset,
+        model=model,
+        metrics=metrics,
+        report=report,
+        runner_name=runner,
+        task_name=task_name,
+        identity=(run_id, task_name, task_id),
+        train_specification=train_specification,
+        train_parameters=train_parameters,
+        distribution_specification=distribution_specification,
+        checkpoint_uri=checkpoint_uri,
+    )

@@ -1,0 +1,213 @@
+"""The one flow of a training: check everything, start the job, follow it to its end, look at what came of it."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kfp_distributed.components.train.runners.protocol import JobEnded, LogLine, Quiet, Runner, TrainingJob, clock
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.status import JobStatus, advance, begin, describe, expired_budget, failure_cause
+from kfp_distributed.components.train.topology import plan_topology
+from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.shards import fetch_manifest
+from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.trainers.job import EVALUATOR_METRICS, TRAINING_METRICS, JobDescription
+from kfp_distributed.trainers.program import check_parameters, parse_program
+
+Metrics = Mapping[str, Sequence[Mapping[str, float]]]
+
+
+class TrainingFailed(Exception):
+    """A training did not end with a model; the text says why in a few plain sentences.
+
+    Attributes:
+        status: Where the job stood when that was clear.
+    """
+
+    def __init__(self, cause: str, status: JobStatus) -> None:
+        super().__init__(cause)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a `train` step is asked for. Folders are URIs or local paths.
+
+    Attributes:
+        train_uri: Folder of the training Dataset.
+        validation_uri: Folder of the validation Dataset; "" where there is none.
+        model_uri: Folder that gets the model.
+        train_specification: What to run.
+        train_parameters: Its arguments.
+        distribution_specification: How it is distributed.
+        checkpoint_uri: Folder for the checkpoints of all jobs; "" means the folder `checkpoints` beside the model.
+        identity: What tells this task of this run from all others, such as run id, task name and task id.
+        task_name: For people to recognise the job by.
+    """
+
+    train_uri: str
+    model_uri: str
+    train_specification: Mapping[str, Any]
+    identity: tuple[str, ...]
+    validation_uri: str = ""
+    train_parameters: Mapping[str, Any] = field(default_factory=dict)
+    distribution_specification: Any = None
+    checkpoint_uri: str = ""
+    task_name: str = "train"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a training.
+
+    Attributes:
+        status: How it went.
+        model: The manifest of the model.
+        metrics: For each replica that kept any its epochs: [{"epoch": 1, "loss": ..., ...}, ...].
+    """
+
+    status: JobStatus
+    model: ModelManifest
+    metrics: Metrics
+
+
+def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Outcome:
+    """Runs a training from its dicts to its model. In the main thread, which alone gets signals.
+
+    Args:
+        request: What to run, on what data, how, and where the model goes.
+        runner: Where the replicas run.
+        show: Takes each line that a person who looks at the step should see.
+
+    Raises:
+        ValueError: The request is wrong; nothing was started.
+        StorageError: The dataset cannot be read; nothing was started.
+        TrainingFailed: The job failed, ran out of time, or left no whole model. Nothing is left running.
+        SystemExit: SIGTERM came. Nothing is left running.
+    """
+    job = plan_job(request)
+    runner.check(job)
+    description = job.description
+    # Replicas begin by looking for a checkpoint: whether the store lets us in is known before they start.
+    open_store(description.checkpoint_uri).make_bucket()
+    with _stopped_at_the_end(runner):
+        runner.start(job)
+        status = _follow(runner, job, show)
+    if status.ended is None or not status.ended.succeeded:
+        raise TrainingFailed(failure_cause(status), status)
+    try:
+        model = verify_model(open_store(description.model_uri))
+        if model.job != job.name:
+            raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
+    except ModelIncomplete as error:
+        raise TrainingFailed(f"The job succeeded, but left no whole model: {error}.", status) from None
+    return Outcome(status, model, read_metrics(description.metrics_uri))
+
+
+def plan_job(request: Request) -> TrainingJob:
+    """Checks a request and makes the job of it; nothing is started.
+
+    Raises:
+        ValueError: Something in it is wrong; the text names it.
+    """
+    specification = parse_distribution(request.distribution_specification)
+    program = parse_program(request.train_specification)
+    parameters = check_parameters(program, request.train_parameters)
+    topology = plan_topology(specification)
+    # Each replica has a working directory of its own.
+    train_uri, validation_uri, model_uri, checkpoint_uri = (
+        uri if "://" in uri or not uri else str(Path(uri).absolute())
+        for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
+    )
+    rows, readers = fetch_manifest(train_uri).rows, len(topology.data_replicas)
+    if rows < readers:
+        raise ValueError(
+            f"train_dataset: {rows} rows are too few for {readers} replicas that read it; use fewer workers"
+        )
+    if validation_uri:
+        fetch_manifest(validation_uri)
+    name = job_name(request.task_name, request.identity)
+    # The last part of the model's path, which a store's settings may follow.
+    beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
+    folder = join_uri(checkpoint_uri or beside_model, name)
+    description = JobDescription(
+        name=name,
+        program=dict(request.train_specification),
+        parameters=parameters,
+        train_uri=train_uri,
+        validation_uri=validation_uri,
+        model_uri=model_uri,
+        checkpoint_uri=join_uri(folder, "checkpoints"),
+        metrics_uri=join_uri(folder, "metrics"),
+        leader=topology.leader,
+        data_replicas=topology.data_replicas,
+        parameter_servers=specification.number_of_parameter_servers,
+    )
+    argv = (sys.executable, "-m", "kfp_distributed.trainers.entry")
+    # The replicas find our modules, and what the step's own environment has, as this process does.
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return TrainingJob(name, topology, specification, description, argv, environment)
+
+
+def job_name(task_name: str, identity: Sequence[str]) -> str:
+    """Names a job: a DNS-1035 label of at most 50 characters, so that names of pods fit, always the same for a task."""
+    readable = re.sub(r"[^a-z0-9]+", "-", task_name.lower()).strip("-")
+    if not readable[:1].isalpha():
+        readable = f"train-{readable}"
+    return f"{readable[:36].strip('-')}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]}"
+
+
+def read_metrics(uri: str) -> Metrics:
+    """Reads what the replicas kept of their epochs, by the replica's name."""
+    store = open_store(uri)
+    found = {}
+    for key in (TRAINING_METRICS, EVALUATOR_METRICS):
+        with suppress(KeyNotFound):
+            kept = json.loads(store.read(key))
+            found[kept["replica"]] = kept["epochs"]
+    return found
+
+
+def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:
+    status = begin(job, clock())
+    for fact in runner.facts():
+        expired = expired_budget(status, job.specification, fact.time) if isinstance(fact, Quiet) else ""
+        if expired:
+            fact = JobEnded(fact.time, False, expired)
+        status = advance(status, fact)
+        if isinstance(fact, LogLine):
+            show(f"[{fact.replica}] {fact.line}")
+        elif text := describe(fact):
+            show(text)
+        if expired:
+            break
+    return status
+
+
+@contextmanager
+def _stopped_at_the_end(runner: Runner) -> Iterator[None]:
+    """Stops the runner whichever way the block ends; SIGTERM ends it as Ctrl-C does."""
+
+    def end(number: int, frame: object) -> None:
+        # Once is enough: a second one must not interrupt the stopping.
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        try:
+            runner.stop()
+        finally:
+            signal.signal(signal.SIGTERM, before)

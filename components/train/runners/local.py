@@ -1,0 +1,210 @@
+"""The replicas of a job as processes of this machine."""
+
+import contextlib
+import os
+import select
+import selectors
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from kfp_distributed.components.train.runners.lines import LineCutter
+from kfp_distributed.components.train.runners.ports import free_ports, is_taken
+from kfp_distributed.components.train.runners.protocol import (
+    Fact,
+    JobEnded,
+    JobEvent,
+    LogLine,
+    Quiet,
+    ReplicaChanged,
+    State,
+    TrainingJob,
+    clock,
+)
+from kfp_distributed.components.train.runners.restart_policy import Step, next_step
+from kfp_distributed.components.train.topology import replica_environment
+from kfp_distributed.processes.group import ProcessGroup
+from kfp_distributed.trainers.job import JOB_VARIABLE
+
+_CHUNK = 64 * 1024
+_LARGEST_PIPE = 1024 * 1024
+"""Bytes: what Linux lets a process without privileges make of a pipe."""
+_LOOK_SECONDS = 0.05
+"""How often processes are looked at. An end is mostly seen at once, by the end of the output."""
+
+# What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
+_PLACES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+
+
+class _Process(NamedTuple):
+    """A running replica: its process, what it prints, and what was read of an unfinished line."""
+
+    child: subprocess.Popen[bytes]
+    output: IO[bytes]
+    cutter: LineCutter
+
+
+class LocalRunner:
+    """Runs each replica of a job as a process in a folder of its own.
+
+    One thread does everything while `facts` is iterated: it reads what the replicas print, sees them end, and does
+    what `next_step` says. So nothing is buffered here, and a slow reader slows the replicas down.
+    """
+
+    shares_disk = True
+
+    def __init__(self, choose_ports: Callable[[int], list[int]] = free_ports) -> None:
+        """Makes a runner for one job, whose ports `choose_ports` finds."""
+        self._choose_ports = choose_ports
+        self._resources = contextlib.ExitStack()
+        self._processes: dict[str, _Process] = {}
+        self._restarts = 0
+
+    def check(self, job: TrainingJob) -> None:
+        """Refuses MPI.
+
+        Raises:
+            ValueError: The job is one of MPI.
+        """
+        if job.topology.distribution_type == "MPI":
+            raise ValueError("distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job")
+
+    def start(self, job: TrainingJob) -> None:
+        """Prepares the job's folder; the processes start with the first fact."""
+        self._job = job
+        self._last = {each.name: ReplicaChanged(clock(), each.name, "waiting") for each in job.topology.replicas}
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{job.name}-"))
+        if not job.specification.keep_job:
+            self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        (self._folder / "job.json").write_text(job.description.to_json())
+        self._selector = self._resources.enter_context(selectors.DefaultSelector())
+        self._group = self._resources.enter_context(ProcessGroup())
+
+    def stop(self) -> None:
+        """Ends all processes and removes the job's folder."""
+        self._resources.close()
+        for process in self._processes.values():
+            process.output.close()
+
+    def facts(self) -> Iterator[Fact]:
+        """Starts the replicas and tells what happens until the job has ended."""
+        for key in ("image", "packages"):
+            if self._job.description.program.get(key):
+                yield JobEvent(clock(), f"{key} of train_specification is ignored: this step's own Python runs all")
+        yield JobEvent(clock(), f"{len(self._last)} replicas start as processes in {self._folder}")
+        yield from self._start_replicas(tuple(self._last))
+        step = None
+        while step is None or step.action in ("stop", "restart"):
+            yield from self._read()
+            yield from self._collect()
+            step = self._next_step()
+            if step:
+                yield from self._do(step)
+            yield Quiet(clock())
+        yield JobEnded(clock(), step.action == "succeed", step.reason)
+
+    def _next_step(self) -> Step | None:
+        everyone = tuple(self._last)
+        if reader_is_gone(1):
+            return Step("fail", everyone, "Nobody reads the output of this step any more.")
+        left = self._job.specification.restart_limit - self._restarts
+        taken = {name for name in everyone if self._last[name].state == "failed" and is_taken(self._ports[name])}
+        return next_step(self._job.topology, self._last, clock(), left, taken)
+
+    def _do(self, step: Step) -> Iterator[Fact]:
+        again = step.action == "restart"
+        if again:
+            self._restarts += 1
+            limit = self._job.specification.restart_limit
+            who = "all replicas" if len(step.replicas) == len(self._last) else ", ".join(step.replicas)
+            yield JobEvent(clock(), f"restart {self._restarts} of {limit}: {who} ({step.reason})")
+        running = [name for name in step.replicas if name in self._processes]
+        self._group.stop(running)
+        for name in running:
+            yield from self._drain(name)
+            yield self._changed(name, "stopped", reason="the job failed" if step.action == "fail" else step.reason)
+        if again:
+            yield from self._start_replicas(step.replicas)
+
+    def _start_replicas(self, names: tuple[str, ...]) -> Iterator[Fact]:
+        if len(names) == len(self._last):
+            self._ports = dict(zip(names, self._choose_ports(len(names)), strict=True))
+        for name in names:
+            before = self._last[name]
+            yield self._changed(name, "starting", restart=before.restart + (before.state != "waiting"))
+            self._start_process(name)
+            yield self._changed(name, "running")
+
+    def _start_process(self, name: str) -> None:
+        job = self._job
+        addresses = {each: f"127.0.0.1:{port}" for each, port in self._ports.items()}
+        # As fresh as the disk of a new pod.
+        folder = self._folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        environment = {
+            # Python would keep what it prints in a buffer: no line would be seen before the buffer is full.
+            "PYTHONUNBUFFERED": "1",
+            **{key: value for key, value in os.environ.items() if key not in _PLACES},
+            **job.environment,
+            **replica_environment(job.topology, name, addresses, job.specification.slots_per_worker),
+            JOB_VARIABLE: str(self._folder / "job.json"),
+        }
+        child = self._group.start(name, job.argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
+        output: IO[bytes] = child.stdout  # type: ignore[assignment]  # PIPE makes one.
+        os.set_blocking(output.fileno(), False)
+        self._processes[name] = _Process(child, output, LineCutter())
+        self._selector.register(output, selectors.EVENT_READ, name)
+
+    def _read(self) -> Iterator[LogLine]:
+        """What the replicas have printed; waits a moment where that is nothing. Each gets its turn."""
+        for key, _ in self._selector.select(_LOOK_SECONDS):
+            data = os.read(key.fd, _CHUNK)
+            yield from self._cut(key.data, data)
+            if not data:
+                self._selector.unregister(key.fileobj)
+
+    def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
+        now = clock()
+        for line in self._processes[name].cutter.feed(data, now):
+            yield LogLine(now, name, line)
+
+    def _collect(self) -> Iterator[Fact]:
+        """The replicas that have ended, each after its last lines."""
+        ended = {name: code for name, each in self._processes.items() if (code := each.child.poll()) is not None}
+        # What they left running would keep the pipes open, and is no part of the job any more.
+        self._group.stop(ended, grace_seconds=0)
+        for name, code in ended.items():
+            yield from self._drain(name)
+            if code < 0:
+                yield self._changed(name, "failed", signal=-code)
+            else:
+                yield self._changed(name, "failed" if code else "succeeded", exit_code=code)
+
+    def _drain(self, name: str) -> Iterator[LogLine]:
+        """The last lines of a replica that has ended."""
+        output = self._processes[name].output
+        # No end comes where a process that left the session holds the pipe open.
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_LARGEST_PIPE // _CHUNK):
+                yield from self._cut(name, os.read(output.fileno(), _CHUNK))
+        yield from self._cut(name, b"")
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(output)
+        output.close()
+        del self._processes[name]
+
+    def _changed(self, name: str, state: State, **details: Any) -> ReplicaChanged:  # noqa: ANN401
+        fact = ReplicaChanged(clock(), name, state, **{"restart": self._last[name].restart, **details})
+        self._last[name] = fact
+        return fact
+
+
+def reader_is_gone(descriptor: int) -> bool:
+    """Whether `descriptor` is a pipe or socket that nobody reads any more: who ran this step was killed."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

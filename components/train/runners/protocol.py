@@ -1,0 +1,136 @@
+"""What a runner is: it has the replicas of a job run somewhere, and tells what happens to them as a stream of facts."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kfp_distributed.components.train.specification import DistributionSpecification
+from kfp_distributed.components.train.topology import Topology
+from kfp_distributed.trainers.job import JobDescription
+
+State = Literal["waiting", "starting", "running", "succeeded", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One job, ready to run.
+
+    Attributes:
+        name: A DNS-1035 label of at most 50 characters.
+        topology: Its replicas.
+        specification: Restarts, time budgets, and what a cluster must know.
+        description: What every replica is told.
+        argv: The command that each replica runs.
+        environment: What is added to each replica's environment.
+    """
+
+    name: str
+    topology: Topology
+    specification: DistributionSpecification
+    description: JobDescription
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ReplicaChanged:
+    """A replica is in another state: "stopped" is what we did to it, "failed" what it did itself.
+
+    "waiting" is a replica of which nothing is known yet.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        replica: Its name.
+        state: The new state.
+        exit_code: Of a process that ended by itself.
+        signal: Number of the signal that killed it.
+        reason: Why, where more is known than exit code and signal say.
+        restart: How often this replica has been started again.
+    """
+
+    time: float
+    replica: str
+    state: State
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    restart: int = 0
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A replica printed a line: text without its end, at most 64 KiB of it."""
+
+    time: float
+    replica: str
+    line: str
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something happened to the job that is worth a line of its log."""
+
+    time: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """All facts up to this time are told. Comes after each burst of facts, and at least once a second."""
+
+    time: float
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The last fact: what the one who manages the replicas, operator or runner, made of them.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        succeeded: Whether the leader did its work. Whether a model came of it is looked at later.
+        reason: Why the job failed, as a sentence. Which replica it was, the replicas' own facts say.
+    """
+
+    time: float
+    succeeded: bool
+    reason: str = ""
+
+
+Fact = ReplicaChanged | LogLine | JobEvent | Quiet | JobEnded
+
+
+class Runner(Protocol):
+    """Where and how the replicas of one job run.
+
+    Attributes:
+        shares_disk: Whether the replicas see the disk of the process that starts them.
+    """
+
+    @property
+    def shares_disk(self) -> bool:
+        """See above."""
+
+    def check(self, job: TrainingJob) -> None:
+        """Looks whether it can run such a job; starts and writes nothing.
+
+        Raises:
+            ValueError: It cannot.
+        """
+
+    def start(self, job: TrainingJob) -> None:
+        """Begins with the job."""
+
+    def facts(self) -> Iterator[Fact]:
+        """Tells what happens, while it happens, until the job has ended. A slow reader slows the replicas down."""
+
+    def stop(self) -> None:
+        """Ends what still runs and removes what the job left. May be called at any time, and again."""
+
+
+_BOOT = time.time() - time.monotonic()
+
+
+def clock() -> float:
+    """Seconds since 1970 that never jump: a wall clock that is set anew must not use up a time budget."""
+    return _BOOT + time.monotonic()

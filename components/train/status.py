@@ -1,0 +1,199 @@
+"""Facts -> where the job stands, which time budget ran out, and why it failed. Pure.
+
+Time is in seconds since 1970, as the facts have it.
+"""
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kfp_distributed.components.train.runners.protocol import (
+    Fact,
+    JobEnded,
+    JobEvent,
+    LogLine,
+    ReplicaChanged,
+    TrainingJob,
+)
+from kfp_distributed.components.train.specification import DistributionSpecification
+
+LAST_LINES = 20
+"""How many lines of each replica are kept, to be shown where it fails."""
+
+TIMELINE_LENGTH = 1000
+"""How many entries of the timeline are kept, the newest."""
+
+SAME_MOMENT_SECONDS = 2.0
+"""Failures this close together have one cause. A peer of a dead replica ends within milliseconds of the broken
+connection; Python and TensorFlow then take up to about two seconds to shut down."""
+
+_SHOWN_REPLICAS = 10
+_SIGNALS = {each.value: each.name for each in signal.Signals}
+
+
+@dataclass(frozen=True)
+class ReplicaStatus(ReplicaChanged):
+    """Where one replica stands: the last change, and what it printed.
+
+    Attributes:
+        heard: When it last printed a line since its start; None if it has not.
+        tail: Its last lines, those of earlier starts included.
+    """
+
+    heard: float | None = None
+    tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """Where a job stands.
+
+    Attributes:
+        job: Its name.
+        leader: The replica whose end is the job's end.
+        started: When the job was started.
+        attempt: When the leader was last started: the job's start or the last restart of all.
+        replicas: All replicas by name.
+        running: When all replicas were running for the first time.
+        timeline: What happened, as (time, text).
+        ended: How it ended; None while it has not.
+    """
+
+    job: str
+    leader: str
+    started: float
+    attempt: float
+    replicas: Mapping[str, ReplicaStatus]
+    running: float | None = None
+    timeline: tuple[tuple[float, str], ...] = ()
+    ended: JobEnded | None = None
+
+
+def begin(job: TrainingJob, now: float) -> JobStatus:
+    """The status of a job that is about to start."""
+    replicas = {each.name: ReplicaStatus(now, each.name, "waiting") for each in job.topology.replicas}
+    return JobStatus(job.name, job.topology.leader, now, now, replicas)
+
+
+def advance(status: JobStatus, fact: Fact) -> JobStatus:
+    """The status after one more fact."""
+    if isinstance(fact, (LogLine, ReplicaChanged)):
+        before = status.replicas[fact.replica]
+        if isinstance(fact, LogLine):
+            after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
+        else:
+            after = ReplicaStatus(**vars(fact), heard=before.heard, tail=before.tail)
+            if fact.state == "starting":
+                after = replace(after, heard=None)
+                if fact.replica == status.leader:
+                    status = replace(status, attempt=fact.time)
+        status = replace(status, replicas={**status.replicas, fact.replica: after})
+        if status.running is None and not _unstarted(status):
+            status = replace(status, running=fact.time)
+    elif isinstance(fact, JobEnded):
+        status = replace(status, ended=fact)
+    text = describe(fact)
+    return replace(status, timeline=(*status.timeline, (fact.time, text))[-TIMELINE_LENGTH:]) if text else status
+
+
+def describe(fact: Fact) -> str:
+    """A fact about the job in words; "" for log lines and for what is not worth a line."""
+    if isinstance(fact, JobEvent):
+        return fact.text
+    if isinstance(fact, JobEnded):
+        return "the job succeeded" if fact.succeeded else f"the job failed: {fact.reason}"
+    if not isinstance(fact, ReplicaChanged) or fact.state == "starting":
+        return ""
+    how = how_it_ended(fact) if fact.state == "failed" else fact.reason
+    return f"{fact.replica}: {fact.state}" + (f" ({how})" if how else "")
+
+
+def how_it_ended(end: ReplicaChanged) -> str:
+    """Exit code or signal in words, such as "signal 9 (SIGKILL)"."""
+    number = _killed_by(end)
+    code = "" if end.exit_code is None else f"exit code {end.exit_code}"
+    how = code if end.signal is None else f"signal {end.signal}"
+    if number in _SIGNALS:
+        how += f" ({_SIGNALS[number]})"
+    memory = "often a lack of memory" if number == signal.SIGKILL else ""
+    return ", ".join(filter(None, (how, memory, end.reason)))
+
+
+def _killed_by(end: ReplicaChanged) -> int | None:
+    """The signal that killed it; a shell or a container tells of it as exit code 128 + signal."""
+    wrapped = (end.exit_code or 0) - 128
+    return wrapped if wrapped in _SIGNALS else end.signal
+
+
+def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
+    """The failure that the others followed from: the first one, where time alone tells.
+
+    When a replica is killed its peers fail too, and may be seen to do so first. So within `SAME_MOMENT_SECONDS` a
+    signal counts before an exit code. SIGABRT counts last: it is how TensorFlow ends the peers of a failed replica.
+    """
+    by_time = sorted(failed, key=lambda each: each.time)
+    moment = [each for each in by_time if each.time - by_time[0].time <= SAME_MOMENT_SECONDS]
+    return min(moment, key=lambda each: {None: 1, int(signal.SIGABRT): 2}.get(_killed_by(each), 0))
+
+
+def failure_cause(status: JobStatus) -> str:
+    """Why an ended job failed: the root's last lines, then a few sentences: the root, what followed, the verdict."""
+    failed = [each for each in status.replicas.values() if each.state == "failed"]
+    sentences = [status.ended.reason] if status.ended else []
+    if not failed:
+        return " ".join(sentences)
+    root = status.replicas[root_failure(failed).replica]
+    if others := [f"{each.replica} with {how_it_ended(each)}" for each in failed if each is not root]:
+        sentences.insert(0, f"Then failed {_listed(others)}.")
+    after = format_seconds(root.time - status.started)
+    first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job."
+    return "\n".join([*(f"[{root.replica}] {line}" for line in root.tail), " ".join([first, *sentences])])
+
+
+def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:
+    """The time budget that ran out, in a sentence that names it and what each replica does; "" if none.
+
+    A start lasts until all replicas run and one has printed a line; from then on silence counts. Neither counts when
+    the leader is done.
+    """
+    heard = max((each.heard for each in status.replicas.values() if each.heard is not None), default=None)
+    done = status.replicas[status.leader].state == "succeeded"
+    since = {
+        "start_timeout": status.attempt if not done and (heard is None or _unstarted(status)) else None,
+        "silence_timeout": None if done else heard,
+        "running_timeout": status.running,
+        "total_timeout": status.started,
+    }
+    for name, begun in since.items():
+        limit = getattr(budgets, name)
+        if begun is not None and limit is not None and now - begun >= limit:
+            silent = [
+                f"{each.replica} silent for {format_seconds(now - (each.heard or each.time))}"
+                for each in status.replicas.values()
+                if each.state == "running"
+            ]
+            late = [
+                f"{each.replica} not started" + (f" ({each.reason})" if each.reason else "")
+                for each in _unstarted(status)
+            ]
+            return f"{name} ran out after {format_seconds(limit)}: {_listed(late + silent) or 'no replica is running'}."
+    return ""
+
+
+def _unstarted(status: JobStatus) -> list[ReplicaStatus]:
+    return [each for each in status.replicas.values() if each.state in ("waiting", "starting")]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN_REPLICAS
+    return ", ".join(names[:_SHOWN_REPLICAS]) + (f" and {more} more" if more > 0 else "")
+
+
+def format_seconds(seconds: float) -> str:
+    """A span of time as people say it: "1.5 s", "12 s", "3 min 20 s", "2 h 5 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 ", " ")
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min"), (rest, "s")) if count]
+    return " ".join(parts[:2])

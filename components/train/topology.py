@@ -1,0 +1,121 @@
+"""Specification -> the replicas of the job, what each may use, and what each must know of the others. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kfp_distributed.components.train.specification import DistributionSpecification, DistributionType
+
+REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Limits of one replica: Kubernetes quantities, None where the cluster decides; `gpus` of `gpu_resource`."""
+
+    cpus: str | None
+    memory: str | None
+    gpus: int
+    gpu_resource: str
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One process of the job, one pod on a cluster.
+
+    Attributes:
+        role: "worker", "chief", "ps", "evaluator", "launcher" or "master".
+        index: its number among the replicas of its role, from 0.
+        resources: what it may use.
+        serves: whether it never ends by itself.
+    """
+
+    role: str
+    index: int
+    resources: Resources
+    serves: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name within the job, such as "worker-0"."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The replicas of a job.
+
+    Attributes:
+        distribution_type: the type of job.
+        replicas: all of them, the leader's role first, each role by index.
+        leader: the replica whose end is the job's end.
+        data_replicas: the replicas that read training shards, in the order of their ranks. The MPI workers are
+            those whose processes do.
+        restart_alone: the replicas that may be restarted while the others go on; if another fails, all restart.
+    """
+
+    distribution_type: DistributionType
+    replicas: tuple[Replica, ...]
+    leader: str
+    data_replicas: tuple[str, ...]
+    restart_alone: frozenset[str]
+
+
+def plan_topology(spec: DistributionSpecification) -> Topology:
+    """The replicas that `spec` asks for."""
+    job, servers, gpu = spec.distribution_type, spec.number_of_parameter_servers, spec.gpu_resource
+    worker = Resources(spec.worker_cpus, spec.worker_memory, spec.worker_gpus, gpu)
+    # A chief and an MPI launcher coordinate; a PyTorch master is rank 0 and trains as the workers do.
+    launcher = Resources(spec.launcher_cpus, spec.launcher_memory, 0, gpu)
+    roles: tuple[tuple[str, int, Resources, bool], ...] = (
+        ("launcher", job == "MPI", launcher, False),
+        ("master", job == "PyTorch", replace(launcher, gpus=spec.worker_gpus), False),
+        ("chief", servers > 0, launcher, False),
+        ("ps", servers, Resources(spec.ps_cpus, spec.ps_memory, 0, gpu), True),
+        ("worker", spec.number_of_workers, worker, servers > 0 or job == "MPI"),
+        ("evaluator", spec.evaluator, worker, False),
+    )
+    replicas = tuple(
+        Replica(role, index, resources, serves) for role, count, resources, serves in roles for index in range(count)
+    )
+    readers = (each.name for each in replicas if each.role in ("master", "worker"))
+    # Under a chief, workers hold nothing that a restarted one would lack; a parameter server holds the weights.
+    alone = (each.name for each in replicas if each.role == "evaluator" or (servers and each.role == "worker"))
+    return Topology(job, replicas, replicas[0].name, tuple(readers), frozenset(alone))
+
+
+def replica_environment(
+    topology: Topology, replica_name: str, addresses: Mapping[str, str], slots_per_worker: int = 1
+) -> dict[str, str]:
+    """The environment of a replica, as training-operator 1.9 sets it, and its name in KFP_DISTRIBUTED_REPLICA.
+
+    Args:
+        topology: the job's replicas.
+        replica_name: one of them, such as "worker-0".
+        addresses: "host:port" of every replica by name. A Job and MPI need none.
+        slots_per_worker: processes of each replica (PyTorch); they count in WORLD_SIZE, while RANK is the
+            replica's own, as torchrun's node rank is.
+
+    Raises:
+        ValueError: there is no such replica.
+        KeyError: an address that is needed is missing.
+    """
+    job, replicas = topology.distribution_type, topology.replicas
+    rank = [each.name for each in replicas].index(replica_name)
+    environment = {REPLICA_VARIABLE: replica_name}
+    if job == "TF" and len(replicas) > 1:
+        cluster: dict[str, list[str]] = {}
+        for each in replicas:
+            cluster.setdefault(each.role, []).append(addresses[each.name])
+        task = {"type": replicas[rank].role, "index": replicas[rank].index}
+        environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+    if job == "PyTorch":
+        host, _, port = addresses[topology.leader].rpartition(":")
+        environment |= {
+            "MASTER_ADDR": host.strip("[]"),  # of an IPv6 address
+            "MASTER_PORT": port,
+            "WORLD_SIZE": str(len(replicas) * slots_per_worker),
+            "RANK": str(rank),
+            "PYTHONUNBUFFERED": "1",
+        }
+    return environment

@@ -1,0 +1,5 @@
+"""Child processes that cannot outlive the process that started them."""
+
+from kfp_distributed.processes.group import ProcessGroup
+
+__all__ = ["ProcessGroup"]

@@ -1,0 +1,40 @@
+"""Object storage and local folders, as the steps and trainers need them."""
+
+from kfp_distributed.storage.credentials import Credentials, credentials_from_environment, credentials_from_secret
+from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
+from kfp_distributed.storage.files import FileEntry, describe_folder, sha256_of
+from kfp_distributed.storage.model import (
+    MODEL_MANIFEST,
+    ModelIncomplete,
+    ModelManifest,
+    verify_model,
+    verify_model_folder,
+)
+from kfp_distributed.storage.store import Entry, Store, open_store
+from kfp_distributed.storage.uri import Location, join_uri, parse_uri
+
+__all__ = [
+    "MODEL_MANIFEST",
+    "ChecksumMismatch",
+    "Credentials",
+    "EmbeddedStore",
+    "Entry",
+    "FileEntry",
+    "KeyNotFound",
+    "Location",
+    "ModelIncomplete",
+    "ModelManifest",
+    "StorageError",
+    "Store",
+    "credentials_from_environment",
+    "credentials_from_secret",
+    "describe_folder",
+    "embedded_object_store",
+    "join_uri",
+    "open_store",
+    "parse_uri",
+    "sha256_of",
+    "verify_model",
+    "verify_model_folder",
+]

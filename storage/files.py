@@ -1,0 +1,92 @@
+"""Files and folders with their sizes and SHA-256, and files that become visible whole or not at all."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+# How the names of files begin that are still being written.
+_UNFINISHED = ".kfp-distributed-"
+
+
+@dataclass(frozen=True, order=True)
+class FileEntry:
+    """One file of a folder: its path relative to the folder (with "/"), its size in bytes, its SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+def hash_stream(source: BinaryIO, path: str, target: BinaryIO | None = None) -> FileEntry:
+    """Describe the bytes of a stream as the file `path`, and copy them where a target is given; 1 MiB at a time."""
+    digest, size = hashlib.sha256(), 0
+    while data := source.read(1 << 20):
+        digest.update(data)
+        size += len(data)
+        if target:
+            target.write(data)
+    return FileEntry(path, size, digest.hexdigest())
+
+
+def describe_file(file: Path | str, path: str) -> FileEntry:
+    """A file's size and SHA-256 under the name `path`."""
+    with Path(file).open("rb") as source:
+        return hash_stream(source, path)
+
+
+def sha256_of(file: Path | str) -> str:
+    """The SHA-256 of a file in hex."""
+    return describe_file(file, "").sha256
+
+
+def list_files(folder: Path | str) -> list[str]:
+    """The relative paths (with "/") of all files below a folder, sorted, without those still being written."""
+    return sorted(
+        Path(parent, name).relative_to(folder).as_posix()
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if not name.startswith(_UNFINISHED) and Path(parent, name).is_file()
+    )
+
+
+def describe_folder(folder: Path | str) -> tuple[FileEntry, ...]:
+    """Every file below a folder with size and SHA-256, sorted by path."""
+    return tuple(describe_file(Path(folder, path), path) for path in list_files(folder))
+
+
+def relative_path(key: str) -> str:
+    """Return a key unchanged if, as a path, it stays below the folder it is joined to.
+
+    Raises:
+        ValueError: The key is empty or absolute, or has a part that is empty, "." or "..", or holds a NUL character.
+    """
+    if "\0" in key or {"", ".", ".."} & {*key.split("/")}:
+        raise ValueError(f"the key {key!r} is no relative path: its parts must not be empty, '.' or '..'")
+    return key
+
+
+@contextmanager
+def unfinished_file(file: Path, *, overwrite: bool = True) -> Iterator[BinaryIO]:
+    """Write a file that appears under its name when the block ends well, and leaves nothing behind when it does not.
+
+    Args:
+        file: The file. Its folder is made where it is missing.
+        overwrite: Replace a file of that name. Otherwise it raises FileExistsError, also where that file came while
+            the block ran; the file system must know hard links for this.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(_UNFINISHED + secrets.token_hex(8))
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+        if overwrite:
+            temporary.replace(file)
+        else:
+            os.link(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)

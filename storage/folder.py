@@ -1,0 +1,77 @@
+"""A local folder as a store."""
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.files import FileEntry, hash_stream, list_files, relative_path, unfinished_file
+from kfp_distributed.storage.store import Entry, Store
+
+
+class FolderStore(Store):
+    """The files below a folder; what is still being written is not among them."""
+
+    def __init__(self, root: Path | str, uri: str = "") -> None:
+        self.root, self.uri = Path(root).absolute(), uri or str(root)
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """See Store."""
+        entries = []
+        with self._errors(prefix):
+            for path in list_files(self.root):
+                if path.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                        entries.append(Entry(path, (self.root / path).stat().st_size))
+        return entries
+
+    def exists(self, key: str) -> bool:
+        """See Store."""
+        with self._errors(key):
+            return self._path(key).is_file()
+
+    def write_new(self, key: str, data: bytes) -> bool:
+        """See Store. The folder's file system must know hard links."""
+        with self._errors(key):
+            path = self._path(key)
+            try:
+                with unfinished_file(path, overwrite=False) as target:
+                    target.write(data)
+            except FileExistsError:
+                if not path.exists():  # A file stands where the folder should be.
+                    raise
+                return False
+            return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See Store. Folders that become empty are removed too, as an object store has none."""
+        for key in keys:
+            with self._errors(key):
+                path = self._path(key)
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for parent in path.parents:
+                    if self.root in parent.parents:
+                        parent.rmdir()
+
+    def make_bucket(self) -> None:
+        """See Store."""
+        with self._errors(""):
+            self.root.mkdir(parents=True, exist_ok=True)
+
+    def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
+        with self._errors(key):
+            path = self._path(key)
+            if not path.is_file():
+                raise self._error(key, "there is no such file", KeyNotFound)
+            with path.open("rb") as source:
+                return hash_stream(source, key, target)
+
+    def _send(self, key: str, source: BinaryIO) -> FileEntry:
+        source.seek(0)
+        with self._errors(key), unfinished_file(self._path(key)) as target:
+            return hash_stream(source, key, target)
+
+    def _path(self, key: str) -> Path:
+        return Path(self._key(key and relative_path(key)))

@@ -1,0 +1,167 @@
+"""An S3 bucket, or a key prefix in one, as a store."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+from xml.etree.ElementTree import ParseError
+
+import certifi
+from minio import Minio
+from minio.commonconfig import CopySource
+from minio.deleteobjects import DeleteObject
+from minio.error import MinioException
+from urllib3 import PoolManager, Retry, Timeout
+from urllib3.exceptions import HTTPError, ProtocolError, TimeoutError
+
+from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
+from kfp_distributed.storage.files import FileEntry, hash_stream
+from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Entry, Store
+from kfp_distributed.storage.uri import parse_uri
+
+
+class S3Store(Store):
+    """Objects in a bucket of an S3 server.
+
+    Args:
+        uri: s3://bucket/prefix.
+        credentials: The server and the account.
+        retry_seconds: For about how long a request is repeated that fails for a passing reason: refused, reset or cut
+            connections, timeouts, and what a server or a load balancer answers while it starts, is full or goes away.
+            A certificate that cannot be trusted is no such reason.
+    """
+
+    def __init__(self, uri: str, credentials: Credentials, retry_seconds: float = 60) -> None:
+        location = parse_uri(uri)
+        self.uri, self.bucket, self.root = uri, location.bucket, location.key
+        self.credentials = who = credentials
+        self.endpoint = f"http{'s' * who.secure}://{who.endpoint}"
+        retries = Retry(
+            # The pauses are 0, 0.4, 0.8, 1.6, 3.2, 6.4, then 8 s each; the short ones a little longer by chance.
+            total=int(min(2 * retry_seconds, 5) + retry_seconds / 8),
+            other=0,  # What is neither a connection nor an answer: TLS.
+            allowed_methods=None,
+            status_forcelist=(429, 500, 502, 503, 504),
+            backoff_factor=0.2,
+            backoff_max=8,
+            backoff_jitter=0.5,
+            respect_retry_after_header=False,
+        )
+        pool = PoolManager(
+            retries=retries,
+            maxsize=PARALLEL_TRANSFERS,
+            # The second is the longest silence; a copy inside a server is silent until it is done.
+            timeout=Timeout(connect=10, read=60),
+            ca_certs=who.ca_bundle or certifi.where(),
+        )
+        # Only AWS is asked for a bucket's region; others have this one, or none.
+        region = who.region or (None if who.endpoint.endswith(".amazonaws.com") else "us-east-1")
+        self._client = Minio(
+            who.endpoint, who.access_key, who.secret_key, who.session_token or None, who.secure, region, pool
+        )
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """See Store."""
+        start = f"{self.root}/" if self.root else ""
+        with self._errors(prefix):
+            found = self._client.list_objects(self.bucket, start + prefix, recursive=True)
+            # A key that ends with a slash is what some tools leave in the place of a folder.
+            return sorted(Entry(e.object_name[len(start) :], e.size) for e in found if not e.object_name.endswith("/"))
+
+    def exists(self, key: str) -> bool:
+        """See Store."""
+        try:
+            with self._errors(key):
+                self._client.stat_object(self.bucket, self._key(key))
+        except KeyNotFound:
+            return False
+        return True
+
+    def write_new(self, key: str, data: bytes) -> bool:
+        """See Store."""
+        with Path(tempfile.gettempdir(), f"kfp-distributed-{os.getuid()}.lock").open("a") as lock:
+            # One of this machine's processes at a time, for servers that pass over the header.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.exists(key):
+                return False
+            try:
+                with self._errors(key):
+                    # minio-py has no public way to send a header of one's own.
+                    self._client._put_object(self.bucket, self._key(key), data, {"If-None-Match": "*"})
+            except StorageError as error:
+                if "PreconditionFailed" not in error.cause:
+                    raise
+                # Refused by our own object, if an earlier attempt made it and only the answer was lost.
+                return self.exists(key) and self.read(key) == data
+        return True
+
+    def copy(self, source: Store, source_key: str, key: str) -> None:
+        """See Store."""
+        if isinstance(source, S3Store) and source.credentials == self.credentials:
+            with source._errors(source_key):
+                origin = CopySource(source.bucket, source._key(source_key))
+                self._client.copy_object(self.bucket, self._key(key), origin)
+        else:
+            super().copy(source, source_key, key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See Store."""
+        with self._errors(""):
+            for error in self._client.remove_objects(self.bucket, [DeleteObject(self._key(key)) for key in keys]):
+                raise MinioException(f"{error.name}: {error.code}: {error.message}")
+
+    def make_bucket(self) -> None:
+        """See Store."""
+        with self._errors(""):
+            try:
+                if not self._client.bucket_exists(self.bucket):
+                    self._client.make_bucket(self.bucket)
+            except MinioException as error:
+                if "BucketAlready" not in str(error):  # Otherwise somebody else was faster.
+                    raise
+
+    def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
+        with self._errors(key):
+            for left in (3, 2, 1, 0):
+                target.seek(0)
+                target.truncate()
+                try:
+                    with self._client.get_object(self.bucket, self._key(key)) as answer:
+                        found = hash_stream(answer, key, target)
+                        break
+                except (ProtocolError, TimeoutError):  # An answer that is cut is no request that could be repeated.
+                    if not left:
+                        raise
+        return found
+
+    def _send(self, key: str, source: BinaryIO) -> FileEntry:
+        source.seek(0)
+        entry = hash_stream(source, key)
+        source.seek(0)
+        # One request, or a multipart upload that minio-py aborts where it fails: nothing is visible before the end.
+        # A part is in memory while it is sent; S3 takes at most 10,000.
+        part = (8 << 20) + entry.size // 10_000
+        with self._errors(key):
+            self._client.put_object(
+                self.bucket, self._key(key), source, entry.size, part_size=part, num_parallel_uploads=1
+            )
+        return entry
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
+            reason = getattr(error, "reason", error)
+            # An answer that is no S3 answer comes with its whole body, which may be a long web page.
+            cause = f"{type(reason).__name__}: {reason}"[:500]
+            if "CERTIFICATE" in cause:
+                cause += " (set AWS_CA_BUNDLE to a file with those to trust)"
+            # rclone calls its errors text/xml, so that minio-py leaves them unread: the code is in the text alone.
+            raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else StorageError) from None

@@ -1,0 +1,198 @@
+"""One interface to object storage and local folders."""
+
+from __future__ import annotations
+
+import posixpath
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError  # noqa: F401
+from kfp_distributed.storage.files import FileEntry, list_files, relative_path, unfinished_file
+from kfp_distributed.storage.uri import parse_uri
+
+# Files on their way at a time. More did not help against one server; each takes up to one part of memory (s3.py).
+PARALLEL_TRANSFERS = 8
+
+
+@dataclass(frozen=True, order=True)
+class Entry:
+    """One stored object: its key relative to the store's root and its size in bytes."""
+
+    key: str
+    size: int
+
+
+class Store(Protocol):
+    """Objects under one root, which is an S3 bucket, a key prefix in it, or a local folder.
+
+    Keys are relative to the root. The key "" means the root itself as one object. Every method raises StorageError
+    where the store cannot do what it should, and KeyNotFound where an object that must exist does not. An object is
+    visible under its key whole or not at all.
+    """
+
+    uri: str
+    root: Path | str
+    endpoint: str = ""
+    bucket: str = ""
+
+    def list(self, prefix: str = "") -> list[Entry]:
+        """All objects whose key starts with `prefix` (any string, not only a folder), sorted by key."""
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object of that key."""
+
+    def write_new(self, key: str, data: bytes) -> bool:
+        """Create an object only if there is none of that key; returns whether it was created.
+
+        Of several writers at a time one wins on local folders, on servers that honour `If-None-Match: *` (AWS, MinIO
+        and others), and among the processes of one machine on any server. Elsewhere (`rclone serve s3` passes over the
+        header) a writer is refused only by an object that is whole. Writers must not write the same bytes: where a
+        server's answer is lost, they tell whose object there is.
+        """
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that do not exist are passed over."""
+
+    def make_bucket(self) -> None:
+        """Create the bucket, or the local folder, where there is none."""
+
+    def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
+        """Write an object's bytes to an empty file."""
+
+    def _send(self, key: str, source: BinaryIO) -> FileEntry:
+        """Create or replace an object from a whole file."""
+
+    def _key(self, key: str) -> str:
+        """The whole key or path of a key relative to the root."""
+        return "/".join(part for part in (str(self.root), key) if part)
+
+    def _error(self, key: str, cause: str, kind: type[StorageError] = StorageError) -> StorageError:
+        return kind(self.endpoint, self.bucket, self._key(key), cause)
+
+    @contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        """Turn what the store and the local disk raise into the store's own errors."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise self._error(key, str(error)) from None
+
+    def read(self, key: str) -> bytes:
+        """The object's bytes, all in memory."""
+        self._fetch(key, data := BytesIO())
+        return data.getvalue()
+
+    def write(self, key: str, data: bytes) -> None:
+        """Create or replace an object."""
+        self._send(key, BytesIO(data))
+
+    def upload(self, file: Path | str, key: str) -> FileEntry:
+        """Store a local file; returns its size and SHA-256. It must not change meanwhile."""
+        with Path(file).open("rb") as source:
+            return self._send(key, source)
+
+    def download(self, key: str, file: Path | str, expected: FileEntry | None = None) -> FileEntry:
+        """Fetch an object into a local file, which appears whole or not at all.
+
+        Args:
+            key: The object.
+            file: The file; its folder is made, an older file is replaced.
+            expected: The size and SHA-256 it must have.
+
+        Raises:
+            ChecksumMismatch: It has another size or SHA-256; there is no file then.
+        """
+        with self._errors(key), unfinished_file(Path(file)) as target:
+            found = self._fetch(key, target)
+            if expected and found != replace(expected, path=key):
+                found_and_not = (
+                    f"{found.size} bytes and SHA-256 {found.sha256}, not {expected.size} and {expected.sha256}"
+                )
+                raise self._error(key, f"is damaged: it has {found_and_not}", ChecksumMismatch)
+        return found
+
+    def copy(self, source: Store, source_key: str, key: str) -> None:
+        """Copy an object of another store (or this one) here; inside the server where both are on the same one."""
+        with tempfile.TemporaryFile() as file:
+            source._fetch(source_key, file)
+            self._send(key, file)
+
+    def upload_folder(self, folder: Path | str, prefix: str = "") -> tuple[FileEntry, ...]:
+        """Store all files below a folder, several at a time; after a failure no further one is begun.
+
+        Args:
+            folder: The local folder. Empty folders in it are not stored.
+            prefix: The folder of the store they go to.
+
+        Returns:
+            What was stored, sorted by path relative to the folder.
+
+        Raises:
+            NotADirectoryError: There is no such folder.
+        """
+        if not Path(folder).is_dir():
+            raise NotADirectoryError(f"{folder} is not a folder")
+        return _in_parallel(
+            lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path)), list_files(folder)
+        )
+
+    def download_folder(
+        self, folder: Path | str, prefix: str = "", expected: Iterable[FileEntry] | None = None
+    ) -> tuple[FileEntry, ...]:
+        """Fetch all objects of one folder of the store, several at a time; after a failure no further one is begun.
+
+        Args:
+            folder: The local folder; it is made, also where there is nothing to fetch.
+            prefix: The folder of the store.
+            expected: Fetch exactly these, their paths relative to `prefix`, and check size and SHA-256.
+
+        Returns:
+            What was fetched, sorted by path relative to the folder. After an error the files that had come whole stay.
+
+        Raises:
+            StorageError: Also for a key that is no safe path (such as "../x"), before anything is fetched.
+        """
+        start = posixpath.join(prefix, "")
+        wanted: Mapping[str, FileEntry | None] = (
+            {entry.key[len(start) :]: None for entry in self.list(start)}
+            if expected is None
+            else {entry.path: entry for entry in expected}
+        )
+        for path in wanted:
+            with self._errors(start + path):
+                relative_path(path)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return _in_parallel(lambda path: self.download(start + path, Path(folder, path), wanted[path]), sorted(wanted))
+
+
+def open_store(uri: str, credentials: Credentials | None = None, retry_seconds: float = 60) -> Store:
+    """Open what is stored under an address.
+
+    Args:
+        uri: s3://bucket/prefix, minio://bucket/prefix, file:///path or a path. Nothing needs to be there yet.
+        credentials: How to reach the object store; by default what the environment says. Unused for local folders.
+        retry_seconds: For about how long a request is repeated that fails for a passing reason.
+
+    Raises:
+        ValueError: The address is no such address, or the environment says too little.
+    """
+    location = parse_uri(uri)
+    if location.scheme == "file":
+        from kfp_distributed.storage.folder import FolderStore
+
+        return FolderStore(location.key, uri)
+    from kfp_distributed.storage.s3 import S3Store
+
+    return S3Store(uri, credentials or credentials_from_environment(), retry_seconds)
+
+
+def _in_parallel(transfer: Callable[[str], FileEntry], paths: Sequence[str]) -> tuple[FileEntry, ...]:
+    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+        return tuple(replace(entry, path=path) for path, entry in zip(paths, pool.map(transfer, paths), strict=True))

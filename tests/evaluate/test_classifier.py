@@ -1,0 +1,56 @@
+import re
+
+import pytest
+import tensorflow as tf
+
+from kfp_distributed.components.evaluate.classifier import fit_shape, pick
+
+
+@pytest.mark.parametrize(
+    ("wanted", "row", "expected"),
+    [
+        ([None, 8, 8], (8, 8), (8, 8)),
+        ([None, None, None], (8, 8), (8, 8)),
+        (None, (8, 8), (8, 8)),
+        ([None, 64], (8, 8), (64,)),
+        ([None, None], (8, 8), (64,)),
+        ([None, 8, 8, 1], (8, 8), (8, 8, 1)),
+        ([None, None, None, 1], (8, 8), (8, 8, 1)),
+        ([None, 8, 8], (8, 8, 1), (8, 8)),
+        ([None, 13], (13,), (13,)),
+        ([None], (1,), ()),
+    ],
+)
+def test_fit_shape(wanted, row, expected):
+    assert fit_shape(tf.TensorShape(wanted), row) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "row"),
+    [
+        ([None, 28, 28], (8, 8)),
+        ([None, 3, 8, 8], (8, 8, 3)),  # as many numbers, but axes that mean others
+        ([None, 8, 8], (64,)),
+        ([None, 8], (8, 8)),
+        ([None, 12], (13,)),
+        ([32, 8, 8], (8, 8)),
+        ([], (8, 8)),
+    ],
+)
+def test_shapes_that_do_not_fit(wanted, row):
+    message = f"is of shape {tf.TensorShape(wanted)}, where {(None, *row)} is needed: evaluate"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fit_shape(tf.TensorShape(wanted), row)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [(["features", "x"], "features"), (["x"], "x"), ({"features": None}, "features")]
+)
+def test_pick(names, expected):
+    assert pick(names, "features") == expected
+
+
+@pytest.mark.parametrize("names", [[], ["a", "b"]])
+def test_nothing_to_pick(names):
+    with pytest.raises(ValueError, match=r"has \[.*\], where one is needed, or one named 'features'"):
+        pick(names, "features")

@@ -1,0 +1,32 @@
+from kfp import dsl
+
+from kfp_distributed.components.evaluate.component import evaluate
+
+
+def test_interface():
+    spec = dsl.component(base_image="python:3.11")(evaluate).component_spec
+    assert {name: one.type for name, one in spec.inputs.items()} == {
+        "model": "system.Model@0.0.1",
+        "dataset": "system.Dataset@0.0.1",
+    }
+    assert {name: one.type for name, one in spec.outputs.items()} == {
+        "metrics": "system.Metrics@0.0.1",
+        "classification_metrics": "system.ClassificationMetrics@0.0.1",
+        "report": "system.HTML@0.0.1",
+        "accuracy": "Float",
+        "loss": "Float",
+    }
+
+
+def test_step(pictures, linear, tmp_path):
+    metrics = dsl.Metrics()
+    report = tmp_path / "report.html"
+    outputs = evaluate(
+        dsl.Model(uri=str(linear[0])),
+        dsl.Dataset(uri=str(pictures[2])),
+        metrics,
+        dsl.ClassificationMetrics(),
+        dsl.HTML(uri=str(report)),
+    )
+    assert outputs == (metrics.metadata["accuracy"], metrics.metadata["loss"])
+    assert report.read_text().startswith("<!DOCTYPE html>")

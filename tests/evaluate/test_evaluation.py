@@ -1,0 +1,181 @@
+import json
+import math
+import re
+import shutil
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from kfp import dsl
+
+from kfp_distributed.components.evaluate.evaluation import evaluate_model, metric_values, run_evaluation
+from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.model import ModelIncomplete
+
+IMAGES = [None, 4, 4]
+
+
+@pytest.fixture
+def expected(pictures, linear):
+    """The scores of the linear model on the pictures, and the rows that it gets wrong."""
+    images, labels, _ = pictures
+    values = np.exp(images.reshape(-1, 16).astype(np.float64) @ linear[1])
+    probabilities = values / values.sum(axis=1, keepdims=True)
+    predicted = probabilities.argmax(axis=1)
+    confusion = [[int(((labels == true) & (predicted == said)).sum()) for said in range(3)] for true in range(3)]
+    loss = -np.log(probabilities[np.arange(60), labels]).mean()
+    return Scores(("ant", "bee", "cat"), np.array(confusion), loss), np.flatnonzero(predicted != labels)
+
+
+def test_scores_go_to_kfp_and_into_the_report(pictures, linear, expected, tmp_path):
+    metrics, drawn, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
+    scores = run_evaluation(str(linear[0]), str(pictures[2]), metrics, drawn, str(report))
+
+    np.testing.assert_array_equal(scores.confusion, expected[0].confusion)
+    assert scores.loss == pytest.approx(expected[0].loss, rel=1e-5)
+    assert metrics.metadata == metric_values(scores)
+    assert drawn.metadata == {
+        "confusionMatrix": {
+            "annotationSpecs": [{"displayName": name} for name in ("ant", "bee", "cat")],
+            "rows": [{"row": row} for row in expected[0].confusion.tolist()],
+        }
+    }
+    json.dumps([metrics.metadata, drawn.metadata], allow_nan=False)
+    text = report.read_text()
+    assert [int(row) for row in re.findall(r"<figcaption>row (\d+): ", text)] == list(expected[1][:12])
+    assert text.count("<img ") == 12
+
+
+def test_metric_values():
+    assert metric_values(Scores(("ant", "bee"), np.array([[3, 1], [0, 0]]), 0.5)) == {
+        "accuracy": 0.75,
+        "loss": 0.5,
+        "examples": 4,
+        "precision_ant": 1.0,
+        "recall_ant": 0.75,
+        "precision_bee": 0.0,
+    }
+
+
+def test_any_names_and_integers_will_do(pictures, linear, save_model):
+    weights = linear[1]
+
+    def answer(pixels):
+        values = tf.cast(tf.reshape(pixels, [-1, 16]), tf.float32)
+        return {"scores": tf.nn.softmax(values @ weights)}
+
+    model = save_model(answer, ([None, 4, 4, 1], tf.uint8, "pixels"))
+    assert evaluate_model(model, pictures[2])[1] == evaluate_model(linear[0], pictures[2])[1]
+
+
+@pytest.fixture
+def numbers(write_dataset):
+    """Rows of two numbers, some of them missing, in two classes."""
+    random = np.random.default_rng(2)
+    first, second = random.normal(size=(2, 50)).astype(np.float32)
+    labels = (first > 0).astype(int)
+    second[::5] = np.nan
+    columns = [Column("first", "number", "float32"), Column("second", "number", "float32")]
+    return write_dataset(columns, [first, second], labels, ("no", "yes"))
+
+
+def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
+    def answer(features):
+        known = tf.where(tf.math.is_nan(features), 0.0, features)
+        return {"probabilities": tf.sigmoid(10 * known[:, :1])}
+
+    scores, _ = evaluate_model(save_model(answer, ([None, 2], tf.float32, "features")), numbers)
+    assert scores.confusion.trace() == scores.confusion.sum() == 50
+
+
+def trained_on(*columns, classes=("ant", "bee", "cat")):
+    return {"columns": tuple(map(asdict, columns)), "label": {"name": "kind", "classes": classes}}
+
+
+def test_a_model_of_the_same_columns_with_other_statistics(pictures, save_model):
+    manifest = trained_on(Column("image", "tensor", "uint8", (4, 4), mean=3.5, std=2.0))
+    model = save_model(constant(1.0, 0.0, 0.0), (IMAGES, tf.float32, "features"), **manifest)
+    assert evaluate_model(model, pictures[2])[0].rows == 60
+
+
+def constant(*values):
+    return lambda features: {"probabilities": tf.tile([list(values)], [tf.shape(features)[0], 1])}
+
+
+@pytest.mark.parametrize(
+    ("answer", "inputs", "manifest", "message"),
+    [
+        (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"shape \(30, 2\), where \(30, 3\) is needed"),
+        (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, r"answer for row 0 is \[nan"),
+        (constant(3.0, -1.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "not probabilities"),
+        (constant(1.0, 0.0, 0.0), [([None, 28, 28], tf.float32, "features")], {}, r"28\), where \(None, 4, 4\)"),
+        (constant(1.0, 0.0, 0.0), [([32, 4, 4], tf.float32, "features")], {}, r"is of shape \(32, 4, 4\), where"),
+        (
+            lambda a, b: {"x": a, "y": b},
+            [(IMAGES, tf.float32, "a"), (IMAGES, tf.float32, "b")],
+            {},
+            r"has \['a', 'b'\], where one is needed",
+        ),
+        (constant(1.0, 0.0, 0.0), [(IMAGES, tf.float32, "x")], {"signature": "predict"}, "one 'serving_default'"),
+        (
+            constant(1.0, 0.0, 0.0),
+            [(IMAGES, tf.float32, "features")],
+            trained_on(Column("image", "tensor", "uint8", (4, 4)), classes=("bee", "ant", "cat")),
+            r"trained on .* \[\['bee', 'ant', 'cat'\], .* the dataset has \[\['ant', 'bee', 'cat'\], ",
+        ),
+        (
+            constant(1.0, 0.0, 0.0),
+            [(IMAGES, tf.float32, "features")],
+            trained_on(Column("picture", "tensor", "uint8", (4, 4))),
+            r"trained on .* \[\['picture', 'tensor', \[4, 4\], \[\]\]\]\], the dataset has .* \[\['image', ",
+        ),
+    ],
+    ids=[
+        "classes", "nan", "logits", "shape", "fixed batch", "two inputs", "no signature", "other class order",
+        "other columns",
+    ],
+)  # fmt: skip
+def test_models_that_do_not_fit(pictures, save_model, answer, inputs, manifest, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_model(save_model(answer, *inputs, **manifest), pictures[2])
+
+
+def remove(path):
+    path.unlink()
+
+
+def corrupt(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name"), [(remove, "model.json"), (remove, "saved_model.pb"), (corrupt, "saved_model.pb")]
+)
+def test_spoilt_models(pictures, linear, tmp_path, spoil, name):
+    model = tmp_path / "model"
+    shutil.copytree(linear[0], model)
+    spoil(model / name)
+    with pytest.raises(ModelIncomplete, match=name):
+        evaluate_model(model, pictures[2])
+
+
+@pytest.mark.parametrize("spoil", [remove, corrupt])
+def test_spoilt_shards(pictures, linear, spoil):
+    spoil(pictures[2] / "part-1.parquet")
+    with pytest.raises(ValueError, match=r"shards \['part-1.parquet'\] of the dataset in .* are missing or damaged"):
+        evaluate_model(linear[0], pictures[2])
+
+
+def test_no_dataset(linear, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"dataset\.json"):
+        evaluate_model(linear[0], tmp_path)
+
+
+def test_a_split_without_rows(write_dataset, linear):
+    empty = write_dataset([Column("image", "tensor", "uint8", (4, 4))], [np.zeros((0, 4, 4))], np.zeros(0, int))
+    with pytest.raises(ValueError, match="split 'test' has no rows: raise its fraction"):
+        evaluate_model(linear[0], empty)

@@ -1,0 +1,65 @@
+import os
+import uuid
+
+import pytest
+
+from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.store import open_store
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    with embedded_object_store(tmp_path_factory.mktemp("object-store")) as store:
+        yield store
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+    """A bucket that does not exist yet, on a real S3 server that the environment leads to."""
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"bucket-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def make_model(tmp_path):
+    """Makes a folder that is laid out as a SavedModel and described by its model.json; returns its path."""
+
+    def make(name="model", assets=3, content=b"graph"):
+        folder = tmp_path / name
+        (folder / "variables").mkdir(parents=True)
+        (folder / "assets").mkdir()
+        (folder / "saved_model.pb").write_bytes(content)
+        (folder / "variables" / "variables.index").write_bytes(b"index")
+        (folder / "variables" / "variables.data-00000-of-00001").write_bytes(os.urandom(100_000))
+        for number in range(assets):
+            (folder / "assets" / f"words{number:03}.txt").write_text(str(number))
+        manifest = ModelManifest(files=describe_folder(folder), metrics={"val_accuracy": 0.9}, job="job")
+        (folder / MODEL_MANIFEST).write_text(manifest.to_json())
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def export():
+    """Exports a folder as version `version` of the model "digits"."""
+
+    def run(folder, bucket, version=0, uri="", metrics=None, run_id="run-1", name="digits"):
+        return run_export(str(folder), uri or str(folder), name, bucket, version, metrics or {}, run_id)
+
+    return run
+
+
+@pytest.fixture
+def contents():
+    """Reads all objects of a bucket: bytes by key."""
+
+    def read(bucket):
+        store = open_store(bucket if "/" in bucket else f"s3://{bucket}")
+        return {entry.key: store.read(entry.key) for entry in store.list()}
+
+    return read

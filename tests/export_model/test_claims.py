@@ -1,0 +1,124 @@
+import time
+
+import pytest
+
+from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, clear_dead, hold
+from kfp_distributed.storage.store import open_store
+
+COMMIT = "digits/1/saved_model.pb"
+PART = "digits/1/variables/variables.index"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path))
+
+
+@pytest.fixture
+def keys(store):
+    return lambda: [entry.key for entry in store.list()]
+
+
+def claim_of_age(seconds, version=1, token="ab"):
+    return Claim("digits", version, f"{time.time() - seconds:.0f}-{token}")
+
+
+def leave(store, claim, *keys):
+    """What a killed export leaves."""
+    for key in (f"{claim.folder}claim", *keys):
+        store.write(key, b"")
+
+
+def test_a_number_is_held_until_the_end(store, keys):
+    mine = Claim("digits", 1)
+    with hold(store, mine, "run-1") as state:
+        assert state == "free"
+        assert {key: store.read(key) for key in keys()} == {f"{mine.folder}claim": b"run-1"}
+        with hold(store, Claim("digits", 1), "run-2") as other:
+            assert other == "claimed"
+        with hold(store, Claim("digits", 2), "run-2") as other:
+            assert other == "free"
+        with hold(store, Claim("digit", 1), "run-2") as other:
+            assert other == "free"
+        assert keys() == [f"{mine.folder}claim"]
+    assert keys() == []
+
+
+def test_both_of_two_that_see_each_other_withdraw(store, keys):
+    first, second = Claim("digits", 1), Claim("digits", 1)
+    leave(store, second)  # written before the first one looked
+    with hold(store, first, "run-1") as state:
+        assert state == "claimed"
+    with hold(store, second, "run-2") as state:
+        assert state == "free"
+
+
+def test_what_is_not_whole_at_the_end_is_deleted(store, keys):
+    mine = Claim("digits", 1)
+    with hold(store, mine, "run-1"):
+        leave(store, mine, f"{mine.folder}files/saved_model.pb", PART)
+    assert keys() == []
+
+
+def test_a_whole_version_stays_at_the_end(store, keys):
+    mine = Claim("digits", 1)
+    with hold(store, mine, "run-1"):
+        leave(store, mine, f"{mine.folder}files/saved_model.pb", PART, COMMIT)
+    assert keys() == [COMMIT, PART]
+
+
+@pytest.mark.parametrize("there", [[PART], [PART, COMMIT]])
+def test_what_others_put_there_is_left_alone(store, keys, there):
+    for key in there:
+        store.write(key, b"")
+    with hold(store, Claim("digits", 1), "run-1") as state:
+        assert state == "exists"
+    assert keys() == sorted(there)
+
+
+@pytest.mark.parametrize(
+    ("age", "there", "state", "left"),
+    [
+        (LEASE_SECONDS - 60, [PART], "claimed", [PART]),
+        (LEASE_SECONDS + 2, [PART], "free", []),
+        (LEASE_SECONDS + 2, [], "free", []),
+        (LEASE_SECONDS + 2, [PART, COMMIT], "exists", [COMMIT, PART]),
+    ],
+)
+def test_a_dead_claim_is_taken_over(store, keys, age, there, state, left):
+    dead = claim_of_age(age)
+    leave(store, dead, f"{dead.folder}files/saved_model.pb", *there)
+    with hold(store, Claim("digits", 1), "run-2") as found:
+        assert found == state
+        assert [key for key in keys() if key.startswith("digits/")] == left
+    beside = [f"{dead.folder}claim", f"{dead.folder}files/saved_model.pb"] if state == "claimed" else []
+    assert keys() == [*beside, *left]
+
+
+def test_an_export_that_took_too_long_stops_and_touches_nothing(store, keys):
+    slow = claim_of_age(LEASE_SECONDS / 2 + 2)
+    with hold(store, slow, "run-1"):
+        store.write(PART, b"of the one that took over")
+        with pytest.raises(TimeoutError, match="took more than 3600 s: export again"):
+            slow.check_time()
+    assert keys() == [f"{slow.folder}claim", PART]
+
+
+def test_the_leftovers_of_all_numbers_are_cleared(store, keys):
+    dead, visible = claim_of_age(LEASE_SECONDS + 2), claim_of_age(LEASE_SECONDS + 2, version=2)
+    living, other = claim_of_age(60, version=3), Claim("words", 1, "0-ab")
+    leave(store, dead, PART)
+    leave(store, visible, "digits/2/saved_model.pb")
+    leave(store, living, "digits/3/variables/variables.index")
+    leave(store, other)
+    store.write(".exports/digits/notes.txt", b"somebody's")
+    clear_dead(store, "digits")
+    assert keys() == sorted(
+        [
+            ".exports/digits/notes.txt",
+            f"{living.folder}claim",
+            f"{other.folder}claim",
+            "digits/2/saved_model.pb",
+            "digits/3/variables/variables.index",
+        ]
+    )

@@ -1,0 +1,47 @@
+import json
+
+import numpy as np
+from kfp import dsl
+
+from kfp_distributed.components.export_model.component import export_model
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.store import open_store
+
+
+def test_interface():
+    spec = dsl.component(base_image="python:3.11")(export_model).component_spec
+    assert {name: (one.type, one.optional) for name, one in spec.inputs.items()} == {
+        "model": ("system.Model@0.0.1", False),
+        "model_name": ("String", False),
+        "bucket": ("String", False),
+        "version": ("Integer", True),
+        "metrics": ("system.Metrics@0.0.1", True),
+        "source_run": ("String", True),
+    }
+    assert spec.inputs["source_run"].default == dsl.PIPELINE_JOB_ID_PLACEHOLDER
+    assert {name: one.type for name, one in spec.outputs.items()} == {"uri": "String", "version": "Integer"}
+
+
+def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.factor = tf.Variable([2.0, 3.0])
+    module.answer = tf.function(
+        lambda features: {"probabilities": features * module.factor},
+        input_signature=[tf.TensorSpec([None, 2], tf.float32, "features")],
+    )
+    model = tmp_path / "model"
+    tf.saved_model.save(module, str(model), {"serving_default": module.answer})
+    (model / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(model)).to_json())
+    metrics = dsl.Metrics(metadata={"accuracy": 0.75})
+
+    uri, version = export_model(dsl.Model(uri=str(model)), "digits", bucket, 3, metrics, "run-1")
+
+    assert (uri, version) == (f"s3://{bucket}/digits/3", 3)
+    served = tmp_path / "served"
+    open_store(f"s3://{bucket}/digits").download_folder(served)
+    assert json.loads((served / "3" / "export.json").read_text())["metrics"] == {"accuracy": 0.75}
+    answer = tf.saved_model.load(str(served / "3")).signatures["serving_default"](tf.constant([[1.0, 10.0]]))
+    np.testing.assert_array_equal(answer["probabilities"], [[2.0, 30.0]])

@@ -1,0 +1,173 @@
+import hashlib
+import json
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import pytest
+
+from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim
+from kfp_distributed.components.export_model.export import Exported, publish
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.files import describe_folder, list_files
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model_folder
+from kfp_distributed.storage.store import open_store
+
+
+def files_of(folder, prefix):
+    return {f"{prefix}/{path}": (folder / path).read_bytes() for path in list_files(folder)}
+
+
+def without_manifests(objects):
+    return {key: content for key, content in objects.items() if not key.endswith("/export.json")}
+
+
+def test_versions_are_numbered_and_described(bucket, make_model, export, contents, tmp_path):
+    model = make_model()
+    first = export(model, bucket, metrics={"accuracy": 0.75, "loss": math.nan, "display_name": "metrics", "ok": True})
+    second = export(model, bucket, run_id="run-2")
+    assert [first, second] == [Exported(f"s3://{bucket}/digits/{number}", number) for number in (1, 2)]
+    objects = contents(bucket)
+    assert without_manifests(objects) == files_of(model, "digits/1") | files_of(model, "digits/2")
+    manifest = json.loads(objects["digits/1/export.json"])
+    assert datetime.fromisoformat(manifest.pop("exported_at")).utcoffset().total_seconds() == 0
+    assert manifest == {
+        "model_name": "digits",
+        "version": 1,
+        "files": [
+            {"path": key.removeprefix("digits/1/"), "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for key, data in sorted(files_of(model, "digits/1").items())
+        ],
+        "metrics": {"accuracy": 0.75},
+        "source_run": "run-1",
+        "source_uri": str(model),
+    }
+    open_store(first.uri).download_folder(tmp_path / "served")
+    assert verify_model_folder(tmp_path / "served").job == "job"
+
+
+def test_export_to_a_folder(tmp_path, make_model, export, contents):
+    model, root = make_model(), tmp_path / "exports"
+    assert export(model, str(root)) == Exported(f"{root}/digits/1", 1)
+    assert without_manifests(contents(str(root))) == files_of(model, "digits/1")
+
+
+def test_an_existing_version_is_never_overwritten(bucket, make_model, export, contents):
+    export(make_model(), bucket, version=3)
+    before = contents(bucket)
+    with pytest.raises(
+        ValueError, match=rf"s3://{bucket}/digits/3 exists already and is never overwritten: give another"
+    ):
+        export(make_model("other", content=b"other graph"), bucket, version=3)
+    assert contents(bucket) == before
+    assert export(make_model("third"), bucket).version == 4
+
+
+def test_files_of_somebody_else_are_left_alone(bucket, make_model, export, contents):
+    store = open_store(f"s3://{bucket}")
+    store.make_bucket()
+    store.write("digits/5/variables/variables.index", b"on its way by another tool")
+    with pytest.raises(ValueError, match="digits/5 exists already"):
+        export(make_model(), bucket, version=5)
+    assert export(make_model("other"), bucket).version == 6
+    assert contents(bucket)["digits/5/variables/variables.index"] == b"on its way by another tool"
+
+
+@pytest.fixture
+def root(request, bucket, tmp_path):
+    return bucket if request.param == "bucket" else str(tmp_path / "exports")
+
+
+@pytest.mark.parametrize("root", ["folder", "bucket"], indirect=True)
+def test_exports_at_the_same_time_get_different_numbers(root, make_model, export, contents):
+    models = [make_model(f"model{number}") for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        exported = list(threads.map(lambda model: export(model, root), models))
+    assert len({version for _, version in exported}) == 8
+    expected = {}
+    for model, (_, version) in zip(models, exported, strict=True):
+        expected |= files_of(model, f"digits/{version}")
+    assert without_manifests(contents(root)) == expected
+
+
+def test_a_failed_export_deletes_what_it_brought(tmp_path, make_model, export, contents):
+    root = tmp_path / "exports"
+    root.mkdir()
+    (root / "digits").write_text("a file where the model's folder should be")
+    with pytest.raises(StorageError, match="Not a directory"):
+        export(make_model(), str(root))
+    assert list(contents(str(root))) == ["digits"]
+
+
+def test_one_of_two_exports_of_the_same_version_wins(tmp_path, make_model, export, contents):
+    models, root = [make_model("first"), make_model("second")], str(tmp_path / "exports")
+    with ThreadPoolExecutor(2) as threads:
+        futures = [threads.submit(export, model, root, version=5) for model in models]
+    winners = [model for model, future in zip(models, futures, strict=True) if not future.exception()]
+    assert len(winners) == 1
+    assert without_manifests(contents(root)) == files_of(winners[0], "digits/5")
+
+
+def test_an_export_that_took_too_long_is_not_made_visible(tmp_path, make_model):
+    store, model = open_store(str(tmp_path / "exports")), make_model()
+    slow = Claim("digits", 1, f"{time.time() - LEASE_SECONDS / 2 - 2:.0f}-ab")
+    with pytest.raises(TimeoutError, match="export again"):
+        publish(store, slow, model, describe_folder(model), {})
+    assert store.list("digits/") == []
+
+
+def test_a_file_that_changed_since_it_was_checked(tmp_path, make_model):
+    store, model = open_store(str(tmp_path / "exports")), make_model()
+    expected = describe_folder(model)
+    (model / "assets" / "words001.txt").write_text("changed")
+    with pytest.raises(ModelIncomplete, match=r"changed while they were read: \['assets/words001.txt'\]"):
+        publish(store, Claim("digits", 1), model, expected, {})
+    assert store.list("digits/") == []
+
+
+def damaged(folder):
+    (folder / "saved_model.pb").write_bytes(b"grapH")
+
+
+def incomplete(folder):
+    (folder / "variables" / "variables.index").unlink()
+
+
+def undescribed(folder):
+    (folder / "model.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (damaged, r"saved_model\.pb"),
+        (incomplete, r"variables/variables\.index"),
+        (undescribed, r"model\.json"),
+    ],
+)
+def test_a_spoilt_model_is_refused_before_anything_is_made(tmp_path, make_model, export, spoil, message):
+    model = make_model()
+    spoil(model)
+    with pytest.raises(ModelIncomplete, match=message):
+        export(model, str(tmp_path / "exports"))
+    assert not (tmp_path / "exports").exists()
+
+
+def test_only_a_saved_model_is_exported(tmp_path, export):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.pt").write_bytes(b"weights")
+    (model / "model.json").write_text(ModelManifest("torch", describe_folder(model)).to_json())
+    with pytest.raises(ValueError, match=r"has no saved_model\.pb: only a SavedModel"):
+        export(model, str(tmp_path / "exports"))
+
+
+def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, export, monkeypatch, server):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-this-server")
+    with pytest.raises(StorageError) as caught:
+        export(make_model(), bucket)
+    text = str(caught.value)
+    assert server.endpoint in text
+    assert bucket in text
+    assert "not-the-secret-of-this-server" not in text

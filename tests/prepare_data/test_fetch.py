@@ -1,0 +1,122 @@
+"""Sources on other machines: a real HTTP server and a real object store."""
+
+import functools
+import http.server
+import threading
+
+import pytest
+
+from kfp_distributed.components.prepare_data.prepare import local_copy, shown
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.store import open_store
+
+ROWS = "x,label\n" + "1,a\n2,b\n" * 10
+
+
+class Broken(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder; "short.csv" ends before its length, "gone.csv" moved to a place with a space."""
+
+    def do_GET(self):
+        if self.path.startswith("/short.csv"):
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"x,label\n")
+        elif self.path.startswith("/moved.csv"):
+            self.send_response(302)
+            self.send_header("Location", "/data.csv?signature=s3cret")
+            self.end_headers()
+        else:
+            super().do_GET()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "data.csv").write_text(ROWS)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Broken, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_file_is_downloaded_and_its_size_is_shown(site, run, capsys):
+    manifests = run(f"{site}/data.csv?signature=s3cret", shards=1)
+    assert (manifests["train"].rows, manifests["train"].source) == (16, f"{site}/data.csv")
+    printed = capsys.readouterr().out
+    assert f"downloading {site}/data.csv, 88 bytes" in printed
+    assert "s3cret" not in printed
+
+
+def test_a_redirect_is_followed(site, tmp_path):
+    assert local_copy(f"{site}/moved.csv", tmp_path).read_text() == ROWS
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("/none.csv?signature=s3cret", OSError, "/none.csv cannot be downloaded: HTTP Error 404"),
+        ("/a file.csv?signature=s3cret", OSError, "/a file.csv cannot be downloaded: InvalidURL"),
+        (
+            "/short.csv?signature=s3cret",
+            OSError,
+            "the connection broke after 8 of 1000 bytes",
+        ),
+        ("/?signature=s3cret", OSError, "cannot be downloaded: .*directory"),
+    ],
+)
+def test_a_download_that_fails_says_why_and_no_secret(site, run, tmp_path, path, error, message):
+    with pytest.raises(error, match=message) as caught:
+        run(site + path)
+    assert "s3cret" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_away_and_a_user_in_the_address(tmp_path):
+    with pytest.raises(OSError, match=r"source http://127\.0\.0\.1:1/data\.csv cannot be downloaded: .*refused"):
+        local_copy("http://127.0.0.1:1/data.csv", tmp_path)
+    with pytest.raises(OSError, match=r"source http://127\.0\.0\.1:1/data\.csv cannot be downloaded") as caught:
+        local_copy("http://me:s3cret@127.0.0.1:1/data.csv", tmp_path)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("digits", "digits"),
+        ("a?b/c:d.csv", "a?b/c:d.csv"),
+        ("s3://bucket/data.csv", "s3://bucket/data.csv"),
+        ("minio://bucket/data?endpoint=x", "minio://bucket/data"),
+        ("https://me:secret@example.org:81/data.csv?signature=secret#x", "https://example.org:81/data.csv"),
+    ],
+)
+def test_what_is_shown_of_a_source(source, expected):
+    assert shown(source) == expected
+
+
+def test_files_and_folders_of_an_object_store(tmp_path, run, monkeypatch):
+    with embedded_object_store(tmp_path / "store") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://data")
+        store.make_bucket()
+        store.write("one.csv", ROWS.encode())
+        store.write("many/a.csv", ROWS.encode())
+        store.write("many/b.csv", ROWS.encode())
+        assert run("s3://data/one.csv", "one", shards=1)["train"].rows == 16
+        assert run("s3://data/many/", "many", shards=1)["train"].rows == 32
+        with pytest.raises(ValueError, match="there is no s3://data/none"):
+            run("s3://data/none", "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_local_addresses(file, tmp_path):
+    path = file("my data.csv", ROWS)
+    assert local_copy(str(path), tmp_path / "a") == local_copy(path.as_uri(), tmp_path / "b") == path
+    with pytest.raises(ValueError, match=r"there is no .*none\.csv"):
+        local_copy(str(tmp_path / "none.csv"), tmp_path)
+    with pytest.raises(ValueError, match="ftp://example"):
+        local_copy("ftp://example.org/data.csv", tmp_path)

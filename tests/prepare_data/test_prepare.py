@@ -1,0 +1,94 @@
+"""The step from its source to its artifacts."""
+
+import pytest
+from kfp import dsl
+
+from kfp_distributed.components.prepare_data.component import prepare_data
+from kfp_distributed.storage.dataset import DatasetManifest, input_shape
+
+
+def listing(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_digits(run, tmp_path, capsys):
+    manifests = run("digits", shards=2)
+    assert {split: (manifest.rows, set(manifest.class_counts)) for split, manifest in manifests.items()} == {
+        "train": (1437, {138, 141, 142, 143, 144, 145, 146, 147}),
+        "validation": (180, {18}),
+        "test": (180, {18}),
+    }
+    assert input_shape(manifests["train"]) == (8, 8, 1)
+    assert manifests["train"].label.classes == tuple("0123456789")
+    assert listing(tmp_path / "out") == [
+        "overview.html",
+        "test",
+        "test/dataset.json",
+        "test/part-00000.parquet",
+        "train",
+        "train/dataset.json",
+        "train/part-00000.parquet",
+        "train/part-00001.parquet",
+        "validation",
+        "validation/dataset.json",
+        "validation/part-00000.parquet",
+    ]
+    page = (tmp_path / "out" / "overview.html").read_text()
+    assert page.count("data:image/png;base64,") == 60
+    assert len(page) < 300_000
+    assert capsys.readouterr().out.splitlines() == [
+        "pass 1 of 2 (check): 1,797 rows, done",
+        "pass 2 of 2 (write): 1,797 rows, done",
+        "train: 1,437 rows in 2 shards",
+        "validation: 180 rows in 1 shards",
+        "test: 180 rows in 1 shards",
+    ]
+
+
+def test_a_split_with_the_fraction_0_is_a_dataset_without_rows(run, tmp_path):
+    manifest = run("digits", test_fraction=0)["test"]
+    assert (manifest.rows, manifest.shards, manifest.class_counts) == (0, (), (0,) * 10)
+    assert DatasetManifest.from_json((tmp_path / "out" / "test" / "dataset.json").read_text()) == manifest
+    assert listing(tmp_path / "out" / "test") == ["dataset.json"]
+
+
+def test_a_second_run_replaces_the_first(run, tmp_path):
+    run("digits", shards=5)
+    run("digits", shards=1)
+    assert listing(tmp_path / "out" / "train") == ["dataset.json", "part-00000.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("x,label\n" + "1,a\n2,b\n" * 9 + "3\n", {}, "data.csv cannot be read: .*Row #20"),
+        ("x,label\n" + "1,a\n2,b\n" * 9 + "3,c\n", {}, "'c' has one row only"),
+        ("x,label\n" + "1,a\n2,b\n" * 4, {"test_fraction": 0.01}, "test_fraction 0.01 of 8 rows is no row"),
+        ("x,label\n" + "1,a\n2,b\n" * 9, {"shards": 20}, "ask for fewer shards"),
+        ("x,label\n" + "1,a\n2,b\n" * 9, {"label_column": "lable"}, r"label_column 'lable'.* it has \['x', 'label'\]"),
+    ],
+)
+def test_wrong_data_is_refused_before_anything_is_written(run, file, tmp_path, text, options, message):
+    with pytest.raises(ValueError, match=message):
+        run(file("data.csv", text), **options)
+    assert listing(tmp_path) == ["data.csv"]
+
+
+def test_a_disk_error_leaves_nothing_half_written(run, tmp_path):
+    (tmp_path / "out").write_text("a file where a folder should be")
+    with pytest.raises(FileExistsError):
+        run("digits")
+    assert listing(tmp_path) == ["out"]
+
+
+def artifact(kind, path):
+    return kind(uri=str(path))
+
+
+def test_the_component(tmp_path):
+    datasets = [artifact(dsl.Dataset, tmp_path / split) for split in ("train", "validation", "test")]
+    overview = artifact(dsl.HTML, tmp_path / "overview")
+    prepare_data(*datasets, overview, shards=2.0, validation_fraction="0.2", image_size="")
+    assert [dataset.metadata for dataset in datasets] == [{"rows": rows, "classes": 10} for rows in (1258, 359, 180)]
+    with pytest.raises(ValueError, match=r"shards is 2\.5"):
+        prepare_data(*datasets, overview, shards=2.5)

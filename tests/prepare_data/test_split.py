@@ -1,0 +1,170 @@
+"""The draw of the split, the statistics, and what is in the shards."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.split import Moments, draw_targets, scan, write_splits
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+
+
+def rows_file(file, rows, name="data.csv", kinds="ab"):
+    """A file sorted by class, whose column x numbers the rows."""
+    lines = [f"{i},{i % 7},{kinds[i * len(kinds) // rows]}" for i in range(rows)]
+    return file(name, "x,y,label\n" + "\n".join(lines) + "\n")
+
+
+def values_of(folder, manifest):
+    batches = list(read_batches(folder, manifest))
+    return np.concatenate([inputs for inputs, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+@given(
+    plan=st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=4),
+    cut=st.integers(1, 50),
+    seed=st.integers(0, 5),
+)
+def test_a_draw_fills_exactly_the_plan(plan, cut, seed):
+    generator = np.random.default_rng(seed)
+    strata = generator.permutation(np.repeat(np.arange(len(plan)), [sum(places) for places in plan]))
+    left = np.array(plan)
+    parts = [draw_targets(left, strata[begin : begin + cut], generator) for begin in range(0, len(strata), cut)]
+    targets = np.concatenate([*parts, np.empty(0, int)])
+    counts = [[int(((strata == s) & (targets == t)).sum()) for t in range(3)] for s in range(len(plan))]
+    assert (counts, left.any()) == (plan, False)
+
+
+def test_every_row_has_the_same_chance():
+    seen = np.zeros(20)
+    for seed in range(2000):
+        left, generator = np.array([[15, 5]]), np.random.default_rng(seed)
+        seen += np.concatenate([draw_targets(left, np.zeros(n, np.int32), generator) for n in (1, 7, 12)])
+    # Binomial with n = 2000 and p = 1/4: five standard deviations.
+    assert np.abs(seen - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)
+
+
+def test_a_draw_refuses_more_rows_than_were_planned():
+    with pytest.raises(ValueError, match="nsample > sum"):
+        draw_targets(np.array([[1, 1]]), np.zeros(3, np.int32), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [("1,a\n2,b\n" * 9, "fewer rows"), ("1,a\n2,c\n" * 10, "'label' had other values"), ("1,a\n2,a\n" * 10, "sum")],
+)
+def test_a_source_that_changes_while_it_is_read_is_refused(file, tmp_path, rows, message):
+    path, options = file("data.csv", "x,label\n" + "1,a\n2,b\n" * 10), Options(shards=2)
+    source = open_source(path, options, tmp_path)
+    columns, label, counts = scan(source)
+    path.write_text("x,label\n" + rows)
+    folders = {split: tmp_path / split for split in ("train", "validation", "test")}
+    for folder in folders.values():
+        folder.mkdir()
+    with pytest.raises(ValueError, match=message):
+        write_splits(source, columns, label, plan_split(counts, options), options, "rows", folders)
+
+
+@given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), max_size=8), min_size=1, max_size=6))
+def test_moments_of_parts_are_those_of_the_whole(parts):
+    moments = Moments()
+    for part in parts:
+        moments.add(np.array(part, np.float64))
+    numbers = np.array([value for part in parts for value in part], np.float64)
+    there = numbers[~np.isnan(numbers)]
+    assert (moments.count, moments.missing) == (len(there), len(numbers) - len(there))
+    if len(there):
+        assert moments.mean == pytest.approx(there.mean(), abs=1e-6)
+        assert (moments.low, moments.high) == (there.min(), there.max())
+        expected = there.std() if there.min() < there.max() else 1
+        assert moments.std == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_each_row_is_in_one_split_and_the_classes_have_equal_shares(file, run, tmp_path):
+    manifests = run(rows_file(file, 1000, kinds="aab"), shards=3)
+    assert {split: (m.rows, m.class_counts, [s.rows for s in m.shards]) for split, m in manifests.items()} == {
+        "train": (800, (533, 267), [267, 267, 266]),
+        "validation": (100, (67, 33), [100]),
+        "test": (100, (67, 33), [100]),
+    }
+    read = {split: values_of(tmp_path / "out" / split, manifest) for split, manifest in manifests.items()}
+    numbers = np.concatenate([inputs[:, 0] for inputs, _ in read.values()])
+    np.testing.assert_array_equal(np.sort(numbers), np.arange(1000))
+    for inputs, labels in read.values():
+        np.testing.assert_array_equal(labels, inputs[:, 0] * 3 // 1000 == 2)
+    inputs, labels = read["train"]
+    column = manifests["train"].columns[0]
+    assert (column.mean, column.std) == (pytest.approx(inputs[:, 0].mean()), pytest.approx(inputs[:, 0].std()))
+    # The file is sorted by class; a shard is not: neighbours of different classes are as many as chance gives.
+    changes = int((np.diff(labels[:267]) != 0).sum())
+    assert 80 < changes < 160
+
+
+def test_the_manifest_beside_the_shards_is_the_one_returned(file, run, tmp_path):
+    manifests = run(rows_file(file, 100))
+    for split, manifest in manifests.items():
+        assert DatasetManifest.from_json((tmp_path / "out" / split / "dataset.json").read_text()) == manifest
+        assert (manifest.split, manifest.seed, manifest.source) == (split, 0, str(tmp_path / "data.csv"))
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_split(file, run):
+    source = rows_file(file, 500)
+    first, again, other = run(source, "first"), run(source, "again"), run(source, "other", seed=1)
+    assert first == again
+    assert [shard.sha256 for shard in first["train"].shards] != [shard.sha256 for shard in other["train"].shards]
+
+
+def test_the_split_depends_on_the_rows_and_not_on_how_they_are_stored(file, run):
+    source = rows_file(file, 3000)
+    table = pa.csv.read_csv(source)
+    for name, groups in (("one", 3000), ("many", 70)):
+        pq.write_table(table, file(f"{name}.parquet", ""), row_group_size=groups)
+    runs = [run(source.with_name(f"{name}.parquet"), name) for name in ("one", "many")]
+    assert runs[0]["train"].shards == runs[1]["train"].shards == run(source, "csv")["train"].shards
+
+
+def test_small_buffers_give_more_row_groups_and_the_same_rows(file, tmp_path):
+    options = Options(shards=2)
+    source = open_source(rows_file(file, 1000), options, tmp_path)
+    columns, label, counts = scan(source)
+    folders = {split: tmp_path / split for split in ("train", "validation", "test")}
+    for folder in folders.values():
+        folder.mkdir()
+    plan = plan_split(counts, options)
+    manifests, _ = write_splits(source, columns, label, plan, options, "rows", folders, mixed_rows=100)
+    assert pq.ParquetFile(folders["train"] / manifests["train"].shards[0].path).num_row_groups > 3
+    numbers = [values_of(folders[split], manifest)[0][:, 0] for split, manifest in manifests.items()]
+    np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(1000))
+
+
+def test_values_and_types_in_the_shards(file, run, tmp_path):
+    rows = "2.5,Ulm,no\n,Bern,yes\n1,,no\n4,Ulm,yes\n"
+    manifest = run(file("data.csv", "age,town,label\n" + rows), shards=1, validation_fraction=0, test_fraction=0)[
+        "train"
+    ]
+    table = pq.read_table(tmp_path / "out" / "train" / manifest.shards[0].path)
+    assert table.schema.remove_metadata() == pa.schema(
+        {"label": pa.int32(), "age": pa.float32(), "town": pa.int32()}.items()
+    )
+    assert sorted(table.to_pylist(), key=json.dumps) == sorted(
+        [
+            {"age": 2.5, "town": 2, "label": 0},
+            {"age": None, "town": 1, "label": 1},
+            {"age": 1.0, "town": 0, "label": 0},
+            {"age": 4.0, "town": 2, "label": 1},
+        ],
+        key=json.dumps,
+    )
+    assert (manifest.columns[0].mean, manifest.columns[1].vocabulary) == (2.5, ("Bern", "Ulm"))
+
+
+def test_a_column_without_any_value_and_one_that_is_always_the_same_can_be_divided_by_their_deviation(file, run):
+    manifests = run(file("data.csv", "a,b,label\n" + ",3,x\n,3,y\n" * 20), shards=1)
+    assert [(column.mean, column.std) for column in manifests["train"].columns] == [(0, 1), (3, 1)]

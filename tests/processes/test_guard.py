@@ -1,0 +1,39 @@
+import os
+
+import pytest
+
+from kfp_distributed.processes.guard import Process, family, process_table
+
+# A parent (10) of two sessions (20, 30); 22 left the session of 20 but is its descendant; 40 is somebody else's.
+TABLE = {
+    1: Process(0, 1, "a"),
+    10: Process(1, 10, "b"),
+    20: Process(10, 20, "c"),
+    21: Process(20, 20, "d"),
+    22: Process(21, 22, "e"),
+    23: Process(22, 22, "f"),
+    30: Process(10, 30, "g"),
+    31: Process(1, 30, "h"),
+    40: Process(1, 40, "i"),
+}
+WITHOUT_LEADER = {pid: process for pid, process in TABLE.items() if pid != 30}
+
+
+@pytest.mark.parametrize(
+    ("table", "leaders", "expected"),
+    [
+        (TABLE, {}, set()),
+        (TABLE, {20: "c"}, {20, 21, 22, 23}),
+        (TABLE, {20: "c", 30: "g"}, {20, 21, 22, 23, 30, 31}),
+        pytest.param(WITHOUT_LEADER, {30: "g"}, {31}, id="the leader ended, an orphan of its session runs"),
+        pytest.param(TABLE, {40: "earlier"}, set(), id="the number belongs to another process by now"),
+        pytest.param(TABLE, {99: "z"}, set(), id="nothing is left"),
+    ],
+)
+def test_family(table, leaders, expected):
+    assert family(table, leaders) == expected
+
+
+def test_process_table_has_ourselves():
+    table = process_table()
+    assert (table[os.getpid()].parent, table[os.getpid()].session) == (os.getppid(), os.getsid(0))

@@ -1,0 +1,137 @@
+"""A real HTTP proxy before a real server, which makes faults that a test asks for."""
+
+import contextlib
+import http.client
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests whose "METHOD path?query" holds `where`.
+
+    Attributes:
+        where: A part of the request's first line.
+        times: How often.
+        status: Answer with this status and do not ask the server.
+        reset: Reset the connection and do not ask the server.
+        lose_answer: Ask the server, then reset the connection.
+        cut_after: Send so many bytes of the answer's body, then reset the connection.
+        change: Send what this makes of the answer's body.
+        before: Called first of all.
+    """
+
+    where: str
+    times: int = 1
+    status: int = 0
+    reset: bool = False
+    lose_answer: bool = False
+    cut_after: int | None = None
+    change: Callable[[bytes], bytes] | None = None
+    before: Callable[[], None] | None = None
+
+
+@dataclass
+class FaultyProxy:
+    """A running proxy: its URL, the faults still to make, and the requests it has seen."""
+
+    url: str
+    faults: list[Fault] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next_fault(self, request: str) -> Fault:
+        with self.lock:
+            self.requests.append(request)
+            for fault in self.faults:
+                if fault.times > 0 and fault.where in request:
+                    fault.times -= 1
+                    return fault
+        return Fault("")
+
+
+def _handler(proxy, upstream):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle(self):
+            with contextlib.suppress(ConnectionError):  # The client went away.
+                super().handle()
+
+        def handle_request(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            fault = proxy.next_fault(f"{self.command} {self.path}")
+            if fault.before:
+                fault.before()
+            if fault.reset:
+                self.reset()
+            elif fault.status:
+                code = "PreconditionFailed" if fault.status == 412 else f"Status{fault.status}"
+                text = f"<Error><Code>{code}</Code><Message>made by the test</Message></Error>"
+                kind = "text/html" if fault.change else "application/xml"
+                self.answer(fault.status, {"Content-Type": kind}, (fault.change or bytes)(text.encode()))
+            else:
+                self.forward(body, fault)
+
+        def forward(self, body, fault):
+            # The signature covers the Host header: all headers go on as they came.
+            connection = http.client.HTTPConnection(upstream, timeout=60)
+            connection.request(self.command, self.path, body, dict(self.headers))
+            response = connection.getresponse()
+            data = response.read()
+            headers = dict(response.getheaders())
+            connection.close()
+            if fault.lose_answer:
+                self.reset()
+                return
+            if fault.change:
+                data = fault.change(data)
+            self.answer(response.status, headers, data, fault.cut_after)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_request
+
+        def answer(self, status, headers, data, cut_after=None):
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                    self.send_header(name, value)
+            size = headers.get("Content-Length", len(data)) if self.command == "HEAD" else len(data)
+            self.send_header("Content-Length", str(size))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data[:cut_after])
+            if cut_after is not None:
+                self.wfile.flush()
+                self.reset()
+
+        def reset(self):
+            # Closing with no time to linger sends a reset.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+
+        def log_message(self, *args):
+            pass
+
+    return Handler
+
+
+@contextmanager
+def faulty_proxy(endpoint, port=0):
+    """Serve on a port (a free one by default), before the server at `endpoint` (http://host:port)."""
+    proxy = FaultyProxy("")
+    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(proxy, urlsplit(endpoint).netloc))
+    proxy.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,160 @@
+"""What every store must do. A test class of each kind inherits this and gives a fixture `store`, empty at first."""
+
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from kfp_distributed.storage import ChecksumMismatch, Entry, FileEntry, KeyNotFound, StorageError
+
+KEYS = [
+    "plain",
+    "a b",
+    "plus+and&",
+    "hash#quest?ion",
+    "per%20cent",
+    "ünï/cødé/日本",
+    "deep/er/and/deeper",
+    "q'uo\"te<x>",
+]
+
+
+def entry(path: str, data: bytes) -> FileEntry:
+    return FileEntry(path, len(data), hashlib.sha256(data).hexdigest())
+
+
+def fill(folder, files):
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class StoreContract:
+    @pytest.mark.parametrize("key", KEYS)
+    def test_an_object_is_read_as_it_was_written(self, store, key):
+        assert not store.exists(key)
+        store.write(key, b"one")
+        store.write(key, b"other")
+        assert store.exists(key)
+        assert store.read(key) == b"other"
+        assert store.list() == [Entry(key, 5)]
+        store.delete([key, "never/was"])
+        assert (store.exists(key), store.list()) == (False, [])
+
+    def test_an_empty_object(self, store, tmp_path):
+        store.write("empty", b"")
+        assert store.download("empty", tmp_path / "empty") == entry("empty", b"")
+        assert (tmp_path / "empty").read_bytes() == store.read("empty") == b""
+
+    def test_list_takes_any_prefix_and_sorts(self, store):
+        for key in ("b/2", "b/10", "a", "bc"):
+            store.write(key, key.encode())
+        assert store.list() == [Entry("a", 1), Entry("b/10", 4), Entry("b/2", 3), Entry("bc", 2)]
+        assert store.list("b") == [Entry("b/10", 4), Entry("b/2", 3), Entry("bc", 2)]
+        assert store.list("b/1") == [Entry("b/10", 4)]
+        assert store.list("none") == []
+
+    def test_a_missing_object_is_named(self, store, tmp_path):
+        for reading in (store.read, lambda key: store.download(key, tmp_path / "file")):
+            with pytest.raises(KeyNotFound, match="no/such thing"):
+                reading("no/such thing")
+        with pytest.raises(KeyNotFound, match="no/such thing"):
+            store.copy(store, "no/such thing", "here")
+        assert content(tmp_path) == {}
+        assert store.list() == []
+
+    @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "./a"])
+    def test_a_key_that_leaves_the_root_is_refused(self, store, key):
+        for refused in (store.read, lambda key: store.write(key, b"x"), lambda key: store.write_new(key, b"x")):
+            with pytest.raises(StorageError):
+                refused(key)
+        assert store.list() == []
+
+    def test_write_new_never_replaces(self, store):
+        assert store.write_new("versions/1", b"first")
+        assert not store.write_new("versions/1", b"second")
+        assert store.read("versions/1") == b"first"
+
+    def test_write_new_lets_one_of_many_win(self, store):
+        barrier = threading.Barrier(8)
+
+        def write(index):
+            barrier.wait()
+            return store.write_new("claim", str(index).encode())
+
+        with ThreadPoolExecutor(8) as pool:
+            created = list(pool.map(write, range(8)))
+        assert created.count(True) == 1
+        assert store.read("claim") == str(created.index(True)).encode()
+
+    def test_files_go_up_and_down_with_their_checksums(self, store, tmp_path):
+        data = bytes(range(256)) * 100_000  # 25.6 MB: several parts
+        (tmp_path / "up").write_bytes(data)
+        assert store.upload(tmp_path / "up", "x/y") == entry("x/y", data)
+        assert store.download("x/y", tmp_path / "deep" / "down", entry("x/y", data)) == entry("x/y", data)
+        assert (tmp_path / "deep" / "down").read_bytes() == data
+
+    def test_a_damaged_object_does_not_become_a_file(self, store, tmp_path):
+        store.write("shard", b"right")
+        for wrong in (entry("shard", b"wrong"), replace(entry("shard", b"right"), size=4)):
+            with pytest.raises(ChecksumMismatch, match=r"shard.*damaged: it has 5 bytes"):
+                store.download("shard", tmp_path / "file", wrong)
+        assert content(tmp_path) == {}
+
+    def test_folders_go_up_and_down(self, store, tmp_path):
+        files = {path: path.encode() * 1000 for path in KEYS} | {"sub/empty": b""}
+        entries = tuple(sorted(entry(path, data) for path, data in files.items()))
+        folder = fill(tmp_path / "up", files)
+        (folder / "no files").mkdir()
+        store.write("model2/other", b"no part of model")
+        assert store.upload_folder(folder, "model") == entries
+        assert store.list("model/") == [Entry(f"model/{item.path}", item.size) for item in entries]
+        assert store.download_folder(tmp_path / "down", "model") == entries
+        assert store.download_folder(tmp_path / "checked", "model", entries) == entries
+        assert content(tmp_path / "down") == content(tmp_path / "checked") == files
+        assert store.download_folder(tmp_path / "part", "model", entries[:2]) == entries[:2]
+
+    def test_an_empty_folder(self, store, tmp_path):
+        (tmp_path / "empty").mkdir()
+        assert store.upload_folder(tmp_path / "empty") == ()
+        assert store.download_folder(tmp_path / "down", "nothing/here") == ()
+        assert (tmp_path / "down").is_dir()
+
+    def test_what_is_not_there_is_not_uploaded(self, store, tmp_path):
+        with pytest.raises(NotADirectoryError, match="nowhere"):
+            store.upload_folder(tmp_path / "nowhere")
+        with pytest.raises(FileNotFoundError):
+            store.upload(tmp_path / "nowhere", "key")
+        assert store.list() == []
+
+    def test_a_folder_with_damaged_and_missing_objects(self, store, tmp_path):
+        store.write("model/a", b"1")
+        with pytest.raises(ChecksumMismatch, match="model/a"):
+            store.download_folder(tmp_path / "1", "model", [entry("a", b"2")])
+        with pytest.raises(KeyNotFound, match="model/b"):
+            store.download_folder(tmp_path / "2", "model", [entry("a", b"1"), entry("b", b"1")])
+        with pytest.raises(StorageError, match=r"\.\./x"):
+            store.download_folder(tmp_path / "3", "model", [entry("../x", b"1")])
+        assert content(tmp_path) in ({}, {"2/a": b"1"})
+
+    def test_copies_stay_within_and_go_between_stores(self, store, tmp_path):
+        from kfp_distributed.storage import open_store
+
+        elsewhere = open_store(str(tmp_path / "store"))
+        store.write("ä +#/x", b"data")
+        store.copy(store, "ä +#/x", "copies/ä +#")
+        elsewhere.copy(store, "copies/ä +#", "out")
+        store.copy(elsewhere, "out", "back")
+        assert (store.read("copies/ä +#"), elsewhere.read("out"), store.read("back")) == (b"data",) * 3
+
+    def test_making_the_bucket_again_changes_nothing(self, store):
+        store.write("kept", b"1")
+        store.make_bucket()
+        assert store.list() == [Entry("kept", 1)]

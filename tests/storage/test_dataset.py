@@ -1,0 +1,177 @@
+"""The dataset's manifest, its cutting among ranks, and its reading back from Parquet."""
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_distributed.storage.dataset import (
+    DATASET_MANIFEST,
+    Column,
+    DatasetManifest,
+    Label,
+    Shard,
+    ShardSlice,
+    input_shape,
+    read_batches,
+    slices_of_rank,
+    width,
+)
+from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
+from kfp_distributed.storage.store import ChecksumMismatch
+
+AGE = Column("age", "number", "float32", mean=2.5, std=1.5)
+TOWN = Column("town", "category", "int32", vocabulary=("Bern", "Ulm"))
+IMAGE = Column("image", "tensor", "uint8", shape=(2, 2, 1))
+
+
+def manifest_of(*rows, columns=(AGE, TOWN, IMAGE)):
+    shards = tuple(Shard(f"train-{i}.parquet", n, 10, "0" * 64) for i, n in enumerate(rows))
+    return DatasetManifest("train", columns, Label("kind", ("a", "b")), shards, (sum(rows), 0), 7, "data.csv")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """Two shards of 5 and 3 rows in row groups of 2, with a missing age and a missing town."""
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    table = pa.table(
+        {
+            "kind": pa.array([0, 1, 0, 1, 0, 1, 0, 1], pa.int32()),
+            "age": pa.array([0, 1, None, 3, 4, 5, 6, 7], pa.float32()),
+            "town": pa.array([0, 1, 2, 0, 1, 2, 0, 1], pa.int32()),
+            "image": pa.FixedSizeListArray.from_arrays(pa.array(range(32), pa.uint8()), 4),
+        }
+    )
+    shards = []
+    for index, part in enumerate((table.slice(0, 5), table.slice(5))):
+        file = folder / f"train-{index}.parquet"
+        pq.write_table(part, file, row_group_size=2)
+        data = file.read_bytes()
+        shards.append(Shard(file.name, part.num_rows, len(data), hashlib.sha256(data).hexdigest()))
+    manifest = dataclasses.replace(manifest_of(), shards=tuple(shards), class_counts=(4, 4))
+    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
+    return folder, manifest
+
+
+EXPECTED_X = np.array(
+    [[i, i % 3, 4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3] if i != 2 else [np.nan, 2, 8, 9, 10, 11] for i in range(8)],
+    np.float32,
+)
+
+
+def test_the_manifest_comes_back_from_its_json_as_it_was():
+    manifest = manifest_of(3, 2)
+    assert DatasetManifest.from_json(manifest.to_json()) == manifest
+
+
+def changed(change):
+    data = json.loads(manifest_of(3, 2).to_json())
+    change(data)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read: .*Expecting property name"),
+        ("[]", "cannot be read: "),
+        ("{}", r"KeyError\('format'\)"),
+        (changed(lambda d: d.update(format="x")), "its format is not 'kfp-distributed-dataset-1'"),
+        (changed(lambda d: d.pop("label")), r"KeyError\('label'\)"),
+        (changed(lambda d: d.pop("seed")), "'seed'"),
+        (changed(lambda d: d.update(speed=1)), "'speed'"),
+        (changed(lambda d: d["columns"][0].update(kind="word")), "column 'age': there is no kind 'word' of 'float32'"),
+        (
+            changed(lambda d: d["columns"][2].update(shape=[])),
+            r"column 'image': there is no kind 'tensor' of 'uint8' \[\]",
+        ),
+        (changed(lambda d: d["shards"][0].update(path="../x")), "'../x' is no name of a file"),
+        (changed(lambda d: d["shards"][0].update(rows=4)), r"class_counts \[5, 0\] do not fit the classes or 6 rows"),
+    ],
+)
+def test_a_text_that_is_no_manifest_is_refused_with_what_is_wrong(text, message):
+    with pytest.raises(ValueError, match=message):
+        DatasetManifest.from_json(text)
+
+
+def test_the_slices_of_three_ranks():
+    manifest = manifest_of(5, 0, 3)
+    first, _, last = manifest.shards
+    assert [slices_of_rank(manifest, rank, 3) for rank in range(3)] == [
+        (ShardSlice(first, 0, 2),),
+        (ShardSlice(first, 2, 5),),
+        (ShardSlice(last, 0, 3),),
+    ]
+
+
+@given(st.lists(st.integers(0, 20), max_size=6), st.integers(1, 9))
+def test_every_row_belongs_to_exactly_one_rank_and_the_ranks_differ_by_one_row_at_most(rows, world):
+    manifest = manifest_of(*rows)
+    ranks = [slices_of_rank(manifest, rank, world) for rank in range(world)]
+    seen = [(part.shard.path, row) for parts in ranks for part in parts for row in range(part.start, part.stop)]
+    assert seen == [(shard.path, row) for shard in manifest.shards for row in range(shard.rows)]
+    counts = [sum(part.stop - part.start for part in parts) for parts in ranks]
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(("rank", "world"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_rank_that_does_not_exist_is_refused(rank, world):
+    with pytest.raises(ValueError, match=f"rank {rank} of {world}"):
+        slices_of_rank(manifest_of(3), rank, world)
+
+
+@pytest.mark.parametrize(
+    ("columns", "size", "shape"),
+    [((AGE, TOWN, IMAGE), 6, (6,)), ((IMAGE,), 4, (2, 2, 1)), ((AGE,), 1, (1,)), ((IMAGE, IMAGE), 8, (8,))],
+)
+def test_width_and_input_shape(columns, size, shape):
+    manifest = manifest_of(1, columns=columns)
+    assert (width(manifest), input_shape(manifest)) == (size, shape)
+
+
+@pytest.mark.parametrize("batch_rows", [1, 3, 4096])
+def test_reading_gives_all_rows_in_order(dataset, batch_rows):
+    batches = list(read_batches(*dataset, batch_rows=batch_rows))
+    inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    np.testing.assert_array_equal(inputs, EXPECTED_X)
+    np.testing.assert_array_equal(labels, [0, 1, 0, 1, 0, 1, 0, 1])
+    assert (inputs.dtype, labels.dtype) == (np.float32, np.int32)
+    assert max(len(labels) for _, labels in batches) <= batch_rows
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 8, 11])
+def test_the_ranks_read_each_row_once(dataset, world):
+    folder, manifest = dataset
+    parts = [slices_of_rank(manifest, rank, world) for rank in range(world)]
+    ages = [inputs[:, 0] for part in parts for inputs, _ in read_batches(folder, manifest, part, batch_rows=2)]
+    np.testing.assert_array_equal(np.concatenate(ages), EXPECTED_X[:, 0])
+
+
+def test_fetching_brings_the_manifest_and_the_shards_that_are_needed(dataset, tmp_path):
+    folder, manifest = dataset
+    assert fetch_manifest(str(folder)) == manifest
+    assert fetch_shards(str(folder), tmp_path / "all") == manifest
+    fetch_shards(str(folder), tmp_path / "last", slices_of_rank(manifest, 3, 4))
+    names = {name: sorted(file.name for file in (tmp_path / name).iterdir()) for name in ("all", "last")}
+    assert names == {
+        "all": [DATASET_MANIFEST, "train-0.parquet", "train-1.parquet"],
+        "last": [DATASET_MANIFEST, "train-1.parquet"],
+    }
+
+
+def test_a_damaged_shard_is_named_and_does_not_stay(dataset, tmp_path):
+    folder, _ = dataset
+    shard = folder / "train-1.parquet"
+    data = bytearray(shard.read_bytes())
+    data[10] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(ChecksumMismatch, match=r"train-1\.parquet: is damaged"):
+        fetch_shards(str(folder), tmp_path / "here")
+    assert [file.name for file in (tmp_path / "here").iterdir()] in (["train-0.parquet"], [])

@@ -1,0 +1,92 @@
+import json
+from dataclasses import replace
+
+import pytest
+from store_contract import entry, fill
+
+from kfp_distributed.storage import (
+    MODEL_MANIFEST,
+    FileEntry,
+    ModelIncomplete,
+    ModelManifest,
+    describe_folder,
+    open_store,
+    verify_model,
+    verify_model_folder,
+)
+
+FILES = {"saved_model.pb": b"graph", "variables/variables.index": b"index"}
+MANIFEST = ModelManifest(
+    format="saved_model",
+    files=tuple(entry(path, data) for path, data in FILES.items()),
+    metrics={"accuracy": 0.97},
+    job="digits-1",
+    columns=({"name": "pixels", "kind": "tensor", "shape": [8, 8]},),
+    label={"name": "ünit", "classes": ["0", "1"]},
+)
+
+
+def test_a_manifest_survives_its_text():
+    assert ModelManifest.from_json(MANIFEST.to_json()) == MANIFEST
+    assert ModelManifest.from_json(ModelManifest().to_json()) == ModelManifest()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not as it should be: JSONDecodeError"),
+        ("[]", "not as it should be"),
+        ("{}", r"KeyError\('files'\)"),
+        (json.dumps({"format": "x", "files": [{"path": "a"}]}), r"not as it should be: TypeError\(.*size"),
+    ],
+)
+def test_a_wrong_manifest_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        ModelManifest.from_json(text)
+
+
+def test_describe_folder(tmp_path):
+    fill(tmp_path, FILES | {"empty": b""})
+    assert describe_folder(tmp_path) == (
+        FileEntry("empty", 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        *MANIFEST.files,
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    fill(tmp_path, FILES | {MODEL_MANIFEST: MANIFEST.to_json().encode()})
+    return open_store(str(tmp_path))
+
+
+def test_a_whole_model(store):
+    assert verify_model(store) == verify_model_folder(store.root) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({MODEL_MANIFEST: None}, "has no model.json"),
+        ({MODEL_MANIFEST: "{"}, "model.json: the model's manifest is not as it should be: JSONDecodeError"),
+        ({MODEL_MANIFEST: replace(MANIFEST, files=()).to_json()}, "is not whole: .* the manifest names no files"),
+        (
+            {"saved_model.pb": None, "variables/variables.index": "ind"},
+            "is not whole: missing, or of another size: saved_model.pb, variables/variables.index",
+        ),
+    ],
+)
+def test_an_incomplete_model(store, changes, message):
+    for key, text in changes.items():
+        store.delete([key])
+        if text is not None:
+            store.write(key, text.encode())
+    for verify, model in ((verify_model, store), (verify_model_folder, store.root)):
+        with pytest.raises(ModelIncomplete, match=message.replace("size", "(size|sha256)")):
+            verify(model)
+
+
+def test_a_damaged_file_of_the_same_size_is_found_in_a_folder(store):
+    store.write("saved_model.pb", b"grapH")
+    assert verify_model(store) == MANIFEST
+    with pytest.raises(ModelIncomplete, match=r"of another sha256: saved_model\.pb$"):
+        verify_model_folder(store.root)

@@ -1,0 +1,72 @@
+"""The S3 store over TLS, against a server whose certificate no public authority has signed."""
+
+import re
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+
+from kfp_distributed.processes import ProcessGroup
+from kfp_distributed.storage import Credentials, StorageError, credentials_from_environment, open_store
+from kfp_distributed.storage.embedded import rclone
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A self-signed certificate and its key, for 127.0.0.1."""
+    folder = tmp_path_factory.mktemp("certificate")
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+    output = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
+    subprocess.run([*request.split(), *output], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def credentials(certificate, tmp_path_factory):
+    """An account of a server that speaks TLS, as the environment names it, without trust in it."""
+    log = certificate / "log"
+    argv = [rclone(), "serve", "s3", "--addr", "127.0.0.1:0", "--auth-key", "accesskey,hush-hush-hush"]
+    argv += ["--cert", str(certificate / "cert.pem"), "--key", str(certificate / "key.pem")]
+    with ProcessGroup() as group, log.open("wb") as output:
+        server = group.start("server", [*argv, str(tmp_path_factory.mktemp("objects"))], stdout=output)
+        while not (found := re.search(r"https://127.0.0.1:\d+", log.read_text())):
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "hush-hush-hush"}
+        yield credentials_from_environment(keys | {"AWS_ENDPOINT_URL": found[0]})
+
+
+def test_a_trusted_certificate(credentials, certificate, tmp_path):
+    store = open_store("s3://bucket/a", replace(credentials, ca_bundle=str(certificate / "cert.pem")))
+    store.make_bucket()
+    (tmp_path / "up").write_bytes(b"x" * (20 << 20))
+    assert store.upload(tmp_path / "up", "ä b") == store.download("ä b", tmp_path / "down")
+    assert (tmp_path / "down").read_bytes() == (tmp_path / "up").read_bytes()
+
+
+def test_an_untrusted_certificate_is_an_error_at_once(credentials):
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"SSLError: .*CERTIFICATE_VERIFY_FAILED.*set AWS_CA_BUNDLE") as caught:
+        open_store("s3://bucket", credentials).read("key")
+    assert time.monotonic() - began < 10
+    assert str(caught.value).startswith(f"https://{credentials.endpoint}, bucket 'bucket', key 'key': ")
+    assert "hush" not in repr(caught.getrepr())
+
+
+def test_a_certificate_for_another_name(credentials, certificate):
+    elsewhere = replace(
+        credentials,
+        endpoint=credentials.endpoint.replace("127.0.0.1", "localhost"),
+        ca_bundle=str(certificate / "cert.pem"),
+    )
+    with pytest.raises(StorageError, match=r"SSLError: .*localhost"):
+        open_store("s3://bucket", elsewhere).read("key")
+
+
+def test_tls_where_there_is_none_and_the_reverse(credentials, server):
+    plain = server.credentials()
+    with pytest.raises(StorageError, match="SSLError: "):
+        open_store("s3://bucket", replace(plain, secure=True)).read("key")
+    with pytest.raises(StorageError, match="HTTP request to an HTTPS server"):
+        open_store("s3://bucket", Credentials(credentials.endpoint, "me", "hush", secure=False)).read("key")

@@ -1,0 +1,59 @@
+import re
+
+import pytest
+
+from kfp_distributed.storage import Location, join_uri, parse_uri
+from kfp_distributed.storage.files import relative_path
+
+
+@pytest.mark.parametrize(
+    ("uri", "location"),
+    [
+        ("s3://bucket", Location("s3", "bucket", "")),
+        ("s3://bucket/", Location("s3", "bucket", "")),
+        ("S3://bucket/a/b/", Location("s3", "bucket", "a/b")),
+        ("minio://mlpipeline/v2/artifacts/x", Location("s3", "mlpipeline", "v2/artifacts/x")),
+        ("s3://bucket/a b+#ä%20", Location("s3", "bucket", "a b+#ä%20")),
+        ("s3://bucket/a/b?endpoint=minio:9000&region=x", Location("s3", "bucket", "a/b")),
+        ("file:///a/b%20c", Location("file", "", "/a/b c")),
+        ("/a/b c?#", Location("file", "", "/a/b c?#")),
+        ("relative/path", Location("file", "", "relative/path")),
+    ],
+)
+def test_parse_uri(uri, location):
+    assert parse_uri(uri) == location
+
+
+@pytest.mark.parametrize(
+    "uri", ["gs://bucket/key", "https://host/key", "s3:///key", "minio://", "s3://?region=x", "file://relative", ""]
+)
+def test_parse_uri_refuses(uri):
+    allowed = "s3://bucket/key, minio://bucket/key, file:///path, a path"
+    with pytest.raises(ValueError, match=f"^{re.escape(repr(uri))} is no address: allowed are {allowed}$"):
+        parse_uri(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "parts", "joined"),
+    [
+        ("s3://bucket", ("a", "b/c"), "s3://bucket/a/b/c"),
+        ("s3://bucket/x/", ("/a/", "", "b"), "s3://bucket/x/a/b"),
+        ("s3://bucket/x?region=y", ("a",), "s3://bucket/x/a?region=y"),
+        ("/a?b/", ("c",), "/a?b/c"),
+        ("s3://bucket/x", (), "s3://bucket/x"),
+        ("/", ("a",), "/a"),
+    ],
+)
+def test_join_uri(uri, parts, joined):
+    assert join_uri(uri, *parts) == joined
+
+
+@pytest.mark.parametrize("key", ["a", "a/b", "..a/b..", "a b/ü", ".hidden"])
+def test_relative_path(key):
+    assert relative_path(key) == key
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a\0b"])
+def test_relative_path_refuses(key):
+    with pytest.raises(ValueError, match="is no relative path"):
+        relative_path(key)

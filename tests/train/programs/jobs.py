@@ -1,0 +1,63 @@
+"""Jobs and requests for the tests of `train`, small enough to run many of them."""
+
+import contextlib
+import os
+import sys
+import time
+
+import psutil
+
+from kfp_distributed.components.train.runners.protocol import TrainingJob
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.topology import plan_topology
+from kfp_distributed.trainers.job import JobDescription
+
+MARKER = "KFP_DISTRIBUTED_TEST_MARKER"
+"""Environment variable by which processes of a test are found, whoever their parents are."""
+
+
+def workers(count, **more):
+    return {"distribution_type": "TF", "number_of_workers": count, "number_of_parameter_servers": 0, **more}
+
+
+def make_job(argv, distribution=None, name="a-job", program=None, **environment):
+    """A job whose every replica runs `argv`."""
+    specification = parse_distribution(distribution)
+    topology = plan_topology(specification)
+    description = JobDescription(
+        name=name,
+        program=program or {"command": ["unused"]},
+        parameters={},
+        train_uri="",
+        validation_uri="",
+        model_uri="",
+        checkpoint_uri="",
+        metrics_uri="",
+        leader=topology.leader,
+        data_replicas=topology.data_replicas,
+    )
+    return TrainingJob(name, topology, specification, description, tuple(argv), environment)
+
+
+def python(program, *arguments):
+    """The command of a small Python program that starts fast."""
+    return [sys.executable, "-S", "-c", program, *arguments]
+
+
+def marked(marker):
+    """The processes that have a marker in their environment, but for this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(MARKER) == marker:
+                found.append(process)
+    return found
+
+
+def wait_until(condition, seconds=30):
+    """Waits until `condition()` is true and returns it; the last thing that it was if that never comes."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value

@@ -1,0 +1,14 @@
+"""A train step as its own process: `step.py MARKER COMMAND...` runs a job whose two workers run the command."""
+
+import sys
+
+from train.programs.jobs import MARKER, make_job, workers
+
+from kfp_distributed.components.train import launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+
+job = make_job(sys.argv[2:], workers(2), **{MARKER: sys.argv[1]})
+runner = LocalRunner()
+with launch._stopped_at_the_end(runner):
+    runner.start(job)
+    launch._follow(runner, job, lambda line: print(line, flush=True))

@@ -1,0 +1,321 @@
+"""The whole flow of `launch` with real replicas, which run the real entry program and need no TensorFlow."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from train.programs.jobs import workers
+
+from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.step import run_step
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.files import sha256_of
+
+ROWS = 5
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    file = folder / "shard.parquet"
+    pq.write_table(
+        pa.table({"x": pa.array(range(ROWS), pa.float32()), "y": pa.array([0, 1, 0, 1, 0], pa.int32())}), file
+    )
+    shard = Shard(file.name, ROWS, file.stat().st_size, sha256_of(file))
+    manifest = DatasetManifest(
+        "train", (Column("x", "number", "float32"),), Label("y", ("a", "b")), (shard,), (3, 2), 0, "test"
+    )
+    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
+    return str(folder)
+
+
+def function(source):
+    return {"function": "fit", "source": source}
+
+
+# Goes on from its checkpoint, and saves what it has.
+FIT = function("""
+def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
+    import json, os
+    from pathlib import Path
+    if os.environ["KFP_DISTRIBUTED_REPLICA"] != "worker-0":
+        return
+    state = Path(checkpoint_dir, "state")
+    begun = int(state.read_text()) if state.exists() else 0
+    print(f"begins after epoch {begun} on {len(list(Path(train_dir).glob('*.parquet')))} shard")
+    state.write_text(str(begun + epochs))
+    Path(model_dir, "weights").write_text(str(begun + epochs))
+    history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan")}]
+    Path(metrics_dir, "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": history}))
+""")
+
+
+def request(data, folder, **changed):
+    wanted = {
+        "train_uri": data,
+        "validation_uri": data,
+        "model_uri": str(folder / "model"),
+        "train_specification": FIT,
+        "identity": ("run", "train", "1"),
+        "distribution_specification": workers(2),
+    }
+    return Request(**{**wanted, **changed})
+
+
+def run(request):
+    """What came of it, and what a person saw of it."""
+    said = []
+    return launch(request, LocalRunner(), said.append), said
+
+
+def failure(request):
+    with pytest.raises(TrainingFailed) as error:
+        launch(request, LocalRunner(), lambda line: None)
+    return str(error.value)
+
+
+def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_alone(data, tmp_path):
+    outcome, said = run(request(data, tmp_path, train_parameters={"epochs": 2.0}))
+    name = job_name("train", ("run", "train", "1"))
+    assert outcome.status.job == outcome.model.job == name
+    assert [entry.path for entry in outcome.model.files] == ["weights"]
+    assert outcome.model.format == "files"
+    assert outcome.model.metrics["loss"] == 0.5
+    assert {replica: [epoch["epoch"] for epoch in epochs] for replica, epochs in outcome.metrics.items()} == {
+        "worker-0": [2]
+    }
+    assert "[worker-0] begins after epoch 0 on 1 shard" in said
+    assert said[0].startswith("2 replicas start as processes in ")
+    assert said[-1] == "the job succeeded"
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]
+
+    # The same step again goes on; another one does not, though both keep their checkpoints in one place.
+    assert "[worker-0] begins after epoch 2 on 1 shard" in run(request(data, tmp_path))[1]
+    other, said = run(request(data, tmp_path, identity=("run", "train", "2")))
+    assert "[worker-0] begins after epoch 0 on 1 shard" in said
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    assert (tmp_path / "model" / "weights").read_text() == "1"
+    assert other.model.job != name
+
+
+def test_paths_may_be_relative_and_checkpoints_elsewhere(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wanted = {"model_uri": "model", "checkpoint_uri": "kept", "distribution_specification": None}
+    outcome, _ = run(request(data, tmp_path, **wanted))
+    assert (tmp_path / "model" / "weights").read_text() == "1"
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "kept"}
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [outcome.status.job]
+
+
+def test_where_checkpoints_go(data, tmp_path):
+    def place(**changed):
+        return plan_job(request(data, tmp_path, **changed)).description.checkpoint_uri
+
+    name = job_name("train", ("run", "train", "1"))
+    assert place() == f"{tmp_path}/checkpoints/{name}/checkpoints"
+    assert place(model_uri="s3://b/run/model") == f"s3://b/run/checkpoints/{name}/checkpoints"
+    assert place(model_uri="s3://b/run/model?endpoint=http://h:1/") == (
+        f"s3://b/run/checkpoints/{name}/checkpoints?endpoint=http://h:1/"
+    )
+    assert place(checkpoint_uri="s3://kept/") == f"s3://kept/{name}/checkpoints"
+
+
+WRONG = [
+    (
+        {"distribution_specification": {"number_of_worker": 2}},
+        "distribution_specification: 'number_of_worker' = 2 is not a known key; did you mean number_of_workers?",
+    ),
+    (
+        {"distribution_specification": workers(0)},
+        "distribution_specification: number_of_workers = 0 is not a whole number from 1 to 10000",
+    ),
+    (
+        {"distribution_specification": {"distribution_type": "MPI"}},
+        "distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job",
+    ),
+    (
+        {"train_specification": {"trainer": "keras_clasifier"}},
+        "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier",
+    ),
+    ({"train_parameters": {"epoch": 3}}, "train_parameters: a name for fit is 'epoch'; allowed: epochs"),
+    ({"train_parameters": {"epochs": "many"}}, "train_parameters of fit: epochs is 'many'; allowed is int"),
+    (
+        {"distribution_specification": workers(6)},
+        "train_dataset: 5 rows are too few for 6 replicas that read it; use fewer workers",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "message"), WRONG)
+def test_a_wrong_request_is_refused_before_anything_is_started_or_written(data, tmp_path, changed, message):
+    said = []
+    with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
+        launch(request(data, tmp_path, **changed), LocalRunner(), said.append)
+    assert (str(error.value), said, list(tmp_path.iterdir())) == (message, [], [])
+
+
+@pytest.mark.parametrize("which", ["train_uri", "validation_uri"])
+def test_a_dataset_that_is_not_there_is_named(data, tmp_path, which):
+    with pytest.raises(StorageError, match=re.escape(str(tmp_path / "nothing"))):
+        launch(request(data, tmp_path, **{which: str(tmp_path / "nothing")}), LocalRunner(), print)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_fails_is_explained_by_its_own_last_lines(data, tmp_path):
+    cause = failure(request(data, tmp_path, train_specification=function("def fit(model_dir):\n    1 / 0\n")))
+    *tail, last = cause.splitlines()
+    assert re.fullmatch(r"\[worker-\d\] ZeroDivisionError: division by zero", tail[-1])
+    assert re.match(r"worker-\d failed with exit code 1, .* after the start of the job\.", last)
+    assert last.endswith("Exit codes from 1 to 127 are not tried again.")
+
+
+def test_a_killed_worker_restarts_the_job_from_its_checkpoint(data, tmp_path):
+    source = f"""
+def fit(checkpoint_dir, model_dir):
+    import os, signal, time
+    from pathlib import Path
+    state = Path(checkpoint_dir, "state")
+    print("state", state.read_text() if state.exists() else "none")
+    if os.environ["KFP_DISTRIBUTED_REPLICA"] == "worker-1":
+        kept = Path({str(tmp_path)!r}, "checkpoints")
+        while not any(file.name == "state" or file.suffix == ".json" for file in kept.rglob("*")):
+            time.sleep(0.1)
+        try:
+            Path({str(tmp_path)!r}, "once").mkdir()
+        except FileExistsError:
+            return
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not state.exists():
+        state.write_text("of epoch 3")
+        time.sleep(1000)
+    Path(model_dir, "weights").write_text(state.read_text())
+"""
+    _, said = run(request(data, tmp_path, train_specification=function(source)))
+    assert [line for line in said if line.startswith("[worker-0] state")] == [
+        "[worker-0] state none",
+        "[worker-0] state of epoch 3",
+    ]
+    assert "restart 1 of 3: all replicas (worker-1 failed)" in said
+    assert (tmp_path / "model" / "weights").read_text() == "of epoch 3"
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
+    """A replica that is our runner's, but not our entry program: it says that all is well, and saved nothing."""
+
+    class Careless(LocalRunner):
+        def start(self, job):
+            super().start(replace(job, argv=(sys.executable, "-S", "-c", "print('well')")))
+
+    model = tmp_path / "model"
+    if earlier:
+        run(request(data, tmp_path, identity=("an earlier run",)))
+    with pytest.raises(TrainingFailed) as error:
+        launch(request(data, tmp_path), Careless(), lambda line: None)
+    why = f"the one in {model} is of the job {job_name('train', ('an earlier run',))!r}."
+    missing = f"{model} has no model.json: no model was saved there whole."
+    assert str(error.value) == f"The job succeeded, but left no whole model: {why if earlier else missing}"
+
+
+def test_the_same_checked_twice_is_the_same_job(data, tmp_path):
+    first, second = (plan_job(request(data, tmp_path)) for _ in range(2))
+    assert first == second
+    assert json.loads(first.description.to_json())["data_replicas"] == ["worker-0", "worker-1"]
+
+
+texts = st.text(max_size=80) | st.from_regex(r"[a-zA-Z0-9-]{0,80}", fullmatch=True)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts, st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
+def test_job_name(task, identity, other):
+    name = job_name(task, identity)
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(name) <= 50
+    assert name == job_name(task, list(identity))
+    assert (name == job_name(task, other)) == (identity == other)
+
+
+@pytest.mark.parametrize(
+    ("task", "readable"),
+    [
+        ("train", "train"),
+        ("Train.My_Model", "train-my-model"),
+        ("7-th", "train-7-th"),
+        ("…", "train"),
+        ("x" * 70, "x" * 36),
+        ("a" * 35 + "-b", "a" * 35),
+    ],
+)
+def test_job_names_can_be_read(task, readable):
+    assert re.fullmatch(f"{readable}-[0-9a-f]{{12}}", job_name(task, ("run",)))
+
+
+@dataclass
+class Artifact:
+    """As much of a KFP artifact as the step touches."""
+
+    path: str
+    uri: str
+    metadata: dict
+    logged: dict
+
+    def log_metric(self, name, value):
+        self.logged[name] = value
+
+
+def step(data, folder, **wanted):
+    model, metrics, report = (Artifact(str(folder / name), f"s3://b/{name}", {}, {}) for name in ("m", "metrics", "r"))
+    wanted = {"train_specification": FIT} | wanted
+    run_step(
+        train_dataset=Artifact(data, "s3://b/data", {}, {}),
+        validation_dataset=None,
+        model=model,
+        metrics=metrics,
+        report=report,
+        runner_name="local",
+        identity=("run",),
+        **wanted,
+    )
+    return model, metrics, Path(report.path).read_text()
+
+
+def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
+    model, metrics, report = step(data, tmp_path)
+    name = job_name("train", ("run",))
+    assert model.metadata == {"framework": "files", "job": name}
+    # KFP takes metrics as JSON, which has no NaN.
+    assert metrics.logged == {"loss": 0.5}
+    assert f"<h1>{name} succeeded after " in report
+    assert "worker-0 loss" in report
+    assert "[worker-0] begins after epoch 0 on 1 shard" in capsys.readouterr().out.splitlines()
+
+
+def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data, tmp_path):
+    with pytest.raises(SystemExit) as end:
+        step(
+            data,
+            tmp_path,
+            train_specification={"command": ["sleep", "1000"]},
+            distribution_specification={"total_timeout": 0.5},
+        )
+    assert re.match(r"\ntotal_timeout ran out after 0\.5 s: worker-0 silent for .* s\.$", end.value.code)
+    assert f"<h1>{job_name('train', ('run',))} failed after " in (tmp_path / "r").read_text()
+
+
+def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):
+    with pytest.raises(SystemExit) as end:
+        step(data, tmp_path, train_parameters={"epochs": "many"})
+    assert end.value.code == f"\nValueError: {WRONG[5][1]}"
+    assert list(tmp_path.iterdir()) == []

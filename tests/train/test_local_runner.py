@@ -1,0 +1,386 @@
+"""The local runner with real processes."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
+
+from kfp_distributed.components.train.launch import _follow
+from kfp_distributed.components.train.runners.choose import choose_runner
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.ports import free_ports, is_taken
+from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.status import failure_cause
+
+SERVERS = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
+FINAL = "Exit codes from 1 to 127 are not tried again."
+# `case` picks what a replica does by its name.
+CASE = 'case "$KFP_DISTRIBUTED_REPLICA" in {} esac'
+
+
+# A worker that takes the port which TF_CONFIG gives it, as TensorFlow does.
+LISTEN = """
+import json, os, socket, time
+config = json.loads(os.environ["TF_CONFIG"])
+address = config["cluster"]["worker"][config["task"]["index"]]
+server = socket.create_server(("", int(address.split(":")[1])))
+print("bound")
+time.sleep(2)
+"""
+
+
+def shell(text):
+    return ["sh", "-c", text]
+
+
+def run(job, **options):
+    """All facts of a job, to its end."""
+    runner = LocalRunner(**options)
+    try:
+        runner.start(job)
+        return list(runner.facts())
+    finally:
+        runner.stop()
+
+
+def lines(facts, replica=None):
+    return [fact.line for fact in facts if isinstance(fact, LogLine) and replica in (None, fact.replica)]
+
+
+def changes(facts, *states):
+    """What happened to the replicas, without times, in order."""
+    return [
+        (fact.replica, fact.state, fact.exit_code, fact.signal, fact.restart)
+        for fact in facts
+        if isinstance(fact, ReplicaChanged) and fact.state in states
+    ]
+
+
+def events(facts):
+    return [fact.text for fact in facts if isinstance(fact, JobEvent)][1:]
+
+
+def verdict(facts):
+    (end,) = [fact for fact in facts if isinstance(fact, JobEnded)]
+    assert facts[-1] == end
+    return end.succeeded, end.reason
+
+
+def follow(job):
+    """What a step says of a job, line by line, and where the job stands at its end."""
+    runner, said = LocalRunner(), []
+    try:
+        runner.start(job)
+        return said, _follow(runner, job, said.append)
+    finally:
+        runner.stop()
+
+
+def test_a_job_is_one_process_with_its_own_folder_and_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "of another job")
+    monkeypatch.setenv("RANK", "7")
+    job = make_job(shell("pwd; env; cat; echo error >&2"), GIVEN="by the job")
+    facts = run(job)
+    said = lines(facts, "worker-0")
+    assert verdict(facts) == (True, "")
+    folder = Path(said[0])
+    assert folder.name == "worker-0"
+    assert folder.parent.name.startswith("a-job-")
+    assert not folder.parent.exists()
+    environment = dict(line.split("=", 1) for line in said[1:-1])
+    assert environment.keys().isdisjoint({"TF_CONFIG", "RANK"})
+    expected = {
+        "GIVEN": "by the job",
+        "KFP_DISTRIBUTED_REPLICA": "worker-0",
+        "KFP_DISTRIBUTED_JOB": str(folder.parent / "job.json"),
+        "PYTHONUNBUFFERED": "1",
+    }
+    assert environment | expected == environment
+    assert said[-1] == "error"
+    assert changes(facts, "starting", "running", "succeeded") == [
+        ("worker-0", "starting", None, None, 0),
+        ("worker-0", "running", None, None, 0),
+        ("worker-0", "succeeded", 0, None, 0),
+    ]
+
+
+def test_tf_config_is_as_the_operator_sets_it_with_free_ports():
+    facts = run(make_job(shell('echo "$TF_CONFIG"; cat "$KFP_DISTRIBUTED_JOB" | head -c 1'), workers(2)))
+    first, second = (json.loads(lines(facts, f"worker-{index}")[0]) for index in range(2))
+    addresses = first["cluster"]["worker"]
+    assert [first["task"], second["task"]] == [{"type": "worker", "index": index} for index in range(2)]
+    assert first["cluster"] == second["cluster"] == {"worker": addresses}
+    assert len({address.partition(":")[2] for address in addresses}) == 2
+    assert all(address.startswith("127.0.0.1:") for address in addresses)
+
+
+def test_the_job_is_kept_on_request():
+    facts = run(make_job(shell("pwd; echo data > file"), {"keep_job": True}))
+    (folder,) = lines(facts)
+    assert (Path(folder) / "file").read_text() == "data\n"
+    shutil.rmtree(Path(folder).parent)
+
+
+def test_what_the_step_cannot_give_is_said():
+    program = {"command": ["unused"], "image": "tensorflow:2", "packages": ["pandas"]}
+    assert [fact.text for fact in run(make_job(shell("true"), program=program))[:2]] == [
+        "image of train_specification is ignored: this step's own Python runs all",
+        "packages of train_specification is ignored: this step's own Python runs all",
+    ]
+
+
+def test_mpi_is_refused_before_anything_starts():
+    with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
+        LocalRunner().check(make_job(shell("true"), {"distribution_type": "MPI"}))
+    assert str(error.value) == "distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job"
+
+
+@pytest.mark.parametrize(
+    ("name", "environment", "message"),
+    [
+        ("cloud", {}, "runner = 'cloud' is not one of auto, local; set it to local: then all replicas are processes of "
+         "the train step"),
+        ("auto", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "runner = 'auto' in a pod means a job of the cluster, which "
+         "this version cannot do; set it to local: then all replicas are processes of the train step"),
+    ],
+)  # fmt: skip
+def test_runners_that_are_not_there(name, environment, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        choose_runner(name, environment)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "environment"), [("auto", {}), ("local", {}), ("local", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})]
+)
+def test_runners_that_are_there(name, environment):
+    assert isinstance(choose_runner(name, environment), LocalRunner)
+
+
+def test_the_leaders_end_stops_those_that_serve():
+    facts = run(
+        make_job(shell(CASE.format("chief-0) sleep 0.3; echo done;; *) echo serving; exec sleep 1000;;")), SERVERS)
+    )
+    assert verdict(facts) == (True, "")
+    assert changes(facts, "succeeded", "stopped", "failed") == [
+        ("chief-0", "succeeded", 0, None, 0),
+        ("ps-0", "stopped", None, None, 0),
+        ("worker-0", "stopped", None, None, 0),
+    ]
+    assert {fact.reason for fact in facts if isinstance(fact, ReplicaChanged) and fact.state == "stopped"} == {
+        "chief-0 is done"
+    }
+
+
+def test_a_replica_that_fails_ends_the_job_with_its_name_exit_code_and_last_lines():
+    program = CASE.format(
+        "worker-1) for i in 1 2 3; do echo line $i; done; exit 3;; *) echo working; exec sleep 1000;;"
+    )
+    said, status = follow(make_job(shell(program), workers(3)))
+    *tail, cause = failure_cause(status).splitlines()
+    assert tail == ["[worker-1] line 1", "[worker-1] line 2", "[worker-1] line 3"]
+    assert cause.startswith("worker-1 failed with exit code 3, ")
+    assert cause.endswith(f" s after the start of the job. {FINAL}")
+    assert {name: each.state for name, each in status.replicas.items()} == {
+        "worker-0": "stopped",
+        "worker-1": "failed",
+        "worker-2": "stopped",
+    }
+    assert said[-1] == f"the job failed: {FINAL}"
+    assert [line for line in said if line.startswith("[worker-1]")] == tail
+
+
+def test_a_killed_replica_restarts_all_in_fresh_folders_at_new_addresses(tmp_path):
+    program = f"""
+        ls -A; echo "$TF_CONFIG"; touch {tmp_path}/$KFP_DISTRIBUTED_REPLICA left
+        test $KFP_DISTRIBUTED_REPLICA = worker-1 && mkdir {tmp_path}/once && sleep 0.3 && kill -9 $$
+        test -d {tmp_path}/once && exec sleep 1; exec sleep 1000"""
+    job = make_job(shell(program.replace("exec sleep 1000", "sleep 4")), workers(2))
+    facts = run(job)
+    assert verdict(facts) == (True, "")
+    assert events(facts) == ["restart 1 of 3: all replicas (worker-1 failed)"]
+    assert changes(facts, "failed") == [("worker-1", "failed", None, 9, 0)]
+    assert changes(facts, "succeeded") == [
+        ("worker-0", "succeeded", 0, None, 1),
+        ("worker-1", "succeeded", 0, None, 1),
+    ]
+    # Nothing but TF_CONFIG is printed: the folders are empty at each start.
+    first, second = lines(facts, "worker-0")
+    assert first.replace('"', "").startswith("{cluster:")
+    assert first != second
+
+
+def test_the_restarts_come_to_an_end():
+    facts = run(make_job(shell("kill -9 $$"), {"restart_limit": 2}))
+    assert verdict(facts) == (False, "The restarts that restart_limit allows are used up.")
+    assert changes(facts, "failed") == [("worker-0", "failed", None, 9, restart) for restart in range(3)]
+
+
+def test_a_worker_beside_parameter_servers_restarts_alone_at_its_address(tmp_path):
+    program = CASE.format(
+        f"""worker-0) echo "$TF_CONFIG"; mkdir {tmp_path}/once 2> /dev/null && sleep 0.2 && kill -9 $$
+            touch {tmp_path}/again; exec sleep 1000;;
+        ps-0) echo serving; exec sleep 1000;;
+        chief-0) echo "$TF_CONFIG"; until test -e {tmp_path}/again; do sleep 0.1; done;;"""
+    )
+    facts = run(make_job(shell(program), SERVERS))
+    assert verdict(facts) == (True, "")
+    assert events(facts) == ["restart 1 of 3: worker-0 (worker-0 failed)"]
+    first, second = lines(facts, "worker-0")
+    assert first == second
+    assert lines(facts, "ps-0") == ["serving"]
+    assert len(lines(facts, "chief-0")) == 1
+
+
+def test_a_taken_port_is_left_for_others():
+    with socket.create_server(("", 0)) as other:
+        taken = other.getsockname()[1]
+        choices = iter([[*free_ports(1), taken], free_ports(2)])
+        facts = run(make_job(python(LISTEN), workers(2)), choose_ports=lambda count: next(choices))
+    assert verdict(facts) == (True, "")
+    assert events(facts) == ["restart 1 of 3: all replicas (the port of worker-1 is taken)"]
+    assert changes(facts, "failed") == [("worker-1", "failed", 1, None, 0)]
+    assert lines(facts, "worker-1")[-1] == "bound"
+
+
+def test_free_ports_are_free_and_different():
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert is_taken(server.getsockname()[1])
+    assert not any(is_taken(port) for port in ports)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "program", "reason"),
+    [
+        ({"start_timeout": 1}, "exec sleep 1000", "start_timeout ran out after 1 s: worker-0 silent for 1"),
+        ({"silence_timeout": 1}, "echo a; exec sleep 1000", "silence_timeout ran out after 1 s: worker-0 silent for 1"),
+        (
+            {"total_timeout": 1},
+            "while echo a; do sleep 0.1; done",
+            "total_timeout ran out after 1 s: worker-0 silent for 0",
+        ),
+    ],
+)
+def test_time_budgets(budgets, program, reason):
+    began = time.monotonic()
+    marker = uuid.uuid4().hex
+    said, status = follow(make_job(shell(program), budgets, **{MARKER: marker}))
+    assert 1 <= time.monotonic() - began < 30
+    assert said[-1].startswith(f"the job failed: {reason}")
+    assert failure_cause(status) == status.ended.reason
+    assert marked(marker) == []
+
+
+def test_what_replicas_leave_running_ends_with_them():
+    marker = uuid.uuid4().hex
+    facts = run(make_job(shell("sleep 1000 & (sleep 1000 & sleep 1000) & echo done"), **{MARKER: marker}))
+    assert verdict(facts) == (True, "")
+    assert lines(facts) == ["done"]
+    assert marked(marker) == []
+
+
+def test_fifty_replicas_that_only_print():
+    program = "import os\nfor number in range(200): print(os.environ['KFP_DISTRIBUTED_REPLICA'], number)"
+    facts = run(make_job(python(program), workers(50)))
+    assert verdict(facts) == (True, "")
+    for index in range(50):
+        name = f"worker-{index}"
+        assert lines(facts, name) == [f"{name} {number}" for number in range(200)]
+    assert Counter(state for _, state, *_ in changes(facts, "starting", "succeeded", "failed", "stopped")) == {
+        "starting": 50,
+        "succeeded": 50,
+    }
+
+
+def test_a_flood_of_output_loses_nothing_and_takes_no_memory():
+    count, process = 1_000_000, psutil.Process()
+    program = (
+        f"for start in range(0, {count}, 1000): print(*map('{{:060d}}'.format, range(start, start + 1000)), sep='\\n')"
+    )
+    runner, next_number, told = LocalRunner(), 0, 0.0
+    runner.start(make_job(python(program)))
+    before = process.memory_info().rss
+    try:
+        for fact in runner.facts():
+            if isinstance(fact, LogLine):
+                assert int(fact.line) == next_number
+                next_number += 1
+            elif isinstance(fact, Quiet):
+                assert not told or fact.time - told < 5
+                told = fact.time
+    finally:
+        runner.stop()
+    assert next_number == count
+    assert process.memory_info().rss - before < 20e6
+
+
+def test_two_jobs_at_once():
+    ended = {}
+    threads = [
+        threading.Thread(target=lambda name=name: ended.update({name: run(make_job(python(LISTEN), workers(5), name))}))
+        for name in ("one", "other")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: (verdict(facts), lines(facts)) for name, facts in ended.items()} == {
+        name: ((True, ""), ["bound"] * 5) for name in ("one", "other")
+    }
+
+
+FAMILY = "trap 'exit 0' INT; sleep 1000 & setsid sleep 1000 & echo ready; while :; do sleep 0.1; done"
+
+
+def start_step(marker, program, folder):
+    # After SIGKILL the job's folder stays: nobody is left to remove it.
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1]), MARKER: marker}
+    step = Path(__file__).parent / "programs" / "step.py"
+    return subprocess.Popen(
+        [sys.executable, str(step), marker, *shell(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_survives_a_signal_to_the_step(tmp_path, number, code):
+    marker = uuid.uuid4().hex
+    with start_step(marker, FAMILY, tmp_path) as step:
+        ready = 0
+        while ready < 2:
+            ready += step.stdout.readline().endswith("ready\n")
+        assert len(marked(marker)) >= 7
+        step.send_signal(number)
+        assert step.wait(timeout=60) == code
+        assert wait_until(lambda: not marked(marker)), marked(marker)
+
+
+@pytest.mark.parametrize("program", ["echo ready; exec sleep 1000", "while echo ready; do sleep 0.1; done"])
+def test_a_step_whose_reader_is_gone_ends(tmp_path, program):
+    marker = uuid.uuid4().hex
+    with start_step(marker, program, tmp_path) as step:
+        while not step.stdout.readline().endswith("ready\n"):
+            pass
+        step.stdout.close()
+        assert step.wait(timeout=60) in (0, 1)
+        assert wait_until(lambda: not marked(marker)), marked(marker)

@@ -1,0 +1,417 @@
+import ast
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_distributed.components.train.kinds import shown
+from kfp_distributed.components.train.specification import KEYS, DistributionSpecification, parse_distribution
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "distribution-specification.md"
+TYPES = ("Job", "MPI", "TF", "PyTorch")
+# Examples take some 0.1 ms each; a loaded machine may take any time for one of them.
+many = settings(max_examples=300, deadline=None)
+
+
+def as_kfp_may_hand_on(value, number):
+    """KFP turns every number of a dict into a float or a text."""
+    if isinstance(value, dict):
+        return {key: as_kfp_may_hand_on(each, number) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_kfp_may_hand_on(each, number) for each in value]
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+MANGLINGS = {
+    "unchanged": lambda number: number,
+    "2.0": float,
+    '"2.0"': lambda number: str(float(number)),
+    '"2"': lambda number: str(int(number)) if number == int(number) else str(number),
+    "numpy": numpy.float64,
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (None, DistributionSpecification()),
+        ({}, DistributionSpecification()),
+        ("", DistributionSpecification()),
+        ("{}", DistributionSpecification()),
+        ({"number_of_workers": "1.0", "worker_cpus": 1.0}, DistributionSpecification(worker_cpus="1")),
+        (
+            {"distribution_type": "TF", "worker_cpus": "500m", "worker_memory": "1.5Gi", "worker_gpus": 2},
+            DistributionSpecification(
+                "TF",
+                number_of_workers=2,
+                worker_cpus="500m",
+                worker_memory="1536Mi",
+                worker_gpus=2,
+                number_of_parameter_servers=2,
+                ps_cpus="500m",
+                ps_memory="1536Mi",
+            ),
+        ),
+        (
+            {"distribution_type": "TF", "number_of_workers": 3, "ps_memory": "1Gi", "worker_memory": "2Gi"},
+            DistributionSpecification(
+                "TF", number_of_workers=3, number_of_parameter_servers=3, worker_memory="2Gi", ps_memory="1Gi"
+            ),
+        ),
+        (
+            {"distribution_type": "TF", "number_of_parameter_servers": "0.0", "worker_cpus": 4, "evaluator": "True"},
+            DistributionSpecification("TF", number_of_workers=2, worker_cpus="4", evaluator=True),
+        ),
+        (
+            {"distribution_type": "MPI", "worker_gpus": 4.0, "launcher_memory": "1e9"},
+            DistributionSpecification(
+                "MPI", number_of_workers=2, worker_gpus=4, slots_per_worker=4, launcher_memory="1G"
+            ),
+        ),
+        (
+            '{"distribution_type": "PyTorch", "number_of_workers": 4, "min_workers": 2}',
+            DistributionSpecification("PyTorch", number_of_workers=4, min_workers=2, max_workers=4),
+        ),
+        (
+            {"distribution_type": "MPI", "max_workers": "8", "evaluator": None, "ps_cpus": ""},
+            DistributionSpecification("MPI", number_of_workers=2, min_workers=2, max_workers=8),
+        ),
+        (
+            {
+                "node_selector": {"zone": "b", "example.com/disk": ""},
+                "tolerations": [
+                    {"effect": "NoExecute", "key": "spot", "tolerationSeconds": "60.0", "value": None},
+                    {"operator": "Exists"},
+                ],
+                "queue_name": "team-a",
+                "shared_memory": 2**30,
+                "silence_timeout": "unlimited",
+                "total_timeout": "1.5h",
+                "start_timeout": 90,
+                "keep_job": "true",
+            },
+            DistributionSpecification(
+                node_selector=(("example.com/disk", ""), ("zone", "b")),
+                tolerations=(
+                    (("effect", "NoExecute"), ("key", "spot"), ("tolerationSeconds", 60)),
+                    (("operator", "Exists"),),
+                ),
+                queue_name="team-a",
+                shared_memory="1Gi",
+                silence_timeout=None,
+                total_timeout=5400,
+                start_timeout=90,
+                keep_job=True,
+            ),
+        ),
+    ],
+)
+def test_a_dict_becomes_the_whole_specification(spec, expected):
+    assert parse_distribution(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ([1], "distribution_specification = [1] is not a dict, or the JSON text of one"),
+        (2.0, "distribution_specification = 2.0 is not a dict, or the JSON text of one"),
+        (b"{}", "distribution_specification = b'{}' is not a dict, or the JSON text of one"),
+        ("[]", "distribution_specification = '[]' is not a dict, or the JSON text of one"),
+        (
+            "{'a': 1}",
+            "distribution_specification = \"{'a': 1}\" is not a dict, or the JSON text of one "
+            "(Expecting property name enclosed in double quotes: line 1 column 2 (char 1))",
+        ),
+        ({"distribution_type": "tf"}, "distribution_type = 'tf' is not one of Job, MPI, TF, PyTorch"),
+        ({"distribution_type": "PyTorchJob"}, "'PyTorchJob' is not one of Job, MPI, TF, PyTorch"),
+        ({"distribution_type": "job "}, "'job ' is not one of Job, MPI, TF, PyTorch"),
+        ({"distribution_type": ["TF"]}, "distribution_type = ['TF'] is not one of"),
+        ({"worker_cpu": 4}, "'worker_cpu' = 4 is not a known key; did you mean worker_cpus?"),
+        ({"numberOfWorkers": 4}, "'numberOfWorkers' = 4 is not a known key; did you mean number_of_workers"),
+        (
+            {"workers": 4},
+            "'workers' = 4 is not a known key; did you mean number_of_workers or min_workers or max_workers?",
+        ),
+        ({"zzz": None}, "'zzz' = None is not a known key; known keys: distribution_type, number_of_workers,"),
+        ({2: 4}, "distribution_specification: 2 = 4 is not a known key; known keys: distribution_type,"),
+        ({None: 4}, "distribution_specification: None = 4 is not a known key"),
+        ({"evaluator": False}, "evaluator = False is a key of TF, not of Job; remove it"),
+        (
+            {"distribution_type": "TF", "slots_per_worker": 1},
+            "slots_per_worker = 1 is a key of MPI and PyTorch, not of TF; remove it",
+        ),
+        ({"number_of_workers": 2.5}, "number_of_workers = 2.5 is not a whole number from 1 to 10000"),
+        ({"number_of_workers": True}, "number_of_workers = True is not a whole number from 1 to 10000"),
+        (
+            {"number_of_workers": "2"},
+            "number_of_workers = 2 is not 1, and a Job is one pod; choose another distribution_type",
+        ),
+        (
+            {"distribution_type": "MPI", "number_of_workers": 3, "min_workers": "4"},
+            "min_workers = 4 is more than number_of_workers, 3",
+        ),
+        ({"distribution_type": "MPI", "max_workers": 1}, "max_workers = 1 is less than number_of_workers, 2"),
+        (
+            {"distribution_type": "TF", "number_of_parameter_servers": 0, "ps_cpus": 1},
+            "ps_cpus = '1' has no use where number_of_parameter_servers is 0; remove it",
+        ),
+        (
+            {"distribution_type": "TF", "number_of_parameter_servers": 0, "launcher_memory": "1Gi"},
+            "launcher_memory = '1Gi' has no use where number_of_parameter_servers is 0; remove it",
+        ),
+        ({"evaluator": 1, "distribution_type": "TF"}, "evaluator = 1 is not true or false"),
+        ({"gpu_resource": "gpu"}, "gpu_resource = 'gpu' is not the name of an extended resource, such as"),
+        (
+            {"node_selector": {"zone": 2}},
+            "node_selector = {'zone': 2} is not a dict of node labels, keys and values as text "
+            "(zone = 2 is not a label's value: text of at most 63 characters)",
+        ),
+        ({"node_selector": {"a/b/c": "x"}}, "(key = 'a/b/c' is not a label's key)"),
+        (
+            {"tolerations": {"key": "a"}},
+            "tolerations = {'key': 'a'} is not a list of tolerations: a key, or operator Exists and no value; "
+            "tolerationSeconds with effect NoExecute alone",
+        ),
+        ({"tolerations": [{"key": "a"}, 3]}, "tolerations = [{'key': 'a'}, 3] is not a list of tolerations"),
+        (
+            {"tolerations": [{"name": "a"}]},
+            "('name' = 'a' is not a known key; known keys: key, operator, value, effect, tolerationSeconds)",
+        ),
+        ({"tolerations": [{"value": "a"}]}, "[{'value': 'a'}] is not a list of tolerations: a key, or operator Exists"),
+        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "is not a list of tolerations: a key, or operator"),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "tolerationSeconds with effect NoExecute alone"),
+        (
+            {"tolerations": [{"key": "a", "effect": "noschedule"}]},
+            "(effect = 'noschedule' is not one of NoSchedule, PreferNoSchedule, NoExecute)",
+        ),
+        ({"queue_name": "Team A"}, "queue_name = 'Team A' is not the name of a Kubernetes object"),
+        ({"queue_name": "q" * 64}, "is not the name of a Kubernetes object: at most 63 of a-z"),
+    ],
+)
+def test_an_error_names_key_value_and_what_is_allowed(spec, error):
+    with pytest.raises(ValueError, match=re.escape(error)):
+        parse_distribution(spec)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_deep_value_is_refused_in_one_short_line(key):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (deep, "[" * 100_000, '{"a":' * 100_000, 10**100_000, "x" * 1_000_000):
+        with pytest.raises(ValueError, match=key) as refused:
+            parse_distribution({key: value})
+        assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(("chosen", "key"), [(chosen, key) for chosen in TYPES for key in KEYS])
+def test_a_key_is_accepted_by_its_types_alone(chosen, key):
+    good = {
+        "distribution_type": chosen,
+        "number_of_workers": 1,
+        "evaluator": "true",
+        "keep_job": "true",
+        "gpu_resource": "amd.com/gpu",
+        "node_selector": {"zone": "a"},
+        "tolerations": [{"key": "a"}],
+    }
+    value = good.get(key, "1Gi" if key.endswith("memory") else "name" if key.endswith(("name", "class")) else "2")
+    spec = {"distribution_type": chosen, "max_workers": 2, key: value}
+    if key != "max_workers" and chosen in ("Job", "TF"):
+        del spec["max_workers"]
+    if chosen in KEYS[key].types:
+        assert key in parse_distribution(spec).to_dict()
+    else:
+        belongs = " and ".join(KEYS[key].types)
+        with pytest.raises(ValueError, match=re.escape(f"{key} = {value!r} is a key of {belongs}, not of {chosen}")):
+            parse_distribution(spec)
+
+
+COUNTS = st.integers(1, 10_000)
+MILLI_CPUS = st.integers(1, 10_000_000)
+CPU_VALUES = st.one_of(
+    MILLI_CPUS.map("{}m".format), MILLI_CPUS.map(lambda milli: milli / 1000), COUNTS, COUNTS.map(str)
+)
+MEMORY_VALUES = st.one_of(
+    st.integers(2**20, 2**53),  # beyond it a float is another number
+    st.builds("{}{}".format, st.integers(2, 900), st.sampled_from(["M", "Mi", "G", "Gi", "T", "Ti"])),
+)
+TIME_VALUES = st.one_of(
+    st.none(),
+    st.just("unlimited"),
+    st.floats(0.1, 3e7),
+    st.integers(1, 3 * 10**7),
+    st.builds("{}{}".format, st.integers(1, 5000), st.sampled_from("smh")),
+)
+NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
+TOLERATION = st.fixed_dictionaries(
+    {"key": NAMES, "effect": st.just("NoExecute")},
+    optional={
+        "value": NAMES | st.just("2.0"),
+        "operator": st.just("Equal"),
+        "tolerationSeconds": st.integers(0, 10**9),
+    },
+)
+TRUTHS = st.sampled_from([True, False, "true", "True", "false", "False"])
+ELASTIC = {
+    "slots_per_worker": COUNTS,
+    "min_workers": st.integers(1, 50),
+    "max_workers": st.integers(50, 10_000),
+}
+SIZES = {"launcher_cpus": CPU_VALUES, "launcher_memory": MEMORY_VALUES}
+OF_TYPE = {
+    "Job": ({}, {}),
+    "MPI": ({"number_of_workers": st.just(50)}, SIZES | ELASTIC),
+    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | ELASTIC),
+    "TF": (
+        {"number_of_parameter_servers": COUNTS},
+        SIZES | {"number_of_workers": COUNTS, "ps_cpus": CPU_VALUES, "ps_memory": MEMORY_VALUES, "evaluator": TRUTHS},
+    ),
+}
+OF_ALL = {
+    "worker_cpus": CPU_VALUES,
+    "worker_memory": MEMORY_VALUES,
+    "worker_gpus": st.integers(0, 10_000),
+    "gpu_resource": st.just("amd.com/gpu"),
+    "node_selector": st.dictionaries(NAMES, NAMES | st.just("2"), max_size=3),
+    "tolerations": st.lists(TOLERATION, max_size=2),
+    "shared_memory": MEMORY_VALUES,
+    "queue_name": NAMES,
+    "priority_class": NAMES,
+    "restart_limit": st.integers(0, 10_000),
+    "keep_job": TRUTHS,
+} | {key: TIME_VALUES for key in KEYS if key.endswith("_timeout")}
+
+
+def valid(chosen):
+    required, optional = OF_TYPE[chosen]
+    required = {"distribution_type": st.just(chosen)} | required
+    return st.fixed_dictionaries(required, optional=OF_ALL | optional)
+
+
+VALID = st.sampled_from(TYPES).flatmap(valid)
+
+
+@many
+@given(VALID, st.sampled_from(sorted(MANGLINGS)))
+def test_kfp_changes_nothing_on_the_way(spec, mangling):
+    expected = parse_distribution(spec)
+    assert parse_distribution(as_kfp_may_hand_on(spec, MANGLINGS[mangling])) == expected
+    written = expected.to_dict()
+    assert parse_distribution(as_kfp_may_hand_on(written, MANGLINGS[mangling])) == expected
+    assert parse_distribution(json.dumps(written)) == expected
+    assert parse_distribution(written).to_dict() == written
+    assert {expected: 1}[parse_distribution(json.loads(json.dumps(written)))] == 1
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 20),
+    st.integers(),
+    st.sampled_from([10**18, 10**400, -(10**400), 2**63]),
+    st.floats(),
+    st.floats(width=32).map(numpy.float32),
+    st.floats().map(numpy.float64),
+    st.integers(-5, 5).map(numpy.int64),
+    st.text(),
+    st.binary(),
+    st.decimals(),
+    st.fractions(),
+    st.complex_numbers(),
+    st.sampled_from(
+        ["2", "2.0", "8 cores", "-1", "0", "1e3x", ".5", "1Ki", "1e400", "500m", "4Gi", "10m", "TF", "true"]
+    ),
+    st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3})?([eE][+-]?[0-9]{1,3})?[a-zA-Z]{0,2}", fullmatch=True),
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner),
+        st.dictionaries(st.text() | st.none() | st.integers(), inner, max_size=3),
+        st.dictionaries(st.sampled_from(["key", "operator", "value", "effect", "tolerationSeconds"]), inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.sampled_from(TYPES), st.sampled_from(sorted(KEYS)), ANYTHING)
+def test_any_value_of_a_key_is_read_or_refused_by_name(chosen, key, value):
+    spec = {"distribution_type": chosen, key: value}
+    try:
+        read = parse_distribution(spec)
+    except ValueError as error:
+        message = str(error)
+        assert message.startswith(f"distribution_specification: {key} = ")
+        assert "\n" not in message
+        assert len(message) < 500
+        if f"{shown(value)} is not {KEYS[key].allowed}" not in message and "is a key of" not in message:
+            assert key in ("number_of_workers", "min_workers", "max_workers", *SIZES, "ps_cpus", "ps_memory")
+    else:
+        assert parse_distribution(as_kfp_may_hand_on(read.to_dict(), MANGLINGS['"2.0"'])) == read
+
+
+@many
+@given(
+    ANYTHING | st.text().map(json.dumps) | st.dictionaries(st.sampled_from([*KEYS, "worker", "ps", None, 3]), ANYTHING)
+)
+def test_anything_at_all_is_read_or_refused(spec):
+    try:
+        read = parse_distribution(spec)
+    except ValueError as error:
+        assert re.match("distribution_specification(: .+ = .+| = .+)", str(error))  # noqa: PT017 - either way is right
+    else:
+        assert parse_distribution(read.to_dict()) == read
+
+
+@many
+@given(VALID, st.text(min_size=1) | st.integers() | st.none() | st.binary())
+def test_an_unknown_key_never_passes(spec, key):
+    if key in KEYS:
+        return
+    with pytest.raises(ValueError, match=re.escape(f"{shown(key)} = 1 is not a known key; ")):
+        parse_distribution({**spec, key: 1})
+
+
+def test_a_specification_is_frozen_and_checks_itself():
+    spec = parse_distribution({"distribution_type": "MPI", "min_workers": 1})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.number_of_workers = 3
+    with pytest.raises(ValueError, match="max_workers = 2 is less than number_of_workers, 3"):
+        dataclasses.replace(spec, number_of_workers=3)
+
+
+def test_the_document_has_every_key():
+    attributes = inspect.getdoc(DistributionSpecification).partition("Attributes:\n")[2].partition("\n\n")[0]
+    # "name: meaning." or, where the default is not simply the field's own, "name: meaning. Default: words."
+    lines = re.findall(r"^ +(\w+): (.+?)\.(?: Default: (.+)\.)?$", attributes, re.M)
+    assert [name for name, _, _ in lines] == list(KEYS)
+    own = {each.name: json.dumps(each.default) for each in dataclasses.fields(DistributionSpecification)}
+    rows = [
+        f"| {name} | {', '.join(KEYS[name].types) if KEYS[name].types != TYPES else 'all'} | {KEYS[name].allowed} "
+        f"| {default or own[name]} | {meaning} |"
+        for name, meaning, default in lines
+    ]
+    head = "| key | belongs to | allowed | default | meaning |\n|---|---|---|---|---|\n"
+    assert DOCUMENT.read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0].splitlines() == rows
+
+
+@pytest.mark.parametrize("error", re.findall(r"^distribution_specification: .*", DOCUMENT.read_text("utf-8"), re.M))
+def test_the_documents_errors_are_the_real_ones(error):
+    name, value = re.match(r"distribution_specification: '?(\w+)'? = ('[^']*'|\w+) ", error).groups()
+    chosen = "MPI" if name == "ps_cpus" else "Job"
+    with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
+        parse_distribution({"distribution_type": chosen, name: ast.literal_eval(value)})
+
+
+@pytest.mark.parametrize("example", re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL))
+def test_the_documents_examples_are_specifications(example):
+    assert parse_distribution(example).distribution_type == json.loads(example).get("distribution_type", "Job")

@@ -1,0 +1,283 @@
+"""Facts -> status, budgets, causes; as tables of whole values."""
+
+import signal
+
+import pytest
+from train.programs.jobs import make_job, workers
+
+from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.status import (
+    LAST_LINES,
+    TIMELINE_LENGTH,
+    JobStatus,
+    ReplicaStatus,
+    advance,
+    begin,
+    describe,
+    expired_budget,
+    failure_cause,
+    format_seconds,
+    how_it_ended,
+    root_failure,
+)
+
+BEGIN = 1000.0
+
+
+def changed(seconds, replica, state, **details):
+    return ReplicaChanged(BEGIN + seconds, replica, state, **details)
+
+
+def line(seconds, replica, text="a line"):
+    return LogLine(BEGIN + seconds, replica, text)
+
+
+def ended(seconds, reason=""):
+    return JobEnded(BEGIN + seconds, not reason, reason)
+
+
+def follow(*facts, replicas=2):
+    status = begin(make_job(["unused"], workers(replicas)), BEGIN)
+    for fact in facts:
+        status = advance(status, fact)
+    return status
+
+
+STARTED = [changed(1, f"worker-{index}", state) for index in range(2) for state in ("starting", "running")]
+
+
+def test_a_job_from_its_start_over_a_restart_to_its_end():
+    status = follow(
+        *STARTED,
+        line(2, "worker-0", "epoch 1"),
+        line(3, "worker-1", "boom"),
+        changed(4, "worker-1", "failed", signal=9),
+        JobEvent(BEGIN + 5, "restart 1 of 3: all replicas (worker-1 failed)"),
+        changed(5, "worker-0", "stopped", reason="worker-1 failed"),
+        changed(6, "worker-0", "starting", restart=1),
+        changed(6, "worker-0", "running", restart=1),
+        changed(6, "worker-1", "starting", restart=1),
+        changed(6, "worker-1", "running", restart=1),
+        Quiet(BEGIN + 6),
+        line(7, "worker-1", "epoch 2"),
+        changed(8, "worker-0", "succeeded", exit_code=0, restart=1),
+        changed(8, "worker-1", "succeeded", exit_code=0, restart=1),
+        ended(9),
+    )
+    assert status == JobStatus(
+        job="a-job",
+        leader="worker-0",
+        started=BEGIN,
+        attempt=BEGIN + 6,
+        replicas={
+            "worker-0": ReplicaStatus(BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, None, ("epoch 1",)),
+            "worker-1": ReplicaStatus(
+                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, BEGIN + 7, ("boom", "epoch 2")
+            ),
+        },
+        running=BEGIN + 1,
+        timeline=(
+            (BEGIN + 1, "worker-0: running"),
+            (BEGIN + 1, "worker-1: running"),
+            (BEGIN + 4, "worker-1: failed (signal 9 (SIGKILL), often a lack of memory)"),
+            (BEGIN + 5, "restart 1 of 3: all replicas (worker-1 failed)"),
+            (BEGIN + 5, "worker-0: stopped (worker-1 failed)"),
+            (BEGIN + 6, "worker-0: running"),
+            (BEGIN + 6, "worker-1: running"),
+            (BEGIN + 8, "worker-0: succeeded"),
+            (BEGIN + 8, "worker-1: succeeded"),
+            (BEGIN + 9, "the job succeeded"),
+        ),
+        ended=ended(9),
+    )
+
+
+def test_tail_and_timeline_keep_the_newest():
+    status = follow(
+        *(line(number, "worker-0", str(number)) for number in range(LAST_LINES + 5)),
+        *(JobEvent(BEGIN + number, str(number)) for number in range(TIMELINE_LENGTH + 5)),
+    )
+    assert status.replicas["worker-0"].tail == tuple(str(number) for number in range(5, LAST_LINES + 5))
+    assert [text for _, text in status.timeline] == [str(number) for number in range(5, TIMELINE_LENGTH + 5)]
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        (line(1, "worker-0"), ""),
+        (Quiet(BEGIN), ""),
+        (changed(1, "worker-0", "starting"), ""),
+        (changed(1, "worker-0", "running"), "worker-0: running"),
+        (changed(1, "worker-0", "failed", exit_code=3), "worker-0: failed (exit code 3)"),
+        (changed(1, "worker-0", "stopped", reason="why"), "worker-0: stopped (why)"),
+        (JobEvent(BEGIN, "admitted"), "admitted"),
+        (ended(1), "the job succeeded"),
+        (ended(1, "It is so."), "the job failed: It is so."),
+    ],
+)
+def test_describe(fact, text):
+    assert describe(fact) == text
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        ({"exit_code": 0}, "exit code 0"),
+        ({"exit_code": 3}, "exit code 3"),
+        ({"exit_code": 137}, "exit code 137 (SIGKILL), often a lack of memory"),
+        ({"exit_code": 137, "reason": "OOMKilled"}, "exit code 137 (SIGKILL), often a lack of memory, OOMKilled"),
+        ({"exit_code": 143}, "exit code 143 (SIGTERM)"),
+        ({"exit_code": 255}, "exit code 255"),
+        ({"signal": 11}, "signal 11 (SIGSEGV)"),
+        ({"signal": 40}, "signal 40"),
+        ({"reason": "Evicted"}, "Evicted"),
+    ],
+)
+def test_how_it_ended(details, text):
+    assert how_it_ended(changed(1, "worker-0", "failed", **details)) == text
+
+
+@pytest.mark.parametrize(
+    ("ends", "root"),
+    [
+        ([(1.0, {"exit_code": 1})], 0),
+        ([(1.5, {"exit_code": 1}), (1.0, {"exit_code": 2})], 1),
+        # A killed one is the cause of an exit that was seen shortly before, but not of one long before.
+        ([(1.0, {"exit_code": 1}), (2.9, {"signal": 9})], 1),
+        ([(1.0, {"exit_code": 1}), (3.1, {"signal": 9})], 0),
+        ([(1.0, {"exit_code": 1}), (2.0, {"exit_code": 137})], 1),
+        # TensorFlow aborts the peers.
+        ([(1.0, {"signal": int(signal.SIGABRT)}), (1.1, {"exit_code": 3})], 1),
+        ([(1.0, {"exit_code": 134}), (1.1, {"exit_code": 3})], 1),
+        ([(1.0, {"signal": int(signal.SIGABRT)}), (1.1, {"signal": 9})], 1),
+        ([(1.0, {"signal": int(signal.SIGABRT)})], 0),
+    ],
+)
+def test_root_failure(ends, root):
+    failed = [changed(time, f"worker-{index}", "failed", **end) for index, (time, end) in enumerate(ends)]
+    assert root_failure(failed) == failed[root]
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        ([ended(5, "It is so.")], "It is so."),
+        (
+            [
+                line(2, "worker-1", "Traceback"),
+                line(2, "worker-0", "waiting"),
+                changed(75, "worker-1", "failed", exit_code=3),
+                ended(77, "It is so."),
+            ],
+            "[worker-1] Traceback\nworker-1 failed with exit code 3, 1 min 15 s after the start of the job. It is so.",
+        ),
+        (
+            [
+                changed(2, "worker-0", "failed", exit_code=1),
+                changed(2.5, "worker-1", "failed", signal=11),
+                ended(4, "It is so."),
+            ],
+            "worker-1 failed with signal 11 (SIGSEGV), 2.5 s after the start of the job. "
+            "Then failed worker-0 with exit code 1. It is so.",
+        ),
+    ],
+)
+def test_failure_cause(facts, cause):
+    assert failure_cause(follow(*facts)) == cause
+
+
+def test_failure_cause_of_many_names_ten_of_them():
+    facts = [changed(2, f"worker-{index}", "failed", exit_code=1) for index in range(50)]
+    assert failure_cause(follow(*facts, replicas=50)).endswith(
+        "worker-9 with exit code 1, worker-10 with exit code 1 and 39 more."
+    )
+
+
+SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
+
+
+@pytest.mark.parametrize(
+    ("budgets", "facts", "seconds", "expired"),
+    [
+        ({}, STARTED, 599, ""),
+        ({"start_timeout": 90}, STARTED, 90, ""),
+        ({"start_timeout": 90}, STARTED, 91, f"start_timeout ran out after 1 min 30 s: {SILENT}."),
+        (
+            {"start_timeout": 90},
+            [*STARTED[:2], changed(1, "worker-1", "starting", reason="no node has room"), line(5, "worker-0")],
+            91,
+            "start_timeout ran out after 1 min 30 s: worker-1 not started (no node has room), "
+            "worker-0 silent for 1 min 26 s.",
+        ),
+        ({"start_timeout": 90}, [*STARTED, line(5, "worker-0")], 500, ""),
+        # A restart of all is a start too.
+        (
+            {"start_timeout": 90},
+            [*STARTED, line(5, "worker-0"), changed(80, "worker-0", "starting", restart=1)],
+            169,
+            "",
+        ),
+        (
+            {"start_timeout": 90},
+            [*STARTED, line(5, "worker-0"), changed(80, "worker-0", "starting", restart=1)],
+            170,
+            "start_timeout ran out after 1 min 30 s: worker-0 not started, worker-1 silent for 2 min 49 s.",
+        ),
+        # Silence is that of all.
+        ({"silence_timeout": 60}, [*STARTED, line(5, "worker-0"), line(31, "worker-1")], 90, ""),
+        (
+            {"silence_timeout": 60},
+            [*STARTED, line(5, "worker-0"), line(30, "worker-1")],
+            90,
+            "silence_timeout ran out after 1 min: worker-0 silent for 1 min 25 s, worker-1 silent for 1 min.",
+        ),
+        # The leader is done: what remains may be silent, but not for ever.
+        ({"silence_timeout": 60}, [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")], 90, ""),
+        (
+            {"silence_timeout": 60, "total_timeout": 90},
+            [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")],
+            90,
+            "total_timeout ran out after 1 min 30 s: worker-1 silent for 1 min 25 s.",
+        ),
+        ({"running_timeout": 90}, [*STARTED, line(50, "worker-0")], 90, ""),
+        (
+            {"running_timeout": 90},
+            [*STARTED, line(50, "worker-0")],
+            91,
+            "running_timeout ran out after 1 min 30 s: worker-0 silent for 41 s, worker-1 silent for 1 min 30 s.",
+        ),
+        ({"total_timeout": 90}, [*STARTED, line(50, "worker-0")], 89, ""),
+        (
+            {"total_timeout": "1h", "start_timeout": "3h"},
+            [],
+            3600,
+            "total_timeout ran out after 1 h: worker-0 not started, worker-1 not started.",
+        ),
+        (
+            {"total_timeout": 90},
+            [changed(60, f"worker-{index}", "failed", exit_code=1) for index in range(2)],
+            90,
+            "total_timeout ran out after 1 min 30 s: no replica is running.",
+        ),
+    ],
+)
+def test_expired_budget(budgets, facts, seconds, expired):
+    assert expired_budget(follow(*facts), parse_distribution(budgets), BEGIN + seconds) == expired
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (1.54, "1.5 s"),
+        (9.96, "10 s"),
+        (12.4, "12 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (7200, "2 h"),
+        (7512, "2 h 5 min"),
+    ],
+)
+def test_format_seconds(seconds, text):
+    assert format_seconds(seconds) == text

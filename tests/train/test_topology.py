@@ -1,0 +1,203 @@
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.topology import Replica, Resources, Topology, plan_topology, replica_environment
+
+DEFAULT = Resources(None, None, 0, "nvidia.com/gpu")
+
+
+def plan(distribution_type, **keys):
+    return plan_topology(parse_distribution({"distribution_type": distribution_type, **keys}))
+
+
+def replicas(role, count, resources=DEFAULT, serves=False):
+    return tuple(Replica(role, index, resources, serves) for index in range(count))
+
+
+def addresses(topology):
+    return {each.name: f"job-{each.name}:{2222 + number}" for number, each in enumerate(topology.replicas)}
+
+
+@pytest.mark.parametrize(
+    ("planned", "expected"),
+    [
+        (
+            plan("Job", worker_cpus=4, worker_memory="8Gi", worker_gpus=2, gpu_resource="amd.com/gpu"),
+            Topology(
+                "Job",
+                replicas("worker", 1, Resources("4", "8Gi", 2, "amd.com/gpu")),
+                "worker-0",
+                ("worker-0",),
+                frozenset(),
+            ),
+        ),
+        (
+            plan("TF"),
+            Topology(
+                "TF",
+                replicas("chief", 1) + replicas("ps", 2, serves=True) + replicas("worker", 2, serves=True),
+                "chief-0",
+                ("worker-0", "worker-1"),
+                frozenset({"worker-0", "worker-1"}),
+            ),
+        ),
+        (
+            plan(
+                "TF",
+                number_of_workers=3,
+                number_of_parameter_servers=1,
+                evaluator=True,
+                worker_cpus=4,
+                worker_gpus=1,
+                launcher_cpus=1,
+                launcher_memory="1Gi",
+                ps_memory="2Gi",
+            ),
+            Topology(
+                "TF",
+                replicas("chief", 1, Resources("1", "1Gi", 0, "nvidia.com/gpu"))
+                + replicas("ps", 1, Resources("4", "2Gi", 0, "nvidia.com/gpu"), serves=True)
+                + replicas("worker", 3, Resources("4", None, 1, "nvidia.com/gpu"), serves=True)
+                + replicas("evaluator", 1, Resources("4", None, 1, "nvidia.com/gpu")),
+                "chief-0",
+                ("worker-0", "worker-1", "worker-2"),
+                frozenset({"worker-0", "worker-1", "worker-2", "evaluator-0"}),
+            ),
+        ),
+        (
+            plan("TF", number_of_workers=3, number_of_parameter_servers=0, evaluator=True),
+            Topology(
+                "TF",
+                replicas("worker", 3) + replicas("evaluator", 1),
+                "worker-0",
+                ("worker-0", "worker-1", "worker-2"),
+                frozenset({"evaluator-0"}),
+            ),
+        ),
+        (
+            plan("MPI", worker_gpus=2, worker_memory="4Gi", launcher_cpus="500m"),
+            Topology(
+                "MPI",
+                replicas("launcher", 1, Resources("500m", None, 0, "nvidia.com/gpu"))
+                + replicas("worker", 2, Resources(None, "4Gi", 2, "nvidia.com/gpu"), serves=True),
+                "launcher-0",
+                ("worker-0", "worker-1"),
+                frozenset(),
+            ),
+        ),
+        (
+            plan("PyTorch", number_of_workers=1, worker_gpus=2, worker_cpus=8, launcher_memory="4Gi"),
+            Topology(
+                "PyTorch",
+                replicas("master", 1, Resources(None, "4Gi", 2, "nvidia.com/gpu"))
+                + replicas("worker", 1, Resources("8", None, 2, "nvidia.com/gpu")),
+                "master-0",
+                ("master-0", "worker-0"),
+                frozenset(),
+            ),
+        ),
+    ],
+    ids=["Job", "TF", "TF with everything", "TF all-reduce", "MPI", "PyTorch"],
+)
+def test_the_topology_of_each_type(planned, expected):
+    assert planned == expected
+
+
+def tf_config(cluster, role, index):
+    return {"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"}
+
+
+SERVED = {
+    "chief": ["job-chief-0:2222"],
+    "ps": ["job-ps-0:2223"],
+    "worker": ["job-worker-0:2224", "job-worker-1:2225"],
+    "evaluator": ["job-evaluator-0:2226"],
+}
+ALL_REDUCE = {"worker": ["job-worker-0:2222", "job-worker-1:2223"]}
+
+
+@pytest.mark.parametrize(
+    ("topology", "name", "expected"),
+    [
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "chief-0", tf_config(SERVED, "chief", 0)),
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "worker-1", tf_config(SERVED, "worker", 1)),
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "evaluator-0", tf_config(SERVED, "evaluator", 0)),
+        (plan("TF", number_of_parameter_servers=0), "worker-1", tf_config(ALL_REDUCE, "worker", 1)),
+    ],
+)
+def test_tf_config_is_the_operators(topology, name, expected):
+    environment = replica_environment(topology, name, addresses(topology))
+    assert {**environment, "TF_CONFIG": json.loads(environment["TF_CONFIG"])} == {
+        "KFP_DISTRIBUTED_REPLICA": name,
+        "TF_CONFIG": expected,
+    }
+
+
+@pytest.mark.parametrize(
+    ("topology", "name", "where", "slots", "expected"),
+    [
+        (plan("Job"), "worker-0", {}, 1, {}),
+        (plan("MPI"), "worker-1", {}, 2, {}),
+        # training-operator leaves TF_CONFIG away where the job has a single replica.
+        (plan("TF", number_of_workers=1, number_of_parameter_servers=0), "worker-0", {}, 1, {}),
+        (
+            plan("PyTorch", number_of_workers=2),
+            "worker-1",
+            {"master-0": "job-master-0:23456"},
+            1,
+            {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "3", "RANK": "2"},
+        ),
+        (
+            plan("PyTorch", number_of_workers=1),
+            "master-0",
+            {"master-0": "[::1]:23456"},
+            4,
+            {"MASTER_ADDR": "::1", "MASTER_PORT": "23456", "WORLD_SIZE": "8", "RANK": "0"},
+        ),
+    ],
+)
+def test_the_environment_of_the_other_types(topology, name, where, slots, expected):
+    if topology.distribution_type == "PyTorch":
+        expected = {**expected, "PYTHONUNBUFFERED": "1"}
+    assert replica_environment(topology, name, where, slots) == {**expected, "KFP_DISTRIBUTED_REPLICA": name}
+
+
+@pytest.mark.parametrize(
+    ("topology", "name", "error"),
+    [
+        (plan("Job"), "chief-0", ValueError),
+        (plan("PyTorch"), "worker-0", KeyError),
+        (plan("TF", number_of_parameter_servers=0), "worker-0", KeyError),
+    ],
+)
+def test_no_environment_without_the_replica_and_its_addresses(topology, name, error):
+    with pytest.raises(error, match="-0'"):
+        replica_environment(topology, name, {})
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["TF", "MPI", "PyTorch"]), st.integers(1, 60), st.integers(0, 30), st.booleans())
+def test_every_replica_is_planned_once_and_knows_the_others(distribution_type, workers, servers, evaluator):
+    tf_only = {"number_of_parameter_servers": servers, "evaluator": evaluator} if distribution_type == "TF" else {}
+    topology = plan(distribution_type, number_of_workers=workers, **tf_only)
+    names = [each.name for each in topology.replicas]
+    roles = Counter(each.role for each in topology.replicas)
+
+    assert len(set(names)) == len(names)
+    assert roles["worker"] == workers
+    assert (roles["ps"], roles["evaluator"]) == (
+        tf_only.get("number_of_parameter_servers", 0),
+        tf_only.get("evaluator", 0),
+    )
+    assert topology.leader == names[0]
+    assert not topology.replicas[0].serves
+    assert len(topology.data_replicas) == workers + roles["master"]
+    assert topology.restart_alone < set(names)
+    assert topology.leader not in topology.restart_alone
+    environments = [replica_environment(topology, name, addresses(topology)) for name in names[:3] + names[-3:]]
+    assert len({tuple(each.items()) for each in environments}) == len(set(names[:3] + names[-3:]))

@@ -1,0 +1,174 @@
+"""Real data and real replicas for the trainers' tests."""
+
+import json
+import os
+import re
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kfp_distributed.processes import ProcessGroup
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.files import sha256_of
+from kfp_distributed.trainers.job import JobDescription
+
+
+@pytest.fixture(scope="session")
+def write_dataset():
+    """The function below: it writes rows as a dataset and returns the manifest."""
+    return _write_dataset
+
+
+def _write_dataset(folder, columns, arrays, labels, classes, shards, split="train"):
+    """`arrays` has one Arrow array a column, `shards` the rows of each shard."""
+    folder.mkdir(parents=True)
+    names = [column.name for column in columns]
+    table = pa.table([*arrays, pa.array(labels, pa.int32())], [*names, "label"])
+    written, start = [], 0
+    for number, rows in enumerate(shards):
+        file = folder / f"part-{number:05d}.parquet"
+        pq.write_table(table.slice(start, rows), file, row_group_size=100)
+        written.append(Shard(file.name, rows, file.stat().st_size, sha256_of(file)))
+        start += rows
+    counts = np.bincount(labels, minlength=len(classes)).tolist()
+    manifest = DatasetManifest(
+        split, tuple(columns), Label("label", tuple(classes)), tuple(written), tuple(counts), 0, "test"
+    )
+    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
+    return manifest
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The digits' train and validation datasets, and 297 test rows that neither has."""
+
+    folder: Path
+    test_inputs: np.ndarray
+    test_labels: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    from sklearn.datasets import load_digits
+
+    data, folder = load_digits(), tmp_path_factory.mktemp("digits")
+    order = np.random.default_rng(0).permutation(len(data.target))
+    inputs, labels = data.images[order].astype(np.uint8), data.target[order]
+    column = Column("image", "tensor", "uint8", (8, 8), (), float(inputs.mean()), float(inputs.std()))
+
+    def write(split, rows, shards):
+        values = pa.FixedSizeListArray.from_arrays(pa.array(inputs[rows].reshape(-1)), 64)
+        classes = [str(digit) for digit in range(10)]
+        _write_dataset(folder / split, [column], [values], labels[rows], classes, shards, split)
+
+    write("train", slice(0, 1300), [300, 1, 499, 500])
+    write("validation", slice(1300, 1500), [200])
+    return Digits(folder, inputs[1500:].astype(np.float32), labels[1500:])
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@dataclass
+class Replicas:
+    """One job's replicas, started by hand as the operator would: each in a folder of its own, with its TF_CONFIG."""
+
+    group: ProcessGroup
+    folder: Path
+    job: JobDescription
+    roles: dict
+    environment: dict
+    config: dict = field(default_factory=dict)
+    running: dict = field(default_factory=dict)
+
+    def names(self):
+        return [f"{role}-{index}" for role, count in self.roles.items() for index in range(count)]
+
+    def start_all(self):
+        ports = iter(free_ports(sum(self.roles.values())))
+        self.config = {role: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for role, count in self.roles.items()}
+        for name in self.names():
+            self.start(name)
+
+    def start(self, name):
+        cwd, (role, _, index) = self.folder / name, name.partition("-")
+        cwd.mkdir(exist_ok=True)
+        job_file = self.folder / "job.json"
+        job_file.write_text(self.job.to_json())
+        environment = {**os.environ, **self.environment, "KFP_DISTRIBUTED_JOB": str(job_file)}
+        environment["KFP_DISTRIBUTED_REPLICA"] = name
+        if len(self.names()) > 1:
+            task = {"type": role, "index": int(index)}
+            environment["TF_CONFIG"] = json.dumps({"cluster": self.config, "task": task, "environment": "cloud"})
+        argv = [sys.executable, "-m", "kfp_distributed.trainers.entry"]
+        with self.log(name).open("ab") as log:
+            self.running[name] = self.group.start(name, argv, env=environment, cwd=cwd, stdout=log)
+
+    def log(self, name):
+        return self.folder / f"{name}.log"
+
+    def text(self, name):
+        return self.log(name).read_text(errors="replace") if self.log(name).exists() else ""
+
+    def epochs(self, name):
+        return [int(epoch) for epoch in re.findall(r"^epoch (\d+)/", self.text(name), re.MULTILINE)]
+
+    def wait(self, name, seconds=180):
+        return self.running[name].wait(timeout=seconds)
+
+    def wait_for(self, name, text, seconds=180):
+        deadline = time.monotonic() + seconds
+        while text not in self.text(name):
+            if self.running[name].poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"{name} never printed {text!r}; its output:\n{self.text(name)}")
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def make_replicas(tmp_path):
+    """A function from a job's program, parameters and roles to its replicas, whose URIs are below `root`."""
+    with ProcessGroup() as group:
+
+        def make(program, parameters, roles, digits, root=None, environment=None):
+            root = root or str(tmp_path / "store")
+            leader = "chief-0" if "chief" in roles else "worker-0"
+            job = JobDescription(
+                name="a-job",
+                program=program,
+                parameters=parameters,
+                train_uri=str(digits.folder / "train"),
+                validation_uri=str(digits.folder / "validation"),
+                model_uri=f"{root}/model",
+                checkpoint_uri=f"{root}/checkpoints",
+                metrics_uri=f"{root}/metrics",
+                leader=leader,
+                data_replicas=tuple(f"worker-{index}" for index in range(roles["worker"])),
+                parameter_servers=roles.get("ps", 0),
+            )
+            folder = tmp_path / "replicas"
+            folder.mkdir()
+            return Replicas(group, folder, job, roles, environment or {})
+
+        yield make
+
+
+@pytest.fixture
+def object_store(tmp_path):
+    with embedded_object_store(tmp_path / "objects") as server:
+        (tmp_path / "objects" / "bucket").mkdir()
+        yield server

@@ -1,0 +1,84 @@
+import pytest
+
+from kfp_distributed.storage import open_store
+from kfp_distributed.trainers.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def save(store, tmp_path):
+    """A function that saves a checkpoint of one file with a text in it."""
+
+    def save(text):
+        folder = tmp_path / "local"
+        (folder / "part").mkdir(parents=True, exist_ok=True)
+        (folder / "part" / "weights").write_text(text)
+        save_checkpoint(store, folder)
+        return complete_checkpoints(store)
+
+    return save
+
+
+def restore(store, tmp_path):
+    folder = tmp_path / "restored"
+    folder.mkdir(exist_ok=True)
+    (folder / "left over").write_text("x")
+    number = restore_checkpoint(store, folder)
+    return number, {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_without_a_checkpoint_the_folder_is_empty(store, tmp_path):
+    assert restore(store, tmp_path) == ("", {})
+
+
+def test_the_newest_two_stay(store, save, tmp_path):
+    assert [save(text) for text in ("one", "two", "three")] == [
+        ["00000001"],
+        ["00000002", "00000001"],
+        ["00000003", "00000002"],
+    ]
+    assert [entry.key for entry in store.list()] == [
+        "00000002.json",
+        "00000002/part/weights",
+        "00000003.json",
+        "00000003/part/weights",
+    ]
+    assert restore(store, tmp_path) == ("00000003", {"part/weights": "three"})
+
+
+def test_half_an_upload_is_never_taken_and_goes_with_the_next(store, save, tmp_path):
+    save("one")
+    store.write("00000002/part/weights", b"half")  # Killed before the manifest.
+    store.write("00000002/other", b"half")
+    assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
+    assert save("two") == ["00000002", "00000001"]
+    assert save("three") == ["00000003", "00000002"]
+    assert save("four") == ["00000004", "00000003"]
+    assert {entry.key[:8] for entry in store.list()} == {"00000003", "00000004"}
+
+
+def test_a_folder_that_changes_while_it_is_stored_becomes_no_checkpoint(store, save, tmp_path):
+    save("one")
+    save_checkpoint(store, tmp_path / "local", lambda: False)
+    assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
+
+
+def overwrite(store):
+    store.write("00000002/part/weights", b"twx")
+
+
+def remove(store):
+    store.delete(["00000002/part/weights"])
+
+
+@pytest.mark.parametrize("damage", [overwrite, remove])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(store, save, tmp_path, capsys, damage):
+    save("one")
+    save("two")
+    damage(store)
+    assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
+    assert "checkpoint 00000002 cannot be used" in capsys.readouterr().out

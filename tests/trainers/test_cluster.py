@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from kfp_distributed.trainers.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.entry import replica_name, tensorflow_environment
+from kfp_distributed.trainers.job import JobDescription
+
+LOCAL = {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:3", "127.0.0.1:4"]}
+PODS = {
+    "worker": ["job-worker-0.ns.svc:2222", "job-worker-1.ns.svc:2222"],
+    "evaluator": ["job-evaluator-0.ns.svc:2222"],
+}
+
+
+def environment(cluster, role, index):
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected", "workers", "neighbours"),
+    [
+        ({}, Cluster(), 1, 1),
+        ({"TF_CONFIG": ""}, Cluster(), 1, 1),
+        (environment(LOCAL, "worker", 1), Cluster(LOCAL, "worker", 1), 2, 4),
+        (environment(PODS, "worker", 1), Cluster(PODS, "worker", 1), 2, 1),
+        (environment(PODS, "evaluator", "0"), Cluster(PODS, "evaluator", 0), 2, 1),
+        (environment({"worker": ["a:1"]}, "worker", 0), Cluster({"worker": ["a:1"]}, "worker", 0), 1, 1),
+    ],
+)
+def test_tf_config_is_read(variables, expected, workers, neighbours):
+    cluster = read_cluster(variables)
+    assert (cluster, cluster.workers, cluster.neighbours) == (expected, workers, neighbours)
+
+
+def test_strategies_get_a_tf_config_without_the_evaluator():
+    assert json.loads(read_cluster(environment(PODS, "worker", 1)).training_config()) == {
+        "cluster": {"worker": PODS["worker"]},
+        "task": {"type": "worker", "index": 1},
+        "environment": "cloud",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "cluster", "cpus", "expected"),
+    [
+        ({}, {}, 8, {"TF_NUM_INTRAOP_THREADS": "8"}),
+        (
+            {"TF_CPP_MIN_LOG_LEVEL": "0"},
+            LOCAL,
+            2,
+            {"TF_NUM_INTRAOP_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"},
+        ),
+    ],
+)
+def test_replicas_of_one_machine_share_its_processors(variables, cluster, cpus, expected):
+    settings = tensorflow_environment(variables, read_cluster(environment(cluster, "worker", 0)), cpus)
+    common = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert settings == {key: value for key, value in (common | expected).items() if key not in variables}
+
+
+JOB = JobDescription("job", {}, {}, "", "", "", "", "", "chief-0", ("master-0", "worker-0"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"KFP_DISTRIBUTED_REPLICA": "ps-3", **environment(LOCAL, "worker", 1)}, "ps-3"),
+        (environment(LOCAL, "worker", 1), "worker-1"),
+        ({"RANK": "1"}, "worker-0"),
+        ({}, "chief-0"),
+    ],
+)
+def test_a_replica_knows_its_name(variables, expected):
+    assert replica_name(variables, read_cluster(variables), JOB) == expected

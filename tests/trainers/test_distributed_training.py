@@ -1,0 +1,113 @@
+"""keras_classifier in real processes: as the operator starts them, with a kill in the middle."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.model import verify_model
+from kfp_distributed.trainers.checkpoints import complete_checkpoints
+
+EPOCHS = 8
+PROGRAM = {"trainer": "keras_classifier"}
+PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
+
+# In a process of its own, so that these tests keep no TensorFlow in memory beside the replicas.
+SCORE = """
+import sys, numpy, tensorflow
+data = numpy.load(sys.argv[2])
+serve = tensorflow.saved_model.load(sys.argv[1]).signatures["serving_default"]
+spec = serve.structured_input_signature[1]["features"]
+found = serve(features=tensorflow.constant(data["inputs"]))["probabilities"].numpy()
+assert numpy.allclose(found.sum(axis=1), 1, atol=1e-5)
+print(spec.dtype.name, spec.shape, (found.argmax(axis=1) == data["labels"]).mean())
+"""
+
+
+def score(store, folder, digits):
+    """The saved model's input and its accuracy on rows that the training never saw."""
+    store.download_folder(folder / "model")
+    np.savez(folder / "test.npz", inputs=digits.test_inputs, labels=digits.test_labels)
+    argv = [sys.executable, "-c", SCORE, str(folder / "model"), str(folder / "test.npz")]
+    output = subprocess.run(
+        argv, check=True, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    )
+    description, accuracy = output.stdout.strip().rsplit(" ", 1)
+    return description, float(accuracy)
+
+
+def restart_all_after_a_kill(replicas, victim, leader, line):
+    """Kill a replica once the leader has printed a line, then restart all; returns the leader's last epoch before."""
+    replicas.wait_for(leader, line)
+    replicas.running[victim].send_signal(signal.SIGKILL)
+    replicas.group.stop(replicas.names(), grace_seconds=0)
+    last = replicas.epochs(leader)[-1]
+    replicas.start_all()
+    return last
+
+
+def test_workers_alone_resume_after_a_kill_and_save_one_model(make_replicas, digits, tmp_path):
+    replicas = make_replicas(PROGRAM, PARAMETERS, {"worker": 3}, digits)
+    replicas.start_all()
+    last = restart_all_after_a_kill(replicas, "worker-1", "worker-0", f"epoch 2/{EPOCHS}")
+    assert [replicas.wait(name) for name in replicas.names()] == [0, 0, 0], replicas.text("worker-0")
+
+    assert 2 <= last < EPOCHS
+    assert replicas.epochs("worker-0") == list(range(1, EPOCHS + 1)), "resumed at the next epoch, not at 1"
+    for name in ("worker-1", "worker-2"):
+        assert replicas.epochs(name)[-(EPOCHS - last) :] == list(range(last + 1, EPOCHS + 1))
+
+    training = json.loads(open_store(replicas.job.metrics_uri).read("training.json"))
+    assert training["replica"] == "worker-0"
+    assert [entry["epoch"] for entry in training["epochs"]] == list(range(1, EPOCHS + 1))
+    final = training["epochs"][-1]
+    assert set(final) == {"epoch", "loss", "accuracy", "val_loss", "val_accuracy"}
+    assert len(complete_checkpoints(open_store(replicas.job.checkpoint_uri))) == 2
+
+    model = open_store(replicas.job.model_uri)
+    manifest = verify_model(model)
+    assert (manifest.format, manifest.job, manifest.label["name"]) == ("saved_model", "a-job", "label")
+    assert manifest.metrics == {name: value for name, value in final.items() if name != "epoch"}
+    description, accuracy = score(model, tmp_path, digits)
+    assert description == "float32 (None, 8, 8)"
+    assert accuracy >= 0.95
+
+
+def test_parameter_servers_with_an_evaluator_resume_and_go_on_without_a_worker(
+    make_replicas, digits, tmp_path, object_store
+):
+    roles = {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}
+    replicas = make_replicas(
+        PROGRAM, PARAMETERS, roles, digits, root="s3://bucket/run", environment=object_store.environment()
+    )
+    replicas.start_all()
+    last = restart_all_after_a_kill(replicas, "chief-0", "chief-0", f"epoch 2/{EPOCHS}")
+    replicas.wait_for("chief-0", f"epoch {last + 1}/{EPOCHS}")
+    replicas.running["worker-1"].send_signal(signal.SIGKILL)
+    replicas.wait("worker-1")
+    replicas.start("worker-1")  # The others have gone on meanwhile; now or later it takes part again.
+    assert [replicas.wait("chief-0"), replicas.wait("evaluator-0")] == [0, 0], replicas.text("chief-0")
+
+    assert replicas.epochs("chief-0") == list(range(1, EPOCHS + 1)), "resumed at the next epoch, not at 1"
+    credentials = object_store.credentials()
+    metrics = open_store(replicas.job.metrics_uri, credentials)
+    training, evaluator = (json.loads(metrics.read(f"{name}.json")) for name in ("training", "evaluator"))
+    assert [entry["epoch"] for entry in training["epochs"]] == list(range(1, EPOCHS + 1))
+    assert evaluator["replica"] == "evaluator-0"
+    of_training = {entry["epoch"]: entry["val_accuracy"] for entry in training["epochs"]}
+    assert evaluator["epochs"][-1]["epoch"] == EPOCHS
+    assert {entry["epoch"]: entry["val_accuracy"] for entry in evaluator["epochs"]}.items() <= of_training.items()
+
+    model = open_store(replicas.job.model_uri, credentials)
+    verify_model(model)
+    assert score(model, tmp_path, digits)[1] >= 0.95
+
+    # The chief alone writes: on a cluster the servers' files would stay in their pods.
+    assert [file.name for index in (0, 1) for file in (replicas.folder / f"ps-{index}").rglob("*")] == []
+    # They serve for ever, inside TensorFlow's own code, and still end at once when they are told to.
+    replicas.running["ps-0"].terminate()
+    assert replicas.wait("ps-0", 10) == 128 + signal.SIGTERM

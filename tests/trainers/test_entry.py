@@ -1,0 +1,228 @@
+"""Users' functions and commands in real replicas; none of them needs TensorFlow."""
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import threading
+import time
+from dataclasses import asdict, replace
+
+import pytest
+
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
+from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.checkpoints import complete_checkpoints
+
+
+def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):
+    import json
+    import os
+    from pathlib import Path
+
+    import pyarrow.parquet as pq
+
+    name, noted = os.environ["KFP_DISTRIBUTED_REPLICA"], {"task": json.loads(os.environ["TF_CONFIG"])["task"]}
+    for split, folder in ("train", train_dir), ("validation", validation_dir):
+        assert os.environ[f"KFP_DISTRIBUTED_{split.upper()}_DIR"] == folder
+        tables = [pq.read_table(file) for file in sorted(Path(folder).glob("*.parquet"))]
+        noted[split] = [row for table in tables for row in table["image"].to_pylist()]
+    Path(notes, name).write_text(json.dumps(noted))
+    Path(model_dir, "sub").mkdir()
+    Path(model_dir, "sub", "weights").write_text(name)
+    Path(metrics_dir, "training.json").write_text(json.dumps({"replica": name, "epochs": [{"epoch": 1, "loss": 0.5}]}))
+
+
+def test_a_function_gets_the_rows_of_its_rank_and_the_leader_saves_the_model(make_replicas, digits, tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    replicas = make_replicas(train_specification(note_rows), {"notes": str(notes)}, {"worker": 3}, digits)
+    replicas.start_all()
+    assert [replicas.wait(name) for name in replicas.names()] == [0, 0, 0], replicas.text("worker-0")
+
+    noted = [json.loads((notes / name).read_text()) for name in replicas.names()]
+    manifests, every = {}, {}
+    for split in ("train", "validation"):
+        folder = digits.folder / split
+        manifests[split] = DatasetManifest.from_json((folder / "dataset.json").read_text())
+        batches = read_batches(folder, manifests[split])
+        every[split] = [row for inputs, _ in batches for row in inputs.astype(int).tolist()]
+    assert [note["task"] for note in noted] == [{"type": "worker", "index": index} for index in range(3)]
+    assert [len(note["train"]) for note in noted] == [433, 433, 434]
+    assert [row for note in noted for row in note["train"]] == every["train"], "each row in one rank, once"
+    assert all(note["validation"] == every["validation"] for note in noted)
+
+    store = open_store(replicas.job.model_uri)
+    manifest = verify_model(store)
+    column = manifests["train"].columns[0]
+    assert manifest == ModelManifest(
+        format="files",
+        files=manifest.files,
+        metrics={"loss": 0.5},
+        job="a-job",
+        columns=({**asdict(column), "shape": [8, 8], "vocabulary": []},),
+        label={"name": "label", "classes": [str(digit) for digit in range(10)]},
+    )
+    assert [entry.key for entry in store.list()] == [MODEL_MANIFEST, "sub/weights"]
+    assert store.read("sub/weights") == b"worker-0"
+    assert open_store(replicas.job.metrics_uri).read("training.json").startswith(b'{"replica": "worker-0"')
+
+
+def forget_model(model_dir):
+    pass
+
+
+def fail(model_dir):
+    numbers = {"one": 1}
+    numbers["two"]
+
+
+def leave(model_dir, code: int):
+    import sys
+    from pathlib import Path
+
+    Path(model_dir, "weights").touch()
+    sys.exit(code)
+
+
+@pytest.mark.parametrize(
+    ("program", "parameters", "code", "said"),
+    [
+        (train_specification(forget_model), {}, 1, "left nothing in model_dir"),
+        (train_specification(fail), {}, 1, 'numbers["two"]'),
+        (train_specification(leave), {"code": 3}, 3, ""),
+        (train_specification(leave), {"code": 0}, 0, "model saved to"),
+        (["sh", "-c", "echo {train_dir} $0; exit 4", "--x"], {"epochs": 2}, 4, "train_dir --x"),
+        (["sh", "-c", "kill -9 $$"], {}, 137, ""),
+        (["sh", "-c", "touch $KFP_DISTRIBUTED_MODEL_DIR/model.pt"], {}, 0, "model saved to"),
+    ],
+)
+def test_how_a_program_ends(make_replicas, digits, program, parameters, code, said):
+    program = {"command": program} if isinstance(program, list) else program
+    replicas = make_replicas(program, parameters, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == code
+    assert said in replicas.text("worker-0")
+    assert open_store(replicas.job.model_uri).exists(MODEL_MANIFEST) == (code == 0)
+
+
+def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(digits.folder / "train", damaged)
+    content = bytearray((damaged / "part-00002.parquet").read_bytes())
+    content[100] ^= 1
+    (damaged / "part-00002.parquet").write_bytes(content)
+    replicas = make_replicas(train_specification(forget_model), {}, {"worker": 1}, digits)
+    replicas.job = replace(replicas.job, train_uri=str(damaged))
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 1
+    assert "part-00002.parquet" in replicas.text("worker-0").splitlines()[-1], replicas.text("worker-0")
+
+
+def test_sigterm_ends_a_replica_after_its_command(make_replicas, digits):
+    script = "trap 'echo told; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    replicas = make_replicas({"command": ["sh", "-c", script]}, {}, {"worker": 1}, digits)
+    replicas.start_all()
+    replicas.wait_for("worker-0", "begun")
+    replicas.running["worker-0"].terminate()
+    assert replicas.wait("worker-0", 60) == 128 + signal.SIGTERM
+    assert "told" in replicas.text("worker-0")
+
+
+def count_up(model_dir, checkpoint_dir):
+    import time
+    from pathlib import Path
+
+    state = Path(checkpoint_dir, "state")
+    number = int(state.read_text()) if state.exists() else 0
+    print(f"begins after {number}", flush=True)
+    state.write_text(str(number + 1))
+    while number == 0:
+        time.sleep(1)  # Until it is killed.
+    Path(model_dir, "weights").write_text(state.read_text())
+
+
+def test_a_function_goes_on_from_what_it_left_in_checkpoint_dir(make_replicas, digits):
+    replicas = make_replicas(train_specification(count_up), {}, {"worker": 1}, digits)
+    replicas.start_all()
+    replicas.wait_for("worker-0", "begins after 0")
+    checkpoints, deadline = open_store(replicas.job.checkpoint_uri), time.monotonic() + 60
+    while not complete_checkpoints(checkpoints) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    replicas.running["worker-0"].kill()
+    replicas.wait("worker-0")
+    replicas.start("worker-0")
+    assert replicas.wait("worker-0") == 0
+    assert "begins after 1" in replicas.text("worker-0")
+    assert open_store(replicas.job.model_uri).read("weights") == b"2"
+    assert complete_checkpoints(checkpoints) == ["00000002", "00000001"], "the end's checkpoint is there too"
+
+
+class Gate:
+    """A port that leads to a server while it is open, and refuses connections while it is not."""
+
+    def __init__(self, address):
+        self._address, self._listener, self._port = address, None, 0
+        self._pairs = []
+
+    def open(self):
+        self._listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+        return f"http://127.0.0.1:{self._port}"
+
+    def close(self):
+        for each in [self._listener, *self._pairs]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._pairs = []
+
+    def _accept(self, listener):
+        with contextlib.suppress(OSError):
+            while True:
+                ends = [listener.accept()[0], socket.create_connection(self._address)]
+                self._pairs += ends
+                for source, target in (ends, ends[::-1]):
+                    threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+
+    def _forward(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def wait_to_end(model_dir, go: str):
+    import time
+    from pathlib import Path
+
+    Path(model_dir, "weights").write_text("x" * 100_000)
+    print("trained", flush=True)
+    while not Path(go).exists():
+        time.sleep(0.05)
+
+
+def test_the_model_survives_an_object_store_that_is_away(make_replicas, digits, tmp_path, object_store):
+    host, port = object_store.endpoint.removeprefix("http://").split(":")
+    gate = Gate((host, int(port)))
+    endpoint = gate.open()
+    environment = object_store.environment() | {"AWS_ENDPOINT_URL": endpoint, "AWS_ENDPOINT_URL_S3": endpoint}
+    parameters = {"go": str(tmp_path / "go")}
+    replicas = make_replicas(
+        train_specification(wait_to_end), parameters, {"worker": 1}, digits, "s3://bucket/run", environment
+    )
+    replicas.start_all()
+    replicas.wait_for("worker-0", "trained")
+    gate.close()
+    (tmp_path / "go").touch()
+    time.sleep(3)  # By now the leader has tried.
+    assert replicas.running["worker-0"].poll() is None
+    gate.open()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    gate.close()
+    assert verify_model(open_store(replicas.job.model_uri, object_store.credentials())).files[0].size == 100_000
+    assert object_store.secret_key not in replicas.text("worker-0")

@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_distributed.storage.dataset import Column, DatasetManifest, slices_of_rank
+from kfp_distributed.trainers.feed import RECORDS, Epoch, keep_rows, plan_epoch, write_records
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "ranks", "devices", "expected"),
+    [
+        (1300, 32, 1, 1, Epoch(41, 32, 1312)),
+        (1300, 32, 3, 1, Epoch(44, 10, 440)),
+        (1300, 32, 2, 2, Epoch(41, 8, 656)),
+        (10, 32, 1, 1, Epoch(1, 10, 10)),
+        (33, 32, 1, 1, Epoch(2, 17, 34)),
+        (2, 32, 3, 1, Epoch(1, 1, 1)),
+        (5, 1, 3, 1, Epoch(2, 1, 2)),
+    ],
+)
+def test_an_epoch_is_planned(rows, batch_size, ranks, devices, expected):
+    assert plan_epoch(rows, batch_size, ranks, devices) == expected
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(1, 50), st.integers(1, 8))
+def test_every_rank_has_room_for_its_rows_in_the_same_number_of_steps(rows, batch_size, ranks, devices):
+    plan = plan_epoch(rows, batch_size, ranks, devices)
+    largest = -(-rows // ranks)
+    assert plan.steps * plan.batch * devices == plan.records >= largest
+    assert plan.records - largest < plan.steps * devices, "fewer than one filler a device and step"
+    assert plan.batch * ranks * devices <= max(batch_size, ranks * devices)
+
+
+@pytest.fixture
+def dataset(tmp_path, write_dataset):
+    """Eleven rows in three shards; a row's number is in its first column."""
+    columns = [Column("number", "number", "float32"), Column("kind", "category", "int32", (), ("a", "b"))]
+    numbers = [float(row) for row in range(11)]
+    arrays = [pa.array([None, *numbers[1:]], pa.float32()), pa.array([row % 3 for row in range(11)], pa.int32())]
+    labels = np.array([row % 2 for row in range(11)])
+    folder = tmp_path / "dataset"
+    return folder, write_dataset(folder, columns, arrays, labels, ["even", "odd"], [4, 1, 6])
+
+
+def test_records_hold_each_row_of_a_rank_once_and_fillers_of_weight_zero(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, manifest = dataset
+    seen, plan = [], plan_epoch(manifest.rows, 6, ranks=3)
+    assert plan == Epoch(2, 2, 4)
+    for rank, own in enumerate((3, 4, 4)):
+        write_records(folder, manifest, slices_of_rank(manifest, rank, 3), plan.records)
+        records = np.fromfile(RECORDS, "<f4").reshape(-1, 4)
+        assert records[:, 3].tolist() == [1.0] * own + [0.0] * (4 - own)
+        assert not records[own:].any()
+        seen.append(records[:own])
+    rows = np.concatenate(seen)
+    assert np.isnan(rows[0, 0]), "a missing number stays missing; the model deals with it"
+    assert rows[1:, 0].tolist() == list(range(1, 11))
+    assert rows[:, 1].tolist() == [row % 3 for row in range(11)]
+    assert rows[:, 2].tolist() == [row % 2 for row in range(11)]
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [0, 1, 2]), (1, [3, 4, 5, 6]), (2, [7, 8, 9, 10])])
+def test_a_folder_is_cut_to_the_rows_of_a_rank(dataset, rank, expected):
+    folder, manifest = dataset
+    slices = slices_of_rank(manifest, rank, 3)
+    keep_rows(folder, manifest, slices)
+    own = DatasetManifest.from_json((folder / "dataset.json").read_text())
+    labels = [row % 2 for row in expected]
+    assert own == replace(manifest, shards=own.shards, class_counts=(labels.count(0), labels.count(1)))
+    table = pa.concat_tables(pq.read_table(folder / shard.path) for shard in own.shards)
+    assert table["label"].to_pylist() == labels
+    assert table["number"].to_pylist() == [row or None for row in expected]
+    assert sum(shard.size for shard in own.shards) == sum((folder / shard.path).stat().st_size for shard in own.shards)
+
+
+def test_a_rank_without_rows_has_an_empty_dataset(dataset):
+    folder, manifest = dataset
+    keep_rows(folder, manifest, slices_of_rank(manifest, 0, 50))
+    own = DatasetManifest.from_json((folder / "dataset.json").read_text())
+    assert (own.shards, own.class_counts, own.rows) == ((), (0, 0), 0)

@@ -1,0 +1,85 @@
+"""keras_classifier alone in this process, on a table with all that tables have."""
+
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kfp_distributed.storage.dataset import Column
+from kfp_distributed.trainers.progress import parse_progress
+
+pytest.importorskip("tf_keras")
+
+COLUMNS = [
+    Column("size", "number", "float32", mean=500.0, std=100.0),
+    Column("color", "category", "int32", vocabulary=("blue", "red")),
+    Column("shop", "category", "int32", vocabulary=tuple(f"shop {number}" for number in range(40))),
+    Column("signal", "tensor", "float32", (2, 3), mean=10.0, std=2.0),
+]
+CLASSES = ["a", "b", "c"]
+
+
+def table(rows, seed):
+    """Arrow arrays and labels; the class shows in each column, and one row in ten lacks a value or two."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 3, rows)
+    lacks = random.random((2, rows)) < 0.1
+    signal = random.normal(10, 2, (rows, 6)) + labels[:, None]
+    return [
+        pa.array(random.normal(400 + 100 * labels, 50), pa.float32(), mask=lacks[0]),
+        pa.array(np.where(lacks[1], 0, 1 + (labels == 2)), pa.int32()),
+        pa.array(1 + labels * 13 + random.integers(0, 13, rows), pa.int32()),
+        pa.FixedSizeListArray.from_arrays(pa.array(signal.reshape(-1), pa.float32()), 6),
+    ], labels
+
+
+@pytest.fixture
+def folders(tmp_path, write_dataset, monkeypatch):
+    for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
+        arrays, labels = table(rows, seed)
+        write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
+    folders = {f"{name}_dir": tmp_path / name for name in ("model", "checkpoint", "metrics")}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    folders |= {f"{split}_dir": tmp_path / split for split in ("train", "validation")}
+    return {name: str(folder) for name, folder in folders.items()}
+
+
+def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folders, tmp_path, capsys):
+    import tensorflow as tf
+
+    from kfp_distributed.trainers.keras_classifier import keras_classifier
+
+    options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}
+    keras_classifier(**folders, epochs=2, **options)
+    keras_classifier(**folders, epochs=5, **options)
+    lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line.epoch, line.epochs) for line in lines if line] == [(1, 2), (2, 2), (3, 5), (4, 5), (5, 5)]
+    history = json.loads((tmp_path / "metrics" / "training.json").read_text())
+    assert (history["replica"], [entry["epoch"] for entry in history["epochs"]]) == ("worker-0", [1, 2, 3, 4, 5])
+    assert history["epochs"][-1]["val_accuracy"] > 0.9
+
+    serve = tf.saved_model.load(folders["model_dir"]).signatures["serving_default"]
+    spec = serve.structured_input_signature[1]["features"]
+    assert (spec.name, spec.dtype, spec.shape.as_list()) == ("features", tf.float32, [None, 9])
+    (output,) = serve.structured_outputs.items()
+    assert (output[0], output[1].dtype, output[1].shape.as_list()) == ("probabilities", tf.float32, [None, 3])
+    row = [[500.0, 1.0, 20.0, *[11.0] * 6]]
+    missing, mean = ([[value, 0.0, 0.0, *[10.0] * 6]] for value in (float("nan"), 500.0))
+    answers = [serve(features=tf.constant(rows))["probabilities"].numpy() for rows in (row, missing, mean)]
+    assert answers[0].argmax() == 1
+    assert np.isfinite(answers[1]).all()
+    np.testing.assert_allclose(answers[1], answers[2], err_msg="a missing number counts as the mean")
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": -1}, {"learning_rate": 0.0}, {"hidden_units": [0]}])
+def test_a_wrong_value_is_named(folders, wrong):
+    from kfp_distributed.trainers.keras_classifier import keras_classifier
+
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value}")):
+        keras_classifier(**folders, **wrong)

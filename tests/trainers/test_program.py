@@ -1,0 +1,280 @@
+import contextlib
+import functools
+import json
+import re
+import textwrap
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.program import FOLDERS, Program, check_parameters, command_line, parse_program
+from kfp_distributed.trainers.signature import Parameter
+
+SCALE = 3
+
+
+def fit(train_dir, model_dir: str, epochs: int = 5, *, rate: float = 1e-3, units: "list[int] | None" = None):
+    import json
+    from pathlib import Path
+
+    def double(x: SCALE) -> Path:  # an annotation needs no import
+        return x * 2
+
+    class Text:
+        ending = json.dumps([double(n) for n in range(epochs)])
+
+    Path(model_dir, "model.txt").write_text(Text.ending)
+
+
+def test_a_function_travels_as_its_source():
+    specification = json.loads(json.dumps(train_specification(fit, image="an/image", packages=["scipy"])))
+    assert specification["function"] == "fit"
+    assert specification["source"].startswith("def fit(train_dir, model_dir")
+    program = parse_program(json.dumps(specification))
+    assert (specification["image"], specification["packages"]) == ("an/image", ["scipy"])
+    assert (program.kind, program.name, program.source) == ("function", "fit", specification["source"])
+    assert program.folders == ("train_dir", "model_dir")
+    assert program.parameters == (
+        Parameter("epochs", "int", False, 5),
+        Parameter("rate", "float", False, 1e-3),
+        Parameter("units", "'list[int] | None'", False, None),
+    )
+
+
+def test_a_function_inside_a_function_is_dedented():
+    def nested(model_dir, **options):
+        return model_dir, options
+
+    program = parse_program(train_specification(nested))
+    assert program.source.startswith("def nested(")
+    assert program.any_parameter
+
+
+def test_the_other_forms():
+    assert train_specification("keras_classifier") == {"trainer": "keras_classifier"}
+    program = parse_program({"trainer": "keras_classifier", "image": "an/image", "packages": []})
+    assert (program.kind, program.name, program.folders) == ("trainer", "keras_classifier", FOLDERS)
+    assert program.parameters[3] == Parameter("hidden_units", "list[int]", False, [128])
+    assert train_specification(["python", "main.py", "--data={train_dir}"]) == {
+        "command": ["python", "main.py", "--data={train_dir}"]
+    }
+    assert parse_program({"command": ["true"]}) == Program("command", "true", command=("true",), any_parameter=True)
+
+
+def closure():
+    size = 3
+
+    def fit(model_dir):
+        return size
+
+    return fit
+
+
+class Trainer:
+    def fit(self, model_dir):
+        pass
+
+
+@functools.cache
+def cached(model_dir):
+    pass
+
+
+@functools.wraps(fit)
+def wrapped(model_dir):
+    pass
+
+
+def global_user(model_dir):
+    return [SCALE * n for n in json.loads(model_dir)]
+
+
+@contextlib.contextmanager
+def decorated(model_dir):
+    pass
+
+
+def generator(model_dir):
+    yield model_dir
+
+
+async def asynchronous(model_dir):
+    pass
+
+
+def default_of_the_module(model_dir, scale=SCALE):
+    pass
+
+
+def by_position(model_dir, /):
+    pass
+
+
+def without_model(train_dir):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (closure(), "closure: it uses size of the function around it"),
+        (lambda model_dir: None, "a lambda has no name"),
+        (Trainer.fit, "a method of Trainer"),
+        (Trainer().fit, "not a plain Python function"),
+        (Trainer, "not a plain Python function"),
+        (print, "not a plain Python function"),
+        (functools.partial(fit, epochs=1), "not a plain Python function"),
+        (cached, "not a plain Python function"),
+        (wrapped, "fit is decorated"),
+        (decorated, "decorated is decorated, and the decorator does not travel"),
+        (global_user, "uses SCALE, json of the module around it"),
+        (generator, "is a generator"),
+        (asynchronous, "is asynchronous"),
+        (default_of_the_module, "the default of scale is not a literal"),
+        (by_position, "before a '/'"),
+        (without_model, "no parameter model_dir"),
+        (eval(compile("lambda: None", "nowhere", "eval")), "lambda"),
+        ("keras_clasifier", "trainer is 'keras_clasifier'; allowed: keras_classifier"),
+        ([], "command is []; allowed: at least a program's name"),
+        (["a", 1], "command is ['a', 1]; allowed: a list of strings"),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused(what, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        train_specification(what)
+
+
+def test_a_function_without_a_file_is_refused():
+    names = {}
+    exec("def fit(model_dir): pass", names)
+    with pytest.raises(ValueError, match="the source of fit cannot be had"):
+        train_specification(names["fit"])
+
+
+@pytest.mark.parametrize(
+    ("specification", "reason"),
+    [
+        ({}, "one of the keys trainer, function, command"),
+        ([1], "train_specification is [1]; allowed: a dict"),
+        ("keras_classifier", "allowed: a dict"),
+        ({"trainer": "keras_classifier", "command": ["x"]}, "one of the keys"),
+        ({"trainer": "keras_classifier", "source": ""}, "a key is 'source'; allowed: trainer, image, packages"),
+        ({"command": "python main.py"}, "a list of strings"),
+        ({"function": "fit", "source": "def fit(:"}, "is not Python"),
+        ({"function": "fit", "source": "def fut(model_dir): pass"}, "no function 'fit'"),
+        ({"function": "fit"}, "no function 'fit'"),
+        ({"trainer": 3}, "trainer is 3; allowed: a string"),
+        ({"trainer": "keras_classifier", "image": 3}, "image is 3; allowed: a string"),
+    ],
+)
+def test_a_wrong_specification_is_refused(specification, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parse_program(specification)
+
+
+def function_of(signature: str) -> Program:
+    return parse_program({"function": "fit", "source": textwrap.dedent(f"def fit(model_dir, {signature}): pass")})
+
+
+@pytest.mark.parametrize(
+    ("signature", "given", "expected"),
+    [
+        ("x: int", 5.0, 5),
+        ("x: int", "5", 5),
+        ("x: int", "5.0", 5),
+        ("x: int", 2**70, 2**70),
+        ("x: int", str(2**70), 2**70),
+        ("x: float", 1, 1.0),
+        ("x: float", "1e-3", 0.001),
+        ("x: bool", "true", True),
+        ("x: bool", "False", False),
+        ("x: str", "5", "5"),
+        ("x: list", "[1, 2]", [1, 2]),
+        ("x: list[int]", [64.0, "32"], [64, 32]),
+        ("x: List[float]", [1, "2"], [1.0, 2.0]),
+        ("x: dict", '{"a": 1}', {"a": 1}),
+        ("x: dict[str, int]", {"a": 1.0}, {"a": 1}),
+        ("x: Optional[int]", None, None),
+        ("x: typing.Optional[int]", "3", 3),
+        ("x: int | None", "3.0", 3),
+        ("x: 'int | None'", None, None),
+        ("x: list[int] | None", ["64"], [64]),
+        ("x: Optional[List[int]]", None, None),
+        ("x: Union[float, str]", "adam", "adam"),
+        ("x=[1]", "[2]", [2]),
+        ("x: int = None", None, None),
+        ("x", {"any": [1]}, {"any": [1]}),
+        ("x: 'np.ndarray'", [1], [1]),
+        ("x=5", "7.0", 7),
+        ("x=5", 0.5, 0.5),
+        ("x=True", "false", False),
+        ("**options", 5.0, 5.0),
+    ],
+)
+def test_parameters_get_the_types_of_the_signature(signature, given, expected):
+    checked = check_parameters(function_of(signature), {"x": given})
+    assert checked == {"x": expected}
+    assert type(checked["x"]) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("signature", "parameters", "reason"),
+    [
+        ("x: int", {"x": 2.5}, "train_parameters of fit: x is 2.5; allowed is int"),
+        ("x: int", {"x": True}, "allowed is int"),
+        ("x: int", {"x": "many"}, "allowed is int"),
+        ("x: int", {"x": None}, "allowed is int"),
+        ("x: int", {"x": "1" * 5000}, "allowed is int"),
+        ("x: float", {"x": 10**400}, "allowed is float"),
+        ("x: float", {"x": "nan"}, "allowed is float"),
+        ("x: bool", {"x": 1}, "allowed is bool"),
+        ("x: str", {"x": 5}, "allowed is str"),
+        ("x: list[int]", {"x": [1, 2.5]}, "allowed is list[int]"),
+        ("x: list", {"x": "[1"}, "allowed is list"),
+        ("x: dict", {"x": [1]}, "allowed is dict"),
+        ("x: Optional[int]", {"x": "a"}, "allowed is Optional[int]"),
+        ("x, y: int, z=1", {}, "fit needs x, y"),
+        ("epochs=1", {"epoch": 1}, "a name for fit is 'epoch'; allowed: epochs"),
+        ("x=1", {"train_dir": "/data"}, "a name for fit is 'train_dir'; allowed: x"),
+        ("**options", {"model_dir": 1}, "a name for fit is 'model_dir'; allowed: none"),
+        ("x=1", "[1", "allowed: a dict"),
+        ("x=1", 7, "allowed: a dict"),
+    ],
+)
+def test_wrong_parameters_are_named(signature, parameters, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        check_parameters(function_of(signature), parameters)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+TYPES = st.sampled_from(
+    ["int", "float", "str", "bool", "list[int]", "dict[str, float]", "Optional[bool]", "int | None"]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(kind=TYPES, value=JSON | st.sampled_from(["5.0", "true", "1e999", "[1, 2.0]", "0x10", "1_0", "[" * 5000]))
+def test_any_value_fits_or_is_a_value_error(kind, value):
+    program = function_of(f"x: {kind}")
+    try:
+        checked = check_parameters(program, {"x": value})
+    except ValueError:
+        return
+    assert check_parameters(program, checked) == checked
+
+
+def test_a_command_line():
+    program = parse_program({"command": ["main", "--data", "{train_dir}/x", "{other}", "{model_dir}{model_dir}"]})
+    parameters = check_parameters(
+        program, {"epochs": 5, "rate": 0.1, "fast": True, "name": "a b", "n": [1], "no": None}
+    )
+    assert command_line(program, {"train_dir": "/t", "model_dir": "/m"}, parameters) == [
+        "main", "--data", "/t/x", "{other}", "/m/m",
+        "--epochs=5", "--rate=0.1", "--fast=true", "--name=a b", "--n=[1]",
+    ]  # fmt: skip

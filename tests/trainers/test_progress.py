@@ -1,0 +1,27 @@
+import pytest
+
+from kfp_distributed.trainers.progress import Progress, parse_progress
+from kfp_distributed.trainers.sync import format_progress
+
+
+@pytest.mark.parametrize(
+    ("progress", "line"),
+    [
+        (Progress(3, 6, {"loss": 0.1234, "accuracy": 0.9812}), "epoch 3/6 loss=0.1234 accuracy=0.9812"),
+        (Progress(1, 1), "epoch 1/1"),
+        (Progress(2, 10, {"val_loss": 12.0}), "epoch 2/10 val_loss=12.0000"),
+    ],
+)
+def test_a_progress_line_goes_there_and_back(progress, line):
+    assert format_progress(progress.epoch, progress.epochs, progress.metrics) == line
+    assert parse_progress(line + "\n") == progress
+
+
+def test_a_diverged_loss_is_still_progress():
+    line = format_progress(1, 2, {"loss": float("nan"), "val_loss": float("inf")})
+    assert str(parse_progress(line)) == str(Progress(1, 2, {"loss": float("nan"), "val_loss": float("inf")}))
+
+
+@pytest.mark.parametrize("line", ["", "epoch 3", "Epoch 3/6", "epoch 3/6 loss=high", "epoch 3/6 done", "an epoch 1/2"])
+def test_other_lines_are_no_progress(line):
+    assert parse_progress(line) is None

@@ -1,0 +1,103 @@
+import json
+import threading
+
+import pytest
+
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.trainers import sync
+from kfp_distributed.trainers.sync import flush, keep, read_epochs, record_epoch
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with one file; no folder is kept any longer when the test is over."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "before").write_text("x")
+    yield folder
+    sync._looks.clear()
+
+
+def content(folder):
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+def test_a_folder_is_sent_when_it_has_changed(folder):
+    sent = []
+    keep(folder, lambda is_whole: sent.append(content(folder)))
+    flush()
+    assert sent == [], "what was there at first is known already"
+    (folder / "a").write_text("1")
+    flush()
+    flush()
+    assert sent == [{"before": "x", "a": "1"}]
+    (folder / "a").unlink()
+    flush()
+    assert sent[1:] == [{"before": "x"}]
+
+
+def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
+    sent = []
+    keep(folder, lambda is_whole: sent.append(content(folder)))
+    for text in ("1", "12", "123"):
+        (folder / "a").write_text(text)
+        flush(at_rest=True)
+    assert sent == [], "it has only just changed"
+    flush(at_rest=True)
+    flush(at_rest=True)
+    assert sent == [{"before": "x", "a": "123"}]
+
+
+def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder):
+    sent = []
+
+    def send(is_whole):
+        if not sent:
+            (folder / "a").write_text("changed")
+        sent.append(is_whole())
+
+    keep(folder, send)
+    (folder / "a").write_text("1")
+    flush()
+    flush()
+    assert sent == [False, True]
+
+
+def test_what_could_not_be_sent_is_sent_later(folder, capsys):
+    sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused"), FileNotFoundError("a")]
+
+    def send(is_whole):
+        if errors:
+            raise errors.pop(0)
+        sent.append(content(folder))
+
+    keep(folder, send)
+    (folder / "a").write_text("1")
+    flush()
+    flush()
+    assert sent == []
+    flush()
+    assert sent == [{"before": "x", "a": "1"}]
+    assert (
+        "will be tried again: http://store, bucket 'bucket', key 'key': connection refused" in capsys.readouterr().out
+    )
+
+
+def test_folders_are_looked_after_in_the_background(folder):
+    sent = threading.Event()
+    keep(folder, lambda is_whole: sent.set())
+    threading.Thread(target=sync.flush_at_rest, daemon=True).start()
+    (folder / "a").write_text("1")
+    assert sent.wait(60)
+
+
+def test_epochs_that_are_done_again_replace_what_was_kept(tmp_path, capsys):
+    file = tmp_path / "training.json"
+    assert read_epochs(file) == []
+    for epoch, loss in ((1, 0.5), (2, 0.4), (3, 0.3), (2, 0.25)):
+        record_epoch(file, "worker-0", epoch, 3, {"loss": loss})
+    assert json.loads(file.read_text()) == {
+        "replica": "worker-0",
+        "epochs": [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}],
+    }
+    assert capsys.readouterr().out.splitlines()[-1] == "epoch 2/3 loss=0.2500"

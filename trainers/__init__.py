@@ -1,0 +1,6 @@
+"""What runs inside a training job's replicas: the entry program and the trainers."""
+
+from kfp_distributed.trainers.authoring import train_specification
+from kfp_distributed.trainers.program import FOLDERS, TRAINERS, Program, check_parameters, parse_program
+
+__all__ = ["FOLDERS", "TRAINERS", "Program", "check_parameters", "parse_program", "train_specification"]

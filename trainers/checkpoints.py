@@ -1,0 +1,59 @@
+"""Checkpoints in object storage: numbered folders, each complete from the moment its manifest is beside it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.store import Store
+
+KEPT = 2
+"""How many complete checkpoints stay: the newest, and one before it in case the newest is damaged."""
+
+
+def complete_checkpoints(store: Store) -> list[str]:
+    """Return the names of the complete checkpoints, such as "00000003", the newest first."""
+    return sorted((entry.key[:8] for entry in store.list() if entry.key[8:] == ".json"), reverse=True)
+
+
+def save_checkpoint(store: Store, folder: Path, is_whole: Callable[[], bool] = lambda: True) -> None:
+    """Store a folder as the newest checkpoint, then delete what is older than the newest two.
+
+    Args:
+        store: Where the checkpoints are.
+        folder: The local folder.
+        is_whole: Asked when all files are stored; where it says no, they do not become a checkpoint.
+    """
+    complete = complete_checkpoints(store)
+    name = f"{int(complete[0]) + 1 if complete else 1:08d}"
+    files = store.upload_folder(folder, name)
+    if not is_whole():
+        return
+    store.write(f"{name}.json", json.dumps([asdict(file) for file in files]).encode())
+    kept = [name, *complete][:KEPT]
+    old = [entry.key for entry in store.list() if entry.key[:8] not in kept]
+    # Manifests first: what is half deleted must not look complete.
+    store.delete([key for key in old if "/" not in key])
+    store.delete([key for key in old if "/" in key])
+
+
+def restore_checkpoint(store: Store, folder: Path) -> str:
+    """Fetch the newest checkpoint that is complete and whole into a folder, whose old content goes.
+
+    Returns:
+        The checkpoint's name, or "" where there is none; the folder is then empty.
+    """
+    for name in complete_checkpoints(store):
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            files = json.loads(store.read(f"{name}.json"))
+            store.download_folder(folder, name, [FileEntry(**file) for file in files])
+            return name
+        except (KeyNotFound, ChecksumMismatch) as error:
+            print(f"checkpoint {name} cannot be used, trying the one before: {error}", flush=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return ""

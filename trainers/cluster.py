@@ -1,0 +1,44 @@
+"""The cluster that TF_CONFIG describes, and the place of this process in it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A TensorFlow cluster.
+
+    Attributes:
+        addresses: The host:port of each task, by role; empty where this process is alone.
+        role: This process's role.
+        index: Its number among those of its role.
+    """
+
+    addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    role: str = "worker"
+    index: int = 0
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are, this process counted where it is alone."""
+        return len(self.addresses.get("worker", [""]))
+
+    @property
+    def neighbours(self) -> int:
+        """How many of the cluster's processes have this one's host name, itself included."""
+        hosts = {role: [address.rpartition(":")[0] for address in tasks] for role, tasks in self.addresses.items()}
+        return sum(tasks.count(hosts[self.role][self.index]) for tasks in hosts.values()) or 1
+
+    def training_config(self) -> str:
+        """Return TF_CONFIG as TensorFlow's strategies want it: with no evaluator among the tasks."""
+        tasks = {role: hosts for role, hosts in self.addresses.items() if role != "evaluator"}
+        return json.dumps({"cluster": tasks, "task": {"type": self.role, "index": self.index}, "environment": "cloud"})
+
+
+def read_cluster(environment: Mapping[str, str]) -> Cluster:
+    """Read the TF_CONFIG of an environment; without one the process is alone."""
+    if not environment.get("TF_CONFIG"):
+        return Cluster()
+    config = json.loads(environment["TF_CONFIG"])
+    return Cluster(config["cluster"], config["task"]["type"], int(config["task"]["index"]))

@@ -1,0 +1,239 @@
+"""The program of every replica: `python -m kfp_distributed.trainers.entry`, in a working directory of its own."""
+
+import __future__
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
+from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.trainers import sync
+from kfp_distributed.trainers.checkpoints import restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.feed import keep_rows, write_records
+from kfp_distributed.trainers.job import (
+    EVALUATOR_METRICS,
+    JOB_VARIABLE,
+    REPLICA_VARIABLE,
+    TRAINING_METRICS,
+    JobDescription,
+)
+from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+
+_SYNC_RETRY_SECONDS = 5.0
+"""Checkpoints and metrics are sent again later anyway, so the training does not wait long for an absent store."""
+
+_SAVE_SECONDS = 600.0
+"""How long the leader keeps trying to save the model while the object store is away."""
+
+_EVALUATOR_SECONDS = 60
+"""How long it waits for the evaluator to score the last epoch."""
+
+_children: list[subprocess.Popen[bytes]] = []
+_ending = threading.Lock()
+"""Taken for ever when SIGTERM comes: what a command does then is not its end."""
+
+
+def main() -> int:
+    """Run this replica's part of the job; returns its exit code."""
+    _end_on_sigterm()
+    job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
+    program, cluster = parse_program(job.program), read_cluster(os.environ)
+    name = replica_name(os.environ, cluster, job)
+    role, leads = name.rpartition("-")[0], name == job.leader
+    os.environ.update(tensorflow_environment(os.environ, cluster))
+    if program.kind != "command" and cluster.addresses and role != "evaluator":
+        os.environ["TF_CONFIG"] = cluster.training_config()
+    is_served = program.kind != "command" and job.parameter_servers > 0
+    if is_served and role == "ps":
+        _serve(name)
+    folders = {folder: Path(folder).absolute() for folder in FOLDERS}
+    _fetch_data(job, program.kind == "trainer", name, folders)
+    if is_served and role == "worker":
+        _serve(name)
+    restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
+    _keep_results(job, leads, role == "evaluator", folders)
+    if program.kind != "trainer":
+        threading.Thread(target=sync.flush_at_rest, daemon=True).start()
+    paths = {folder: str(path) for folder, path in folders.items()}
+    if not job.validation_uri:
+        paths["validation_dir"] = ""
+    os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
+    code = _run(program, paths, job)
+    if code == 0 and leads:
+        metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
+        epoch = metrics.pop("epoch", 0)
+        _save_model(job, folders["model_dir"], metrics)
+        if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
+            _await_evaluator(open_store(job.metrics_uri), epoch)
+    sync.flush()
+    return code
+
+
+def replica_name(environment: Mapping[str, str], cluster: Cluster, job: JobDescription) -> str:
+    """Return this replica's name: as the runner says, or from TF_CONFIG or RANK, or the leader's."""
+    if environment.get(REPLICA_VARIABLE):
+        return environment[REPLICA_VARIABLE]
+    if cluster.addresses:
+        return f"{cluster.role}-{cluster.index}"
+    return job.data_replicas[int(environment["RANK"])] if environment.get("RANK") else job.leader
+
+
+def tensorflow_environment(
+    environment: Mapping[str, str], cluster: Cluster, cpus: int = os.cpu_count() or 1
+) -> dict[str, str]:
+    """Return the settings that TensorFlow reads when it is imported; those that are already there stay.
+
+    Replicas on one machine share its processors instead of each starting a thread for all of them.
+    """
+    settings = {
+        "TF_USE_LEGACY_KERAS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // cluster.neighbours)),
+    }
+    if "ps" in cluster.addresses:
+        # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
+        settings["GRPC_FAIL_FAST"] = "use_caller"
+    return {name: value for name, value in settings.items() if name not in environment}
+
+
+def _end_on_sigterm() -> None:
+    """Make SIGTERM end the process with 143 at once, also while the main thread is inside TensorFlow's C++ code.
+
+    Python runs signal handlers in the main thread between two bytecodes, which may never come; so a thread waits
+    for the byte that the C handler writes. A command gets the signal, and we end when it has.
+    """
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.set_wakeup_fd(writable)
+
+    def wait() -> None:
+        while os.read(readable, 1)[0] != signal.SIGTERM:
+            pass
+        _ending.acquire()
+        for child in _children:
+            child.terminate()
+            child.wait()
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _fetch_data(job: JobDescription, is_ours: bool, name: str, folders: Mapping[str, Path]) -> None:
+    """Make the folders that a program is given, with the data in them."""
+    for folder in folders.values():  # A replica that is restarted may find what its predecessor left.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
+    if name in job.data_replicas:
+        slices = slices_of_rank(manifest, job.data_replicas.index(name), len(job.data_replicas))
+    else:
+        # A chief that runs a function of the user's may need the data itself; ours leaves them to the workers.
+        slices = () if is_ours or name != job.leader else slices_of_rank(manifest, 0, 1)
+    fetch_shards(job.train_uri, train, slices)
+    if not is_ours:
+        keep_rows(train, manifest, slices)
+    elif job.parameter_servers and slices:
+        write_records(train, manifest, slices)
+    if job.validation_uri:
+        fetch_shards(job.validation_uri, folders["validation_dir"])
+
+
+def _serve(name: str) -> NoReturn:
+    """Be a parameter server, or a worker that a chief drives: for ever."""
+    import tensorflow as tf
+
+    task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    print(f"{name} serves", flush=True)
+    tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, "grpc").join()
+    raise SystemExit("the TensorFlow server ended by itself")
+
+
+def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Mapping[str, Path]) -> None:
+    """Go on from the metrics that are there, and keep in object storage what this replica alone has to keep there."""
+    checkpoints = open_store(job.checkpoint_uri, retry_seconds=_SYNC_RETRY_SECONDS)
+    metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
+    name = EVALUATOR_METRICS if evaluates else TRAINING_METRICS
+    if metrics.exists(name):
+        metrics.download(name, folders["metrics_dir"] / name)
+    if leads:
+        folder = folders["checkpoint_dir"]
+        sync.keep(folder, lambda is_whole: save_checkpoint(checkpoints, folder, is_whole))
+    if leads or evaluates:
+        sync.keep(folders["metrics_dir"], lambda is_whole: metrics.upload_folder(folders["metrics_dir"]))
+
+
+def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
+    if program.kind == "command":
+        _children.append(subprocess.Popen(command_line(program, folders, job.parameters)))
+        code = _children[0].wait()
+        with _ending:
+            return code if code >= 0 else 128 - code
+    try:
+        load_function(program)(**{name: folders[name] for name in program.folders}, **job.parameters)
+    except SystemExit as end:  # sys.exit() at the end of a program is no failure.
+        if end.code not in (None, 0):
+            raise
+    return 0
+
+
+def load_function(program: Program) -> Callable[..., object]:
+    """Return the function to call; a user's source is written to a file first, for tracebacks to show its lines."""
+    if program.kind == "trainer":
+        module = importlib.import_module(f"kfp_distributed.trainers.{program.name}")
+        names = vars(module)
+    else:
+        # In a folder of its own: in the working directory a function called `json` would hide the module.
+        file = Path("source", f"{program.name}.py").absolute()
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(program.source)
+        names = {"__name__": program.name, "__file__": str(file)}
+        # With this flag, annotations need no import to be there.
+        flag = __future__.annotations.compiler_flag
+        exec(compile(program.source, str(file), "exec", flag, dont_inherit=True), names)
+    function: Callable[..., object] = names[program.name]
+    return function
+
+
+def _save_model(job: JobDescription, folder: Path, metrics: Mapping[str, float]) -> None:
+    """Store what the program has left in model_dir at the job's model_uri, the manifest last."""
+    store, manifest = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS), fetch_manifest(job.train_uri)
+    # What an earlier attempt left: its manifest goes first, so that it never describes another's files.
+    store.delete([MODEL_MANIFEST])
+    store.delete([entry.key for entry in store.list()])
+    files = store.upload_folder(folder)
+    if not files:
+        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
+    form = "saved_model" if (folder / "saved_model.pb").exists() else "files"
+    columns = tuple(asdict(column) for column in manifest.columns)
+    described = ModelManifest(form, files, metrics, job.name, columns, asdict(manifest.label))
+    store.write(MODEL_MANIFEST, described.to_json().encode())
+    print(f"model saved to {job.model_uri}", flush=True)
+
+
+def _await_evaluator(store: Store, epoch: float) -> None:
+    """Give the evaluator time to score an epoch; a line says where it has not."""
+    for _ in range(_EVALUATOR_SECONDS):
+        key = EVALUATOR_METRICS
+        if store.exists(key) and json.loads(store.read(key))["epochs"][-1]["epoch"] >= epoch:
+            return
+        time.sleep(1)
+    print(f"the evaluator has not scored epoch {epoch:g} within {_EVALUATOR_SECONDS} s; going on without", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

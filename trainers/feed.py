@@ -1,0 +1,114 @@
+"""From Parquet shards to what a training step eats: fixed-length records in a local file, read by tf.data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Shard, ShardSlice, read_batches, width
+from kfp_distributed.storage.files import sha256_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+RECORDS = "train.records"
+"""The record file, in the working directory. The path is relative because under ParameterServerStrategy the chief
+builds the input pipeline, but each worker opens the file, in its own working directory."""
+
+# The buffer holds what fits both limits: the memory of a small trainer, and TensorFlow's 24 bytes for each slot.
+_SHUFFLE_BYTES, _SHUFFLE_RECORDS = 64 * 2**20, 100_000
+
+
+class Epoch(NamedTuple):
+    """How the rows of one input rank make an epoch.
+
+    Attributes:
+        steps: Steps, the same for all ranks.
+        batch: Rows of one device in one step.
+        records: Rows of the rank, with what is missing to fill the last step.
+    """
+
+    steps: int
+    batch: int
+    records: int
+
+
+def plan_epoch(rows: int, batch_size: int, ranks: int = 1, devices: int = 1) -> Epoch:
+    """Divide an epoch so that every row comes once and no rank waits for another.
+
+    Args:
+        rows: Rows of all ranks together.
+        batch_size: Rows of one step over all ranks, at most.
+        ranks: How many processes read a part each; the parts differ by one row at most.
+        devices: Devices of each rank.
+
+    Returns:
+        The plan. Batches are of one size; records that no row is left for are added with weight 0, fewer
+        than one for each device and step.
+    """
+    part = math.ceil(rows / ranks)
+    steps = math.ceil(part / max(1, batch_size // ranks // devices * devices))
+    batch = math.ceil(part / (steps * devices))
+    return Epoch(steps, batch, steps * batch * devices)
+
+
+def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice], records: int = 0) -> None:
+    """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
+
+    Args:
+        folder: Where the shards are.
+        manifest: The dataset's manifest.
+        slices: The rows.
+        records: Up to how many records are filled up with zeros, whose weight is 0.
+    """
+    size = (width(manifest) + 2) * 4
+    with Path(RECORDS).open("wb") as stream:
+        for inputs, labels in read_batches(folder, manifest, slices):
+            stream.write(np.column_stack([inputs, labels, np.ones(len(labels))]).astype("<f4").tobytes())
+        stream.truncate(max(stream.tell(), records * size))
+
+
+def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Dataset:
+    """Return an endless tf.data.Dataset of inputs [batch, width], classes [batch] and weights [batch] from RECORDS.
+
+    The records are shuffled anew in each epoch, within 64 MB and 100,000 records.
+    """
+    import tensorflow as tf
+
+    columns = width(manifest)
+
+    def split(records: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        values = tf.ensure_shape(tf.io.decode_raw(records, tf.float32), [None, columns + 2])
+        return values[:, :columns], values[:, columns], values[:, columns + 1]
+
+    size = (columns + 2) * 4
+    buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
+    records = tf.data.FixedLengthRecordDataset(RECORDS, size).shuffle(buffer, seed)
+    options = tf.data.Options()
+    # Tuning such a short pipeline gains nothing, and its thread may take seconds to end (see keras_classifier.py).
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = 2
+    return records.repeat().batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
+
+
+def keep_rows(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice]) -> None:
+    """Make a folder of fetched shards a dataset of exactly the given rows, its manifest included.
+
+    Shards at the edges are cut, so that a program that reads every file sees each of its rows once.
+    """
+    shards, counts = [], np.zeros(len(manifest.label.classes), int)
+    for part in slices:
+        file, is_cut = folder / part.shard.path, part.stop - part.start < part.shard.rows
+        table = pq.read_table(file, columns=None if is_cut else [manifest.label.name])[part.start : part.stop]
+        if is_cut:
+            pq.write_table(table, file)
+        counts += np.bincount(table[manifest.label.name], minlength=len(counts))
+        shards.append(Shard(part.shard.path, len(table), file.stat().st_size, sha256_of(file)))
+    own = replace(manifest, shards=tuple(shards), class_counts=tuple(counts.tolist()))
+    (folder / DATASET_MANIFEST).write_text(own.to_json())

@@ -1,0 +1,160 @@
+"""The trainer `keras_classifier`: a Keras network for classes, trained the way the job's topology says."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+import tf_keras
+
+from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.trainers.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.evaluator import evaluate_checkpoints
+from kfp_distributed.trainers.feed import plan_epoch, read_records, write_records
+from kfp_distributed.trainers.job import TRAINING_METRICS
+from kfp_distributed.trainers.keras_model import build_model, export_model, read_manifest, score
+from kfp_distributed.trainers.sync import record_epoch
+
+_STEPS_AT_ONCE = 50
+"""Synchronous steps that run as one call: three workers on two processors need a third less time so."""
+
+
+def keras_classifier(
+    train_dir: str,
+    validation_dir: str,
+    model_dir: str,
+    checkpoint_dir: str,
+    metrics_dir: str,
+    epochs: int = 10,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
+    seed: int = 0,
+) -> None:
+    """Train a fully connected network and save it as a SavedModel.
+
+    Without TF_CONFIG it trains on this machine's devices; with parameter servers in it by asynchronous
+    ParameterServerStrategy; with workers alone by synchronous MultiWorkerMirroredStrategy. Goes on after the last
+    epoch that checkpoint_dir has. An evaluator scores the job's checkpoints instead.
+
+    Args:
+        train_dir: The training dataset's manifest and the shards of this process.
+        validation_dir: The validation dataset; "" where there is none.
+        model_dir: Gets the SavedModel, in the leader.
+        checkpoint_dir: Gets a checkpoint after each epoch.
+        metrics_dir: Gets training.json; that of the leader is kept.
+        epochs: How often all rows are seen.
+        batch_size: Rows of one update of the weights, over all synchronous workers.
+        learning_rate: Of the Adam optimizer.
+        hidden_units: Sizes of the hidden layers.
+        seed: For the first weights and the order of the rows.
+    """
+    if min(epochs, batch_size, learning_rate, *hidden_units) <= 0:
+        raise ValueError(f"{epochs=}, {batch_size=}, {learning_rate=}, {hidden_units=}: each must be more than 0")
+    tf.get_logger().setLevel("ERROR")
+    tf_keras.utils.set_random_seed(seed)
+    manifest, cluster = read_manifest(train_dir), read_cluster(os.environ)
+    if cluster.role == "evaluator":
+        model = build_model(manifest, hidden_units)
+        evaluate_checkpoints(model, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
+        return
+    has_servers, workers = "ps" in cluster.addresses, cluster.workers
+    strategy = _strategy(cluster)  # Before all else: TensorFlow sets its collective operations up but once.
+    # The leader scores and saves a copy of the model that lives in its own process.
+    copy = build_model(manifest, hidden_units)
+    # Beside parameter servers each step is one worker's, of endless records: nothing has to come out even.
+    ranks = (1, 1) if has_servers else (workers, strategy.num_replicas_in_sync // workers)
+    plan = plan_epoch(manifest.rows, batch_size, *ranks)
+    with strategy.scope():
+        model = build_model(manifest, hidden_units)
+        model.compile(
+            tf_keras.optimizers.Adam(learning_rate),
+            "sparse_categorical_crossentropy",
+            # Weighted, for Keras' own loss counts the rows of weight 0 that fill up an epoch.
+            weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
+            steps_per_execution=1 if has_servers else min(plan.steps, _STEPS_AT_ONCE),
+        )
+        model.optimizer.build(model.trainable_variables)
+    done, save = _restore(model, checkpoint_dir, has_servers)
+    if not has_servers:  # Beside them the workers have written their own records.
+        _check_agreement(strategy, done)
+        own = slices_of_rank(manifest, cluster.index, workers)
+        write_records(Path(train_dir), manifest, own, plan.records)
+
+    def end_epoch(epoch: int, logs: dict[str, float]) -> None:
+        save(epoch + 1)
+        metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+        if validation_dir and cluster.index == 0:
+            copy.set_weights(model.get_weights())
+            metrics |= score(copy, validation_dir)
+        file = Path(metrics_dir, TRAINING_METRICS)
+        record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
+
+    _keep_input(model)
+    model.fit(
+        tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed)),
+        epochs=epochs,
+        initial_epoch=done,
+        steps_per_epoch=plan.steps,
+        verbose=0,
+        callbacks=[tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)],
+    )
+    if cluster.index == 0:
+        copy.set_weights(model.get_weights())
+        export_model(copy, manifest, model_dir)
+
+
+def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
+    if "ps" in cluster.addresses:
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
+        return tf.distribute.ParameterServerStrategy(resolver)
+    if cluster.workers > 1:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    mirrored = len(tf.config.list_logical_devices("GPU")) > 1
+    return tf.distribute.MirroredStrategy() if mirrored else tf.distribute.get_strategy()
+
+
+def _restore(model: tf_keras.Model, folder: str, has_servers: bool) -> tuple[int, Callable[[int], object]]:
+    """Load the newest checkpoint of a folder; return how many epochs it has, and what saves one after an epoch.
+
+    This does what Keras' BackupAndRestore does, with one difference that BackupAndRestore has no option for: the chief
+    of a cluster with parameter servers reads and writes all the files. Otherwise each server would write its part
+    to its own file system.
+    """
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=1)
+    chief = "/job:chief/replica:0/task:0/device:CPU:0" if has_servers else None
+    options = tf.train.CheckpointOptions(experimental_io_device=chief)
+    newest = manager.latest_checkpoint
+    if newest:
+        manager.checkpoint.restore(newest, options)
+    return int(newest.rpartition("-")[2]) if newest else 0, lambda epoch: manager.save(epoch, options=options)
+
+
+def _check_agreement(strategy: tf.distribute.Strategy, done: int) -> None:
+    """Make sure that all workers start with the same epoch: each has fetched the newest checkpoint by itself."""
+    total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(done)), axis=None)
+    if int(total) != done * strategy.num_replicas_in_sync:
+        raise RuntimeError(f"this worker's checkpoint is of epoch {done}, another's is not: start all of them again")
+
+
+def _keep_input(model: tf_keras.Model) -> None:
+    """Make fit's input iterator outlive the process.
+
+    Its destructor, here or in a remote worker, waits for a tf.data thread that may miss its wake-up and then sleeps
+    on for up to a minute (tensorflow 2.21, Model::OptimizeLoop: it is notified before IsCancelled() says so).
+    """
+    make_train_function, kept = model.make_train_function, set()
+
+    def make(force: bool = False) -> Callable[[object], object]:
+        step = make_train_function(force)
+
+        def keep(iterator: object) -> object:
+            if id(iterator) not in kept:
+                kept.add(id(iterator))
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+            return step(iterator)
+
+        return keep
+
+    model.make_train_function = make

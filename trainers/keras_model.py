@@ -1,0 +1,65 @@
+"""The Keras network for classes: built from a dataset's manifest, scored, and exported."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
+
+
+def read_manifest(folder: str) -> DatasetManifest:
+    """Read the manifest of a dataset in a local folder."""
+    return DatasetManifest.from_json(Path(folder, DATASET_MANIFEST).read_text())
+
+
+def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_keras.Model:
+    """Return a new Keras model from raw inputs, as `read_batches` yields them, to class probabilities.
+
+    Inputs are float32 [n, width]. What they need happens inside: numbers are scaled with the manifest's mean and
+    standard deviation, a missing one counts as the mean, categories are embedded.
+    """
+    columns = manifest.columns
+    sizes = [math.prod(column.shape) for column in columns]
+    mean, std, scale = np.repeat(
+        np.array([[column.mean, column.std, column.kind != "category"] for column in columns], np.float32), sizes, 0
+    ).T
+    inputs = tf_keras.Input([sum(sizes)], name="features")
+    scaled = (inputs - mean) / std * scale
+    parts = [tf.where(tf.math.is_nan(scaled), 0.0, scaled)]
+    for column, end in zip(columns, np.cumsum(sizes), strict=True):
+        if column.kind == "category":
+            kinds = len(column.vocabulary) + 1
+            parts.append(tf_keras.layers.Embedding(kinds, min(kinds, 16))(tf.cast(inputs[:, end - 1], tf.int32)))
+    values = tf.concat(parts, 1)
+    for units in hidden_units:
+        values = tf_keras.layers.Dense(units, "relu")(values)
+    return tf_keras.Model(inputs, tf_keras.layers.Dense(len(manifest.label.classes), "softmax")(values))
+
+
+def score(model: tf_keras.Model, folder: str) -> dict[str, float]:
+    """Return a model's mean cross entropy ("val_loss") and accuracy over a local dataset; {} where it has no rows."""
+    parts = []
+    for inputs, labels in read_batches(Path(folder), read_manifest(folder)):
+        found = model(inputs, training=False)
+        loss = tf_keras.losses.sparse_categorical_crossentropy(labels, found)
+        parts.append([loss.numpy(), found.numpy().argmax(1) == labels])
+    if not parts:
+        return {}
+    loss, accuracy = np.concatenate(parts, axis=1).mean(axis=1).tolist()
+    return {"val_loss": loss, "val_accuracy": accuracy}
+
+
+def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) -> None:
+    """Write a SavedModel: "features" float32 [n, *input_shape] to "probabilities" float32 [n, classes]."""
+
+    def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"probabilities": model(tf.reshape(features, [-1, model.inputs[0].shape[1]]), training=False)}
+
+    features = tf.TensorSpec([None, *input_shape(manifest)], tf.float32, name="features")
+    module = tf.Module()
+    module.weights = model.weights
+    tf.saved_model.save(module, folder, signatures=tf.function(serve, [features]))

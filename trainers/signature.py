@@ -1,0 +1,119 @@
+"""A function's signature, read from its source without running it, and values made to fit it."""
+
+import ast
+import json
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_TYPE = re.compile(r"(?:typing\.)?(\w+)(?:\[(?:str, )?(.+)\])?( \| None)?")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a function.
+
+    Attributes:
+        name: Its name.
+        type: Its annotation as text, such as "list[int] | None"; "" where it has none.
+        required: Whether it has no default.
+        default: Its default value; None where it has none.
+    """
+
+    name: str
+    type: str = ""
+    required: bool = True
+    default: Any = None
+
+    def convert(self, value: Any) -> Any:  # noqa: ANN401  (any JSON value)
+        """Return the value with the parameter's type.
+
+        An annotation that is none of int, float, str, bool, list, dict, Optional takes any value. Without an
+        annotation the default says the type, where a whole number stands for any number.
+
+        Raises:
+            ValueError: The value does not fit; the message says what is allowed.
+        """
+        if value is None and not self.required and self.default is None:
+            return None
+        text = self.type or type(self.default).__name__.replace("int", "number")
+        try:
+            return _convert(text.strip("'"), value)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            raise ValueError(f"{self.name} is {value!r}; allowed is {text}") from None
+
+
+def read_signature(source: str, name: str) -> tuple[tuple[Parameter, ...], bool]:
+    """Return the parameters of the function called `name`, and whether it takes any others by `**kwargs`.
+
+    Raises:
+        ValueError: There is no such function, or it has a default that is not a literal.
+    """
+    arguments = find_function(source, name).args
+    names, defaults = [*arguments.args, *arguments.kwonlyargs], [*arguments.defaults, *arguments.kw_defaults]
+    parameters = []
+    for argument, default in zip(names, [None] * (len(names) - len(defaults)) + defaults, strict=True):
+        text = ast.unparse(argument.annotation) if argument.annotation else ""
+        try:
+            value = ast.literal_eval(default) if default else None
+        except ValueError:
+            raise ValueError(f"{name}(): the default of {argument.arg} is not a literal, so it cannot travel") from None
+        parameters.append(Parameter(argument.arg, text, default is None, value))
+    return tuple(parameters), arguments.kwarg is not None
+
+
+def find_function(source: str, name: str) -> ast.FunctionDef:
+    """Return the function called `name` of a source; a ValueError says why there is none."""
+    try:
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return node
+    except SyntaxError as error:
+        raise ValueError(f"the source of {name} is not Python: {error}") from None
+    raise ValueError(f"the source has no function {name!r}")
+
+
+def _convert(text: str, value: Any) -> Any:  # noqa: ANN401
+    match = _TYPE.fullmatch(text)
+    if not match:
+        return value
+    name, inner, optional = match.groups()
+    if value is None and (optional or name == "Optional"):
+        return None
+    if name == "Optional":
+        return _convert(inner, value)
+    value = _CONVERTERS.get(name.lower(), lambda value: value)(value)
+    if inner and isinstance(value, list):
+        return [_convert(inner, item) for item in value]
+    if inner and isinstance(value, dict):
+        return {key: _convert(inner, item) for key, item in value.items()}
+    return value
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401
+    """A whole number as int, whatever it is written as; else a finite float."""
+    number = float(value)
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise ValueError
+    if not number.is_integer():
+        return number
+    return int(value) if str(value).isdigit() else int(number)
+
+
+def _parsed(value: Any) -> Any:  # noqa: ANN401
+    return json.loads(value) if isinstance(value, str) else value
+
+
+# Each raises one of the errors that `convert` expects, where a value is not of its type.
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda value: operator.index(_number(value)),
+    "float": lambda value: float(_number(value)),
+    "number": _number,
+    "bool": lambda value: {"true": True, "false": False}[str(value).lower()],
+    "str": str.__str__,
+    "list": lambda value: list.copy(_parsed(value)),
+    "dict": lambda value: dict.copy(_parsed(value)),
+}

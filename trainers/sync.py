@@ -1,0 +1,82 @@
+"""Local folders that are kept in object storage while a program goes on writing into them, and an epoch's metrics."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kfp_distributed.storage.errors import StorageError
+
+LOOK_SECONDS = 2.0
+"""How often `flush_at_rest` looks at the folders."""
+
+_looks: list[Callable[[bool], None]] = []
+_lock = threading.Lock()
+
+
+def keep(folder: Path, send: Callable[[Callable[[], bool]], object]) -> None:
+    """Have a folder sent by `flush` each time it has changed; what is in it already is known to be there.
+
+    Args:
+        folder: The local folder.
+        send: Sends the folder; it may ask the function it is given whether the folder is still the same.
+    """
+    seen = sent = _state(folder)
+
+    def look(at_rest: bool) -> None:
+        nonlocal seen, sent
+        state, before = _state(folder), seen
+        seen = state
+        if state != sent and (state == before or not at_rest):
+            send(lambda: _state(folder) == state)
+            sent = state
+
+    _looks.append(look)
+
+
+def flush(at_rest: bool = False) -> None:
+    """Send what has changed: when this returns, the last checkpoint and metrics are in object storage.
+
+    Where they cannot be sent a line says so, and the next call tries again.
+
+    Args:
+        at_rest: Send only what has not changed since the last call: it may be half written.
+    """
+    with _lock:
+        for look in _looks:
+            try:
+                look(at_rest)
+            except (StorageError, OSError) as error:
+                print(f"could not be stored yet, will be tried again: {error}", flush=True)
+
+
+def flush_at_rest() -> None:
+    """Flush for ever: for a thread beside a program that does not do it by itself."""
+    while True:
+        time.sleep(LOOK_SECONDS)
+        flush(at_rest=True)
+
+
+def read_epochs(file: Path) -> list[dict[str, float]]:
+    """Return the epochs of a metrics file; none where there is no such file."""
+    epochs: list[dict[str, float]] = json.loads(file.read_text())["epochs"] if file.exists() else []
+    return epochs
+
+
+def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, float]) -> None:
+    """Say that an epoch is done: in the metrics file, in object storage, and by the progress line."""
+    past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
+    file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **metrics}]}))
+    flush()
+    print(format_progress(epoch, epochs, metrics), flush=True)
+
+
+def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> str:
+    """Return the line that `parse_progress` reads, for example "epoch 3/6 loss=0.1234 accuracy=0.9812"."""
+    return f"epoch {epoch}/{epochs}" + "".join(f" {name}={value:.4f}" for name, value in metrics.items())
+
+
+def _state(folder: Path) -> dict[Path, tuple[int, int]]:
+    files = [(file, file.stat()) for file in folder.rglob("*") if file.is_file()]
+    return {file: (status.st_mtime_ns, status.st_size) for file, status in files}
