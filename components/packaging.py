@@ -66,7 +66,12 @@ class Delivery:
 
 
 def make_step(
-    function: Callable[..., Any], *, packages: Sequence[str], delivery: Delivery, started_by_name: Sequence[str] = ()
+    function: Callable[..., Any],
+    *,
+    packages: Sequence[str],
+    delivery: Delivery,
+    started_by_name: Sequence[str] = (),
+    trainers: Sequence[str] = (),
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Makes the KFP component of one step.
 
@@ -75,6 +80,7 @@ def make_step(
         packages: What pip installs into a stock image before the step starts.
         delivery: Where the step finds our modules.
         started_by_name: Modules to carry beside those that the function's body imports, and what they import in turn.
+        trainers: More such modules, whose annotations tell what parameters a trainer takes.
 
     Returns:
         A component to call inside a `@dsl.pipeline` function.
@@ -94,7 +100,7 @@ def make_step(
         rename_locals=False,
         hoist_literals=False,
     )
-    archive = pack(read_modules(imported_modules(body), started_by_name))
+    archive = pack(read_modules([*imported_modules(body), *started_by_name], trainers))
     command[-1] = _UNPACK.format(archive=archive, harmless=_HARMLESS, risky=_RISKY) + body
     return component
 
@@ -117,12 +123,12 @@ def imported_modules(source: str) -> list[str]:
     return sorted(name for name in names if name.startswith(f"{_NAMESPACE}."))
 
 
-def read_modules(names: Sequence[str], started_by_name: Sequence[str] = ()) -> dict[str, str]:
+def read_modules(names: Sequence[str], trainers: Sequence[str] = ()) -> dict[str, str]:
     """Reads modules and all modules of ours that they import, minified.
 
     Args:
         names: Full names of the modules to begin with.
-        started_by_name: More such modules, which keep their annotations: a trainer's parameters are checked by them.
+        trainers: More such modules, which keep their annotations: a trainer's parameters are checked by them.
 
     Returns:
         Source by path relative to the import root. A package is there as an empty `__init__.py`, unless something
@@ -132,7 +138,7 @@ def read_modules(names: Sequence[str], started_by_name: Sequence[str] = ()) -> d
         ModuleNotFoundError: A name is no module.
     """
     sources: dict[str, str] = {}
-    waiting = [*names, *started_by_name]
+    waiting = [*names, *trainers]
     while waiting:
         name = waiting.pop()
         file = _file_of(name)
@@ -142,7 +148,7 @@ def read_modules(names: Sequence[str], started_by_name: Sequence[str] = ()) -> d
         if sources.get(path):
             continue
         text = file.read_text(encoding="utf-8")
-        sources[path] = _minified(file, keep_annotations=name in started_by_name)
+        sources[path] = _minified(file, keep_annotations=name in trainers)
         waiting += imported_modules(text)
         for package in list(Path(path).parents)[:-2]:
             sources.setdefault(f"{package.as_posix()}/__init__.py", "")

@@ -12,7 +12,8 @@ _ARROW = ["numpy>=1.26,<3", "pyarrow>=18,<27"]
 _STORE = ["minio>=7.2.15,<8"]
 
 # What runs in the replicas is started by its name.
-_REPLICA = ["kfp_distributed.trainers.entry", "kfp_distributed.trainers.keras_classifier"]
+_ENTRY = ["kfp_distributed.trainers.entry"]
+_TRAINERS = ["kfp_distributed.trainers.keras_classifier"]
 
 
 class Steps(NamedTuple):
@@ -42,7 +43,7 @@ def steps(*, image: str = "", package: str = "") -> Steps:
         make_step(
             prepare_data, packages=[*_ARROW, *_STORE, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"], delivery=delivery
         ),
-        make_step(train, packages=[*_ARROW, *_STORE], delivery=delivery, started_by_name=_REPLICA),
+        make_step(train, packages=[*_ARROW, *_STORE], delivery=delivery, started_by_name=_ENTRY, trainers=_TRAINERS),
         make_step(evaluate, packages=["tensorflow-cpu==2.21.0", *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),
     )

@@ -67,7 +67,7 @@ def embedded_object_store(folder: Path | str) -> Iterator[EmbeddedStore]:
         RuntimeError: rclone is not installed or does not start; the text has its last lines.
     """
     # Here, for the steps that import this room need no server and do not carry the room that starts processes.
-    from kfp_distributed.processes import ProcessGroup
+    from kfp_distributed.processes.group import ProcessGroup
 
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -59,19 +59,26 @@ def step_command(step: str, root: str, parameters: Mapping[str, object], inputs:
     """
     spec = yaml.safe_load((SPECS / f"{step}.yaml").read_text(encoding="utf-8"))
     name = step.replace("_", "-")
-    outputs = spec["components"][f"comp-{name}"].get("outputDefinitions", {})
+    component = spec["components"][f"comp-{name}"]
+    outputs = component.get("outputDefinitions", {})
 
-    def artifact(path: str) -> dict:
-        kind = {"schemaTitle": "system.Artifact", "schemaVersion": "0.0.1"}
-        return {"artifacts": [{"name": path.split("/")[1], "uri": f"{root}/{path}", "type": kind, "metadata": {}}]}
+    def artifact(path: str, definition: dict) -> dict:
+        name = path.split("/")[1]
+        return {
+            "artifacts": [{"name": name, "uri": f"{root}/{path}", "type": definition["artifactType"], "metadata": {}}]
+        }
 
     executor_input = {
         "inputs": {
             "parameterValues": dict(parameters),
-            "artifacts": {key: artifact(path) for key, path in inputs.items()},
+            "artifacts": {
+                key: artifact(path, component["inputDefinitions"]["artifacts"][key]) for key, path in inputs.items()
+            },
         },
         "outputs": {
-            "artifacts": {key: artifact(f"{step}/{key}") for key in outputs.get("artifacts", {})},
+            "artifacts": {
+                key: artifact(f"{step}/{key}", definition) for key, definition in outputs.get("artifacts", {}).items()
+            },
             "parameters": {key: {"outputFile": f"{root}/{step}/{key}"} for key in outputs.get("parameters", {})},
             "outputFile": f"{root}/{step}/executor_output.json",
         },

@@ -21,7 +21,7 @@ from kfp_distributed.storage.files import sha256_of
 # Above this a text column is rather a name, an address or free text than a category; and the manifest stays small.
 MAXIMUM_DISTINCT = 1000
 # The rows that are mixed with each other, and of which each shard gets one row group: so many, of so many bytes.
-MIXED_ROWS, MIXED_BYTES = 2**19, 2**25
+MIXED_ROWS, MIXED_BYTES = 2**18, 2**23
 # Batches between two lines that say how far a pass is; a batch is about 1 MiB.
 _SAY_EVERY = 200
 

@@ -13,8 +13,8 @@ from kfp_distributed.pipelines.specs import write_specs
 
 NAMES = ["prepare_data", "train", "evaluate", "export_model", "train_and_export"]
 
-# Argo keeps some eleven copies of each task in a Workflow of at most 1 MB.
-SIZE_LIMITS = {"train_and_export": 60_000, "train": 30_000, "prepare_data": 20_000, "evaluate": 20_000}
+# Argo keeps some eleven copies of each task in a Workflow of at most 1 MiB.
+SIZE_LIMITS = {"train_and_export": 2**20 // 11, "train": 45_000, "prepare_data": 26_000, "evaluate": 15_000}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,11 @@
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
+from kfp_distributed.processes import guard
 from kfp_distributed.processes.guard import Process, family, process_table
 
 # A parent (10) of two sessions (20, 30); 22 left the session of 20 but is its descendant; 40 is somebody else's.
@@ -37,3 +41,22 @@ def test_family(table, leaders, expected):
 def test_process_table_has_ourselves():
     table = process_table()
     assert (table[os.getpid()].parent, table[os.getpid()].session) == (os.getppid(), os.getsid(0))
+
+
+@pytest.mark.parametrize("lines", [["{0}\n{1}\nend\n"], ["{0}\n", "{1}\n", "end\n"], ["end\n"]])
+def test_the_guard_kills_whom_it_was_told_of_and_nobody_else(lines):
+    children = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(3)]
+    registered = children[:2] if len("".join(lines)) > 4 else []
+    argv = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())]
+    try:
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as running:
+            for line in lines:
+                running.stdin.write(line.format(*(child.pid for child in children)))
+                running.stdin.flush()
+        assert running.returncode == 0
+        assert [child.wait(timeout=20) for child in registered] == [-signal.SIGKILL] * len(registered)
+        assert [child.poll() for child in children[len(registered) :]] == [None] * (3 - len(registered))
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()

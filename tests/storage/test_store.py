@@ -66,7 +66,7 @@ class TestFolder(StoreContract):
     def test_a_file_in_the_place_of_a_folder(self, store):
         store.write("a", b"1")
         for write in (store.write, store.write_new):
-            with pytest.raises(StorageError, match="a/b: .*File exists"):
+            with pytest.raises(StorageError, match=r"a/b: .*File exists"):
                 write("a/b", b"2")
 
     def test_a_target_that_cannot_be_written_is_not_taken_for_a_missing_object(self, store, tmp_path):
