@@ -38,7 +38,7 @@ clean:
 $(STAMP): pyproject.toml Makefile
 	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@echo 'Installing into $(VENV) with $(PYTHON) (once; some 600 MB, a minute or two)'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tf_keras==2.21.0
 	@mkdir -p $(VENV)/types/kfp_distributed && for room in $(ROOMS); do ln -sfn "$$PWD/$$room" $(VENV)/types/kfp_distributed/$$room; done

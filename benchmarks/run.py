@@ -21,7 +21,7 @@ _TEXT = """\
 
 ## The train step
 
-The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in turn; medians of three runs.
+The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in turn; medians of two runs.
 The goal is at most 3 % and 1 s more.
 
 {training}
@@ -50,7 +50,7 @@ def main() -> None:
             kfp=version("kfp"),
             tensorflow=next(version(name) for name in ("tensorflow-cpu", "tensorflow") if _installed(name)),
             cores=os.cpu_count(),
-            startup=startup_table(),
+            startup=startup_table(Path(folder)),
             prepare=prepare_table(Path(folder)),
             training=training_table(Path(folder)),
         )

@@ -23,7 +23,7 @@ _DISTRIBUTIONS = {
 }
 
 
-def training_table(folder: Path, runs: int = 3) -> str:
+def training_table(folder: Path, runs: int = 2) -> str:
     """Runs each training by our step and by hand in turn, `runs` times each; the medians."""
     data = _digits(folder / "data")
     rows = []
@@ -80,8 +80,8 @@ def _by_step(data: Path, folder: Path, distribution: dict[str, object]) -> float
 
 def _by_hand(data: Path, folder: Path, distribution: dict[str, object]) -> float:
     """The same program with the same TF_CONFIG, started one by one; over when the leader has ended."""
-    job = plan_job(_request(data, folder, distribution))
     started = time.monotonic()
+    job = plan_job(_request(data, folder, distribution))
     file = folder / "job.json"
     file.write_text(job.description.to_json())
     names = [replica.name for replica in job.topology.replicas]

@@ -20,6 +20,8 @@ from typing import Any
 import python_minifier
 from kfp import dsl
 from python_minifier import RemoveAnnotationsOptions
+from python_minifier.expression_printer import ExpressionPrinter
+from python_minifier.f_string import OuterFString
 
 STOCK_IMAGE = "python:3.11"
 
@@ -40,6 +42,14 @@ for _name, _text in json.loads(bz2.decompress(_packed)).items():
     _file.write_text(_text, encoding="utf-8")
 sys.path.insert(0, _modules.name)
 """
+
+
+def _print_f_string(printer: Any, node: ast.JoinedStr) -> None:  # noqa: ANN401  (the minifier has no types)
+    printer.printer.fstring(str(OuterFString(node, pep701=False)))  # type: ignore[no-untyped-call]
+
+
+# Under Python 3.12 the minifier writes f-strings that only 3.12 reads; the step's image has an older one.
+ExpressionPrinter.visit_JoinedStr = _print_f_string  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,7 @@ def make_step(
     *,
     packages: Sequence[str],
     delivery: Delivery,
+    without_dependencies: Sequence[str] = (),
     started_by_name: Sequence[str] = (),
     trainers: Sequence[str] = (),
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
@@ -79,6 +90,7 @@ def make_step(
         function: The step's signature and its few lines of body, which import what does the work.
         packages: What pip installs into a stock image before the step starts.
         delivery: Where the step finds our modules.
+        without_dependencies: More packages, of which pip installs nothing but themselves.
         started_by_name: Modules to carry beside those that the function's body imports, and what they import in turn.
         trainers: More such modules, whose annotations tell what parameters a trainer takes.
 
@@ -93,6 +105,9 @@ def make_step(
     # kfp's own embedded_artifact_path packs owner and time of each file too, so that no two compilations are equal:
     # the committed YAML could not be checked and KFP's cache would never hit.
     command = component.component_spec.implementation.container.command
+    # kfp installs itself so, last.
+    added = " ".join(f"'{package}'" for package in [*without_dependencies, "--no-deps"])
+    command[2] = command[2].replace("'--no-deps'", added)
     body = python_minifier.minify(
         command[-1],
         remove_literal_statements=True,

@@ -9,7 +9,12 @@ from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
 
 _ARROW = ["numpy>=1.26,<3", "pyarrow>=18,<27"]
-_STORE = ["minio>=7.2.15,<8"]
+# kubernetes reads the Secret of a pod's object store; kfp comes with it, but a step installs kfp alone.
+_STORE = ["minio>=7.2.15,<8", "kubernetes>=29,<37"]
+_TENSORFLOW = [
+    'tensorflow-cpu==2.21.0; sys_platform == "linux" and platform_machine == "x86_64"',
+    'tensorflow==2.21.0; sys_platform != "linux" or platform_machine != "x86_64"',
+]
 
 # What runs in the replicas is started by its name.
 _ENTRY = ["kfp_distributed.trainers.entry"]
@@ -43,7 +48,14 @@ def steps(*, image: str = "", package: str = "") -> Steps:
         make_step(
             prepare_data, packages=[*_ARROW, *_STORE, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"], delivery=delivery
         ),
-        make_step(train, packages=[*_ARROW, *_STORE], delivery=delivery, started_by_name=_ENTRY, trainers=_TRAINERS),
-        make_step(evaluate, packages=["tensorflow-cpu==2.21.0", *_ARROW], delivery=delivery),
+        make_step(
+            train,
+            packages=[*_TENSORFLOW, *_ARROW, *_STORE],
+            without_dependencies=["tf_keras==2.21.0"],
+            delivery=delivery,
+            started_by_name=_ENTRY,
+            trainers=_TRAINERS,
+        ),
+        make_step(evaluate, packages=[*_TENSORFLOW, *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),
     )

@@ -55,7 +55,9 @@ def main() -> int:
             return _report(console, "Stopped; nothing is left running.", [], 130)
         except SystemExit as end:
             return _report(console, "Stopped; nothing is left running.", [], int(end.code or 0))
-        except RuntimeError:
+        except RuntimeError as error:
+            if not view.failed:
+                return _report(console, f"The run did not start: {error}", [], 1)
             message = f"The step {view.failed} failed; the whole log is in {log.name}. It ends with:"
             return _report(console, message, list(view.last_lines), 1)
     made = [path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")]

@@ -42,7 +42,7 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         Where things are.
 
     Raises:
-        StorageError: The S3 server does not start; the message has its last lines.
+        RuntimeError: The S3 server does not start; the message has its last lines.
     """
     root = Path(folder).resolve()
     artifacts = root / "artifacts"

@@ -112,7 +112,10 @@ def main() -> None:
         lines = os.read(0, 65536).split() if select.select([0], [], [], 0.5)[0] else []
         if not lines and os.getppid() != int(sys.argv[1]):
             break
-        leaders |= {pid: start_time(pid) for pid in map(int, filter(bytes.isdigit, lines))}
+        # A session that has ended is forgotten: its number may come to stand for somebody else's.
+        sessions = {each.session for each in process_table().values()}
+        leaders = {pid: started for pid, started in leaders.items() if pid in sessions}
+        leaders |= {pid: start_time(pid) for pid in map(int, filter(bytes.isdigit, lines)) if pid > 1}
     # 10 s, for a process that waits for a disk cannot be killed before that answers.
     end_families(leaders, signal.SIGKILL, 10)
 

@@ -90,7 +90,7 @@ def step_command(step: str, root: str, parameters: Mapping[str, object], inputs:
 
 def whole_job(root: str) -> dict[str, list[str]]:
     """The commands of the four steps, in order, for a small training on digits by one process."""
-    run = {"run_id": "run-1", "task_name": "train", "task_id": "1", "runner": "local"}
+    run = {"run_id": "run-1", "task_name": "train", "task_id": "1"}
     return {
         "prepare_data": step_command("prepare_data", root, {"source": "digits", "shards": 3}, {}),
         "train": step_command(

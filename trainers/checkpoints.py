@@ -52,7 +52,7 @@ def restore_checkpoint(store: Store, folder: Path) -> str:
             files = json.loads(store.read(f"{name}.json"))
             store.download_folder(folder, name, [FileEntry(**file) for file in files])
             return name
-        except (KeyNotFound, ChecksumMismatch) as error:
+        except (KeyNotFound, ChecksumMismatch, TypeError, ValueError) as error:
             print(f"checkpoint {name} cannot be used, trying the one before: {error}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store, open_store
@@ -229,8 +230,11 @@ def _await_evaluator(store: Store, epoch: float) -> None:
     """Give the evaluator time to score an epoch; a line says where it has not."""
     for _ in range(_EVALUATOR_SECONDS):
         key = EVALUATOR_METRICS
-        if store.exists(key) and json.loads(store.read(key))["epochs"][-1]["epoch"] >= epoch:
-            return
+        try:
+            if store.exists(key) and json.loads(store.read(key))["epochs"][-1]["epoch"] >= epoch:
+                return
+        except StorageError as error:  # The model is saved: nothing is lost.
+            print(f"the evaluator's metrics cannot be read: {error}", flush=True)
         time.sleep(1)
     print(f"the evaluator has not scored epoch {epoch:g} within {_EVALUATOR_SECONDS} s; going on without", flush=True)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.trainers.checkpoints import complete_checkpoints, restore_checkpoint
 from kfp_distributed.trainers.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
@@ -29,10 +30,15 @@ def evaluate_checkpoints(
     store = open_store(JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).checkpoint_uri)
     file, seen = metrics_dir / EVALUATOR_METRICS, ""
     while validation_dir and not any(entry["epoch"] >= epochs for entry in read_epochs(file)):
-        if complete_checkpoints(store)[:1] in ([], [seen]):
+        try:
+            if complete_checkpoints(store)[:1] in ([], [seen]):
+                time.sleep(1)
+                continue
+            seen = restore_checkpoint(store, checkpoint_dir)
+        except StorageError as error:  # The training goes on without us, and so do we.
+            print(f"no checkpoint can be read, trying again: {error}", flush=True)
             time.sleep(1)
             continue
-        seen = restore_checkpoint(store, checkpoint_dir)
         if path := tf.train.latest_checkpoint(checkpoint_dir):
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
             record_epoch(file, "evaluator-0", int(path.rpartition("-")[2]), epochs, score(model, validation_dir))

@@ -154,9 +154,15 @@ def plan_job(request: Request) -> TrainingJob:
         parameter_servers=specification.number_of_parameter_servers,
     )
     argv = (sys.executable, "-m", "kfp_distributed.trainers.entry")
-    # The replicas find our modules, and what the step's own environment has, as this process does.
-    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return TrainingJob(name, topology, specification, description, argv, environment)
+    return TrainingJob(name, topology, specification, description, argv, _import_path())
+
+
+def _import_path() -> dict[str, str]:
+    """What replicas need to find our modules where they are not installed: a folder with nothing else in it."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "kfp_distributed").is_dir() or "site-packages" in root.parts:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))}
 
 
 def job_name(task_name: str, identity: Sequence[str]) -> str:

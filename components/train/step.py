@@ -1,7 +1,6 @@
 """Between KFP's artifacts and `launch`: what a `train` step reads, writes and says."""
 
 import math
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -40,7 +39,7 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        runner = choose_runner(runner_name, os.environ)
+        runner = choose_runner(runner_name)
         # Replicas that see this step's disk take what KFP has put there, and need no credentials.
         train_uri, validation_uri, model_uri = (
             (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.specification import DistributionSpecification, DistributionType
-
-REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
+from kfp_distributed.trainers.job import REPLICA_VARIABLE
 
 
 @dataclass(frozen=True)

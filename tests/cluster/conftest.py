@@ -5,7 +5,7 @@ import os
 import uuid
 
 import pytest
-from kubernetes import client, config
+from kubernetes import client, config, watch
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +25,11 @@ def object_store_secret(api):
 def namespace(api):
     name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
     api.create_namespace({"metadata": {"name": name}})
+    # A pod is refused until the namespace has its service account.
+    accounts = watch.Watch()
+    for event in accounts.stream(api.list_namespaced_service_account, name, timeout_seconds=60):
+        if event["object"].metadata.name == "default":
+            accounts.stop()
     yield name
     api.delete_namespace(name)
 

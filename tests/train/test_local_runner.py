@@ -147,26 +147,14 @@ def test_mpi_is_refused_before_anything_starts():
     assert str(error.value) == "distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job"
 
 
-@pytest.mark.parametrize(
-    ("name", "environment", "message"),
-    [
-        ("cloud", {}, "runner = 'cloud' is not one of auto, local; set it to local: then all replicas are processes of "
-         "the train step"),
-        ("auto", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "runner = 'auto' in a pod means a job of the cluster, which "
-         "this version cannot do; set it to local: then all replicas are processes of the train step"),
-    ],
-)  # fmt: skip
-def test_runners_that_are_not_there(name, environment, message):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        choose_runner(name, environment)
-    assert str(error.value) == message
+def test_a_runner_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="runner = 'cloud' is not one of auto, local"):
+        choose_runner("cloud")
 
 
-@pytest.mark.parametrize(
-    ("name", "environment"), [("auto", {}), ("local", {}), ("local", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})]
-)
-def test_runners_that_are_there(name, environment):
-    assert isinstance(choose_runner(name, environment), LocalRunner)
+@pytest.mark.parametrize("name", ["auto", "local"])
+def test_both_names_mean_processes_of_the_step(name):
+    assert isinstance(choose_runner(name), LocalRunner)
 
 
 def test_the_leaders_end_stops_those_that_serve():
@@ -204,10 +192,11 @@ def test_a_replica_that_fails_ends_the_job_with_its_name_exit_code_and_last_line
 
 def test_a_killed_replica_restarts_all_in_fresh_folders_at_new_addresses(tmp_path):
     program = f"""
-        ls -A; echo "$TF_CONFIG"; touch {tmp_path}/$KFP_DISTRIBUTED_REPLICA left
-        test $KFP_DISTRIBUTED_REPLICA = worker-1 && mkdir {tmp_path}/once && sleep 0.3 && kill -9 $$
-        test -d {tmp_path}/once && exec sleep 1; exec sleep 1000"""
-    job = make_job(shell(program.replace("exec sleep 1000", "sleep 4")), workers(2))
+        ls -A; echo "$TF_CONFIG"; touch left
+        mkdir {tmp_path}/$KFP_DISTRIBUTED_REPLICA 2> /dev/null || exec sleep 1
+        test $KFP_DISTRIBUTED_REPLICA = worker-1 && sleep 0.3 && kill -9 $$
+        exec sleep 1000"""
+    job = make_job(shell(program), workers(2))
     facts = run(job)
     assert verdict(facts) == (True, "")
     assert events(facts) == ["restart 1 of 3: all replicas (worker-1 failed)"]
