@@ -143,6 +143,8 @@ class RunView:
             self._bars[replica] = self._progress.add_task(f"  {replica}", total=None, note="starting")
         progress = parse_progress(text)
         if progress is None:
+            if text == f"{replica} serves":
+                self._progress.update(self._bars[replica], note="serves the others")
             return
         self._say(f"  {replica}: {text}")
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in progress.metrics.items() if "val_" not in name)

@@ -54,8 +54,10 @@ def test_in_a_terminal_each_replica_has_a_bar():
         view.write(
             "    [worker-0] epoch 3/6 loss=0.1234 accuracy=0.9812 val_loss=0.2\n    [worker-1] epoch 2/6 loss=0.2\n"
         )
+        view.write("    [ps-0] ps-0 serves\n")
         view.write("1 - INFO - Task 'train' finished with status SUCCESS\n")
     text = shown.getvalue()
     assert "worker-0" in text
     assert "epoch 3/6  loss 0.1234  accuracy 0.9812" in text
     assert "epoch 2/6  loss 0.2000" in text
+    assert "serves the others" in text
