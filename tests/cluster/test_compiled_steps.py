@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 _RUN = """\
 import json, os, subprocess
 for step, command in json.load(open("/job/commands.json")).items():
-    os.makedirs("/work/" + step)
+    os.makedirs("/steps/" + step)
     print("===", step, flush=True)
     subprocess.run(command, check=True)
 print("=== all four ended", flush=True)
@@ -24,7 +24,7 @@ print("=== all four ended", flush=True)
 @pytest.mark.timeout(900)
 def test_every_step_runs_in_a_pod_of_a_stock_image(api, namespace, object_store_secret, store_endpoint):
     bucket = namespace
-    commands = json.loads(json.dumps(whole_job("/work")).replace('\\"models\\"', f'\\"{bucket}\\"'))
+    commands = json.loads(json.dumps(whole_job("/steps")).replace('\\"models\\"', f'\\"{bucket}\\"'))
     commands["train"] = json.loads(
         json.dumps(commands["train"]).replace("s3://checkpoints", f"s3://{bucket}/checkpoints")
     )
@@ -45,7 +45,7 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(api, namespace, object_store_
             {"name": "AWS_ACCESS_KEY_ID", **key("accesskey")},
             {"name": "AWS_SECRET_ACCESS_KEY", **key("secretkey")},
         ],
-        "volumeMounts": [{"name": "job", "mountPath": "/job"}, {"name": "work", "mountPath": "/work"}],
+        "volumeMounts": [{"name": "job", "mountPath": "/job"}, {"name": "work", "mountPath": "/steps"}],
     }
     volumes = [{"name": "job", "configMap": {"name": "job"}}, {"name": "work", "emptyDir": {}}]
     api.create_namespaced_pod(
