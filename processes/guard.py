@@ -113,9 +113,11 @@ def main() -> None:
         if not lines and os.getppid() != int(sys.argv[1]):
             break
         # A session that has ended is forgotten: its number may come to stand for somebody else's.
-        sessions = {each.session for each in process_table().values()}
+        table = process_table()
+        sessions = {each.session for each in table.values()}
         leaders = {pid: started for pid, started in leaders.items() if pid in sessions}
-        leaders |= {pid: start_time(pid) for pid in map(int, filter(bytes.isdigit, lines)) if pid > 1}
+        named = [pid for pid in map(int, filter(bytes.isdigit, lines)) if pid > 1]
+        leaders |= {pid: table[pid].started if pid in table else "" for pid in named}
     # 10 s, for a process that waits for a disk cannot be killed before that answers.
     end_families(leaders, signal.SIGKILL, 10)
 

@@ -229,10 +229,11 @@ def _save_model(job: JobDescription, folder: Path, metrics: Mapping[str, float])
 def _await_evaluator(store: Store, epoch: float) -> None:
     """Give the evaluator time to score an epoch; a line says where it has not."""
     for _ in range(_EVALUATOR_SECONDS):
-        key = EVALUATOR_METRICS
         try:
-            if store.exists(key) and json.loads(store.read(key))["epochs"][-1]["epoch"] >= epoch:
-                return
+            if store.exists(EVALUATOR_METRICS):
+                epochs = json.loads(store.read(EVALUATOR_METRICS))["epochs"]
+                if epochs[-1]["epoch"] >= epoch:
+                    return
         except StorageError as error:  # The model is saved: nothing is lost.
             print(f"the evaluator's metrics cannot be read: {error}", flush=True)
         time.sleep(1)

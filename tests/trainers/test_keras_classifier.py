@@ -10,8 +10,6 @@ import pytest
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers.progress import parse_progress
 
-pytest.importorskip("tf_keras")
-
 COLUMNS = [
     Column("size", "number", "float32", mean=500.0, std=100.0),
     Column("color", "category", "int32", vocabulary=("blue", "red")),
