@@ -1,6 +1,6 @@
 """Object storage and local folders, as the steps and trainers need them."""
 
-from kfp_distributed.storage.credentials import Credentials, credentials_from_environment, credentials_from_secret
+from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.files import FileEntry, describe_folder, sha256_of
@@ -28,7 +28,6 @@ __all__ = [
     "StorageError",
     "Store",
     "credentials_from_environment",
-    "credentials_from_secret",
     "describe_folder",
     "embedded_object_store",
     "join_uri",

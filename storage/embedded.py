@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from kfp_distributed.storage.credentials import Credentials, parse_endpoint
+from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.uri import parse_endpoint
 
 # It answers within 0.2 s on an idle machine.
 _START_SECONDS = 30.0

@@ -71,22 +71,17 @@ def relative_path(key: str) -> str:
 
 
 @contextmanager
-def unfinished_file(file: Path, *, overwrite: bool = True) -> Iterator[BinaryIO]:
+def unfinished_file(file: Path) -> Iterator[BinaryIO]:
     """Write a file that appears under its name when the block ends well, and leaves nothing behind when it does not.
 
     Args:
-        file: The file. Its folder is made where it is missing.
-        overwrite: Replace a file of that name. Otherwise it raises FileExistsError, also where that file came while
-            the block ran; the file system must know hard links for this.
+        file: The file. Its folder is made where it is missing, an older file is replaced.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(_UNFINISHED + secrets.token_hex(8))
     try:
         with temporary.open("xb") as stream:
             yield stream
-        if overwrite:
-            temporary.replace(file)
-        else:
-            os.link(temporary, file)
+        temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -31,19 +31,6 @@ class FolderStore(Store):
         with self._errors(key):
             return self._path(key).is_file()
 
-    def write_new(self, key: str, data: bytes) -> bool:
-        """See Store. The folder's file system must know hard links."""
-        with self._errors(key):
-            path = self._path(key)
-            try:
-                with unfinished_file(path, overwrite=False) as target:
-                    target.write(data)
-            except FileExistsError:
-                if not path.exists():  # A file stands where the folder should be.
-                    raise
-                return False
-            return True
-
     def delete(self, keys: Iterable[str]) -> None:
         """See Store. Folders that become empty are removed too, as an object store has none."""
         for key in keys:

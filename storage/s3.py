@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import BinaryIO
 from xml.etree.ElementTree import ParseError
 
@@ -24,6 +21,20 @@ from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.files import FileEntry, hash_stream
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Entry, Store
 from kfp_distributed.storage.uri import parse_uri
+
+# By what is found in an error's code or text; the first that fits.
+_ADVICE = {
+    "NoSuchKey": "there is no such object",
+    "NoSuchBucket": "there is no such bucket, create it or correct its name",
+    "Inval.*Key|Signature|AccessDenied": "the server refuses the account, check AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY or their Secret, and what it may do",
+    "resolve|refused|timed out": "the server does not answer, check AWS_ENDPOINT_URL and that it runs",
+    "mismatch": "the server's certificate is for another host, check AWS_ENDPOINT_URL",
+    "CERTIFICATE": "the server is not trusted, set AWS_CA_BUNDLE to a PEM file with its certificate authority",
+    "SSLError": "the server speaks no TLS, begin AWS_ENDPOINT_URL with http://",
+    "HTTPS server": "the server speaks TLS, begin AWS_ENDPOINT_URL with https://",
+    "ParseError|non-XML": "that is no object store's answer, check AWS_ENDPOINT_URL",
+}
 
 
 class S3Store(Store):
@@ -83,32 +94,16 @@ class S3Store(Store):
             return False
         return True
 
-    def write_new(self, key: str, data: bytes) -> bool:
-        """See Store."""
-        with Path(tempfile.gettempdir(), f"kfp-distributed-{os.getuid()}.lock").open("a") as lock:
-            # One of this machine's processes at a time, for servers that pass over the header.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if self.exists(key):
-                return False
-            try:
-                with self._errors(key):
-                    # minio-py has no public way to send a header of one's own.
-                    self._client._put_object(self.bucket, self._key(key), data, {"If-None-Match": "*"})
-            except StorageError as error:
-                if "PreconditionFailed" not in error.cause:
-                    raise
-                # Refused by our own object, if an earlier attempt made it and only the answer was lost.
-                return self.exists(key) and self.read(key) == data
-        return True
-
     def copy(self, source: Store, source_key: str, key: str) -> None:
         """See Store."""
-        if isinstance(source, S3Store) and source.credentials == self.credentials:
-            with source._errors(source_key):
+        if not isinstance(source, S3Store) or source.credentials != self.credentials:
+            return super().copy(source, source_key, key)
+        try:
+            with self._errors(key):
                 origin = CopySource(source.bucket, source._key(source_key))
                 self._client.copy_object(self.bucket, self._key(key), origin)
-        else:
-            super().copy(source, source_key, key)
+        except KeyNotFound as error:
+            raise source._error(source_key, error.cause, KeyNotFound) from None
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""
@@ -158,10 +153,18 @@ class S3Store(Store):
         try:
             yield
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
-            reason = getattr(error, "reason", error)
-            # An answer that is no S3 answer comes with its whole body, which may be a long web page.
-            cause = f"{type(reason).__name__}: {reason}"[:500]
-            if "CERTIFICATE" in cause:
-                cause += " (set AWS_CA_BUNDLE to a file with those to trust)"
-            # rclone calls its errors text/xml, so that minio-py leaves them unread: the code is in the text alone.
+            cause = _explain(error)
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else StorageError) from None
+
+
+def _explain(error: Exception) -> str:
+    """What went wrong and what to do, in one line."""
+    reason = getattr(error, "reason", error)
+    # An answer that is no S3 answer comes with its whole body, which may be a long web page.
+    text = " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
+    # rclone calls its errors text/xml, so that minio-py leaves them unread.
+    code = "".join(re.findall(r"(?:<Code>|; code: )(\w+)", text)[:1])
+    for pattern, advice in _ADVICE.items():
+        if re.search(pattern, code or text):
+            return f"{advice} ({code or text})"
+    return text

@@ -48,15 +48,6 @@ class Store(Protocol):
     def exists(self, key: str) -> bool:
         """Whether there is an object of that key."""
 
-    def write_new(self, key: str, data: bytes) -> bool:
-        """Create an object only if there is none of that key; returns whether it was created.
-
-        Of several writers at a time one wins on local folders, on servers that honour `If-None-Match: *` (AWS, MinIO
-        and others), and among the processes of one machine on any server. Elsewhere (`rclone serve s3` passes over the
-        header) a writer is refused only by an object that is whole. Writers must not write the same bytes: where a
-        server's answer is lost, they tell whose object there is.
-        """
-
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that do not exist are passed over."""
 
@@ -190,7 +181,7 @@ def open_store(uri: str, credentials: Credentials | None = None, retry_seconds: 
         return FolderStore(location.key, uri)
     from kfp_distributed.storage.s3 import S3Store
 
-    return S3Store(uri, credentials or credentials_from_environment(), retry_seconds)
+    return S3Store(uri, credentials or credentials_from_environment(uri=uri), retry_seconds)
 
 
 def _in_parallel(transfer: Callable[[str], FileEntry], paths: Sequence[str]) -> tuple[FileEntry, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 
 @dataclass(frozen=True)
@@ -46,5 +46,24 @@ def parse_uri(uri: str) -> Location:
 
 def join_uri(uri: str, *parts: str) -> str:
     """Append parts to an address or a path, with one slash between them: s3://b/a/ and c make s3://b/a/c."""
-    base, mark, settings = uri.partition("?") if "://" in uri else (uri, "", "")
+    is_bucket = "://" in uri and not uri.lower().startswith("file:")
+    base, mark, settings = uri.partition("?") if is_bucket else (uri, "", "")
     return "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))]) + mark + settings
+
+
+def parse_endpoint(url: str) -> tuple[str, bool]:
+    """Take an endpoint's URL apart.
+
+    Returns:
+        "host:port" and whether it is used with TLS (https, also where no scheme is given).
+
+    Raises:
+        ValueError: It is no URL of that form.
+    """
+    parts = urlsplit(url if "://" in url else f"https://{url}")
+    host = parts.netloc.rpartition("@")[2]
+    if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query:
+        # A user name or password in it must not be repeated.
+        shown = url.rpartition("@")[2]
+        raise ValueError(f"the object store's endpoint {shown!r} must be http://host:port or https://host:port")
+    return host, parts.scheme == "https"

@@ -1,14 +1,24 @@
-"""The S3 store against the object store of a real cluster, with the keys of its Secret."""
+"""The S3 store against the object store of a real cluster, found as Kubeflow Pipelines finds it."""
 
 import os
 import sys
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from minio import Minio
 
-from kfp_distributed.storage import credentials_from_secret, open_store
+from kfp_distributed.storage import Credentials, credentials_from_environment, open_store
+from kfp_distributed.storage.kfp_store import (
+    StoreReference,
+    environment_entries,
+    find_object_store,
+    kubernetes_reader,
+    read_keys,
+)
+from kfp_distributed.storage.uri import parse_endpoint
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "storage"))
 from store_contract import StoreContract
@@ -17,10 +27,16 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="session")
-def credentials():
-    return credentials_from_secret(
-        "mlpipeline-minio-artifact", "kubeflow", endpoint=os.environ.get("S3_ENDPOINT", "http://minio-service:9000")
-    )
+def installed():
+    """The store of namespace kubeflow, as the cluster's API tells."""
+    return find_object_store(kubernetes_reader(), "kubeflow")
+
+
+@pytest.fixture(scope="session")
+def credentials(installed):
+    access_key, secret_key = read_keys(kubernetes_reader(), installed)
+    host, secure = parse_endpoint(os.environ.get("S3_ENDPOINT", f"http://{installed.endpoint}"))
+    return Credentials(host, access_key, secret_key, secure=secure)
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +53,51 @@ class TestObjectStoreOfTheCluster(StoreContract):
     @pytest.fixture
     def store(self, bucket, credentials):
         return open_store(f"{bucket.uri}/{uuid.uuid4().hex}/ä +#", credentials)
+
+
+def test_the_installed_store_is_found(installed):
+    assert installed.endpoint in ("seaweedfs.kubeflow:9000", "minio-service.kubeflow:9000")
+    assert installed == StoreReference(installed.endpoint, "mlpipeline-minio-artifact", "kubeflow")
+
+
+def test_a_namespace_without_any_keys(namespace):
+    missing = f"there is no /api/v1/namespaces/{namespace}/secrets/mlpipeline-minio-artifact, .*: set AWS_ENDPOINT_URL"
+    with pytest.raises(ValueError, match=missing):
+        find_object_store(kubernetes_reader(), namespace)
+
+
+def test_what_the_launcher_of_a_namespace_is_told(api, namespace, installed, credentials):
+    own = {"secretName": "own", "accessKeyKey": "id", "secretKeyKey": "key"}
+    default = {"endpoint": installed.endpoint, "disableSSL": True, "credentials": {"secretRef": own}}
+    override = {"bucketName": "elsewhere", "endpoint": "elsewhere:1", "credentials": {"secretRef": own}}
+    providers = yaml.safe_dump({"minio": {"default": default, "overrides": [override]}})
+    api.create_namespaced_config_map(
+        namespace, {"metadata": {"name": "kfp-launcher"}, "data": {"providers": providers}}
+    )
+    keys = {"id": credentials.access_key, "key": credentials.secret_key}
+    api.create_namespaced_secret(namespace, {"metadata": {"name": "own"}, "stringData": keys})
+
+    read = kubernetes_reader()
+    found = find_object_store(read, namespace, "minio://mlpipeline/v2")
+    assert found == StoreReference(installed.endpoint, "own", namespace, "id", "key")
+    assert find_object_store(read, namespace, "s3://elsewhere/x") == replace(found, endpoint="elsewhere:1")
+    assert read_keys(read, found) == [credentials.access_key, credentials.secret_key]
+    # A container with these entries is told the same; the API server takes them as they are.
+    pod = {
+        "metadata": {"name": "told"},
+        "spec": {"containers": [{"name": "c", "image": "none:1", "env": environment_entries(found)}]},
+    }
+    assert api.create_namespaced_pod(namespace, pod, dry_run="All").spec.containers[0].env[1].name == (
+        "AWS_ACCESS_KEY_ID"
+    )
+
+
+def test_a_secret_of_the_cluster_opens_the_store(credentials, bucket):
+    env = {
+        "KFP_DISTRIBUTED_OBJECT_STORE_SECRET": "kubeflow/mlpipeline-minio-artifact",
+        "AWS_ENDPOINT_URL": f"http{'s' * credentials.secure}://{credentials.endpoint}",
+    }
+    assert credentials_from_environment(env) == credentials
+    store = open_store(bucket.uri, credentials_from_environment(env))
+    store.write("key", b"1")
+    assert store.read("key") == b"1"

@@ -72,8 +72,7 @@ def _handler(proxy, upstream):
             if fault.reset:
                 self.reset()
             elif fault.status:
-                code = "PreconditionFailed" if fault.status == 412 else f"Status{fault.status}"
-                text = f"<Error><Code>{code}</Code><Message>made by the test</Message></Error>"
+                text = f"<Error><Code>Status{fault.status}</Code><Message>made by the test</Message></Error>"
                 kind = "text/html" if fault.change else "application/xml"
                 self.answer(fault.status, {"Content-Type": kind}, (fault.change or bytes)(text.encode()))
             else:

@@ -1,8 +1,6 @@
 """What every store must do. A test class of each kind inherits this and gives a fixture `store`, empty at first."""
 
 import hashlib
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -72,27 +70,10 @@ class StoreContract:
 
     @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "./a"])
     def test_a_key_that_leaves_the_root_is_refused(self, store, key):
-        for refused in (store.read, lambda key: store.write(key, b"x"), lambda key: store.write_new(key, b"x")):
+        for refused in (store.read, lambda key: store.write(key, b"x")):
             with pytest.raises(StorageError):
                 refused(key)
         assert store.list() == []
-
-    def test_write_new_never_replaces(self, store):
-        assert store.write_new("versions/1", b"first")
-        assert not store.write_new("versions/1", b"second")
-        assert store.read("versions/1") == b"first"
-
-    def test_write_new_lets_one_of_many_win(self, store):
-        barrier = threading.Barrier(8)
-
-        def write(index):
-            barrier.wait()
-            return store.write_new("claim", str(index).encode())
-
-        with ThreadPoolExecutor(8) as pool:
-            created = list(pool.map(write, range(8)))
-        assert created.count(True) == 1
-        assert store.read("claim") == str(created.index(True)).encode()
 
     def test_files_go_up_and_down_with_their_checksums(self, store, tmp_path):
         data = bytes(range(256)) * 100_000  # 25.6 MB: several parts

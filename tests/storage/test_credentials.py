@@ -3,15 +3,15 @@
 import base64
 import json
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from kfp_distributed.storage import Credentials, credentials_from_environment, credentials_from_secret
+from kfp_distributed.storage import Credentials, credentials_from_environment
 
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
+_NO_KEYS = "no keys for the object store: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DIS"
 AWS = Credentials("s3.amazonaws.com", "me", "hush")
 
 
@@ -41,9 +41,9 @@ def test_environment(env, credentials):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({}, "no credentials for the object store: set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL"),
-        ({"AWS_ACCESS_KEY_ID": "me"}, "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL"),
-        ({"AWS_SECRET_ACCESS_KEY": "hush"}, "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL"),
+        ({}, _NO_KEYS),
+        ({"AWS_ACCESS_KEY_ID": "me"}, _NO_KEYS),
+        ({"AWS_SECRET_ACCESS_KEY": "hush"}, _NO_KEYS),
         (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, "endpoint 'ftp://a' must be http://host:port or https://host:port"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://a/path"}, "endpoint 'http://a/path' must be"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush@a/path"}, "endpoint 'a/path' must be"),
@@ -62,20 +62,33 @@ def test_the_text_form_shows_no_secret():
     assert "'me'" in text
 
 
-SECRETS = {
-    ("kubeflow", "mlpipeline-minio-artifact"): {"accesskey": "minio", "secretkey": "hush"},
-    ("mine", "store"): {"accesskey": "my", "secretkey": "hush2"},
-    ("mine", "other"): {"user": "me", "password": "hush3"},
+OBJECTS = {
+    "/api/v1/namespaces/kubeflow/services/minio-service": {"kind": "Service"},
+    "/api/v1/namespaces/mine/services/seaweedfs": {"kind": "Service"},
+    "/api/v1/namespaces/kubeflow/secrets/mlpipeline-minio-artifact": {"accesskey": "minio", "secretkey": "hush"},
+    "/api/v1/namespaces/mine/secrets/store": {"accesskey": "my", "secretkey": "hush2"},
+    "/api/v1/namespaces/mine/secrets/other": {"user": "me", "password": "hush3"},
+    "/api/v1/namespaces/kubeflow/secrets/aws": {"id": "me", "key": "hush4"},
+    "/api/v1/namespaces/forbidden/secrets/store": 403,
+    "/api/v1/namespaces/broken/secrets/store": 500,
 }
+_AWS = """
+s3:
+  default:
+    region: eu-west-1
+    credentials: {secretRef: {secretName: aws, accessKeyKey: id, secretKeyKey: key}}
+"""
+IN_A_POD = {"KUBERNETES_SERVICE_HOST": "x"}
 
 
 class KubernetesHandler(BaseHTTPRequestHandler):
     def do_GET(self):
-        _, _, _, _, namespace, _, name = self.path.split("/")
-        data = SECRETS.get((namespace, name))
-        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in (data or {}).items()}
-        body = {"kind": "Secret", "data": encoded} if data else {"kind": "Status", "code": 404}
-        self.send_response(200 if data else 404)
+        found = self.server.objects.get(self.path, 404)
+        status = found if isinstance(found, int) else 200
+        body = {"kind": "Status", "code": status} if status != 200 else dict(found)
+        if "/secrets/" in self.path and status == 200:
+            body = {"data": {key: base64.b64encode(value.encode()).decode() for key, value in found.items()}}
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
         self.wfile.write(json.dumps(body).encode())
@@ -84,24 +97,20 @@ class KubernetesHandler(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def serving(handler):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+@pytest.fixture
+def kubernetes(tmp_path, monkeypatch):
+    """A server that speaks as Kubernetes does; yields its objects by path."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), KubernetesHandler)
+    server.objects = dict(OBJECTS)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield server.server_port
+        write_kubeconfig(tmp_path, monkeypatch, server.server_port)
+        yield server.objects
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-@pytest.fixture
-def kubernetes(tmp_path, monkeypatch):
-    with serving(KubernetesHandler) as port:
-        write_kubeconfig(tmp_path, monkeypatch, port)
-        yield
 
 
 def write_kubeconfig(folder, monkeypatch, port):
@@ -115,57 +124,72 @@ def write_kubeconfig(folder, monkeypatch, port):
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
 
 
+def named(secret):
+    return {"KFP_DISTRIBUTED_OBJECT_STORE_SECRET": secret}
+
+
 @pytest.mark.parametrize(
     ("env", "credentials"),
     [
+        (named("mine/store"), Credentials("seaweedfs.mine:9000", "my", "hush2", secure=False)),
         (
-            {"KFP_DISTRIBUTED_OBJECT_STORE_SECRET": "mine/store"},
-            Credentials("minio-service.mine:9000", "my", "hush2", secure=False),
-        ),
-        (
-            {"KFP_DISTRIBUTED_OBJECT_STORE_SECRET": "mine/store", "AWS_ENDPOINT_URL": "https://s:1", "AWS_REGION": "r"},
+            named("mine/store") | {"AWS_ENDPOINT_URL": "https://s:1", "AWS_REGION": "r", "AWS_SESSION_TOKEN": "t"},
             Credentials("s:1", "my", "hush2", region="r"),
         ),
         (
-            {"KFP_DISTRIBUTED_OBJECT_STORE_SECRET": "mlpipeline-minio-artifact"},
+            named("mlpipeline-minio-artifact"),
             Credentials("minio-service.kubeflow:9000", "minio", "hush", secure=False),
         ),
         pytest.param(
-            {"KUBERNETES_SERVICE_HOST": "x"},
+            IN_A_POD,
             Credentials("minio-service.kubeflow:9000", "minio", "hush", secure=False),
             id="in a pod of Kubeflow Pipelines that was told nothing",
         ),
+        pytest.param(
+            IN_A_POD | {"AWS_ENDPOINT_URL": "http://s:1", "AWS_REGION": "r", "AWS_CA_BUNDLE": __file__},
+            Credentials("s:1", "minio", "hush", region="r", secure=False, ca_bundle=__file__),
+            id="in a pod that was told where, and finds the keys",
+        ),
+        (IN_A_POD | KEYS, AWS),
     ],
 )
-def test_secret_that_the_environment_names(kubernetes, env, credentials):
+def test_secret_of_the_cluster(kubernetes, env, credentials):
     assert credentials_from_environment(env) == credentials
 
 
-def test_secret_with_other_fields(kubernetes):
-    assert credentials_from_secret("other", "mine", "user", "password", endpoint="http://s:1") == Credentials(
-        "s:1", "me", "hush3", secure=False
-    )
+def test_each_address_has_its_own_store(kubernetes):
+    kubernetes["/api/v1/namespaces/kubeflow/configmaps/kfp-launcher"] = {"data": {"providers": _AWS}}
+    assert credentials_from_environment(IN_A_POD, "minio://b/k").endpoint == "minio-service.kubeflow:9000"
+    aws = credentials_from_environment(IN_A_POD, "s3://b/k")
+    assert aws == Credentials("s3.amazonaws.com", "me", "hush4", region="eu-west-1")
+    assert credentials_from_environment(IN_A_POD | {"AWS_REGION": "moon"}, "s3://b/k") == replace(aws, region="moon")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("env", "message"),
     [
-        (("nothing", "mine"), "cannot read the Secret mine/nothing with the object store's keys: Not Found"),
-        (("other", "mine"), "has no field 'accesskey'; it has: password, user"),
+        (
+            named("mine/nothing"),
+            r"mine/secrets/nothing must have the fields \('accesskey', 'secretkey'\), it has \[\]: set AWS",
+        ),
+        (named("mine/other"), r"must have the fields .*, it has \['password', 'user'\]: set AWS_ENDPOINT_URL"),
+        (
+            named("forbidden/store"),
+            "cannot get /api/v1/namespaces/forbidden/secrets/store of the Kubernetes API: Forbidden. Allow it, or set",
+        ),
+        (named("broken/store"), "secrets/store of the Kubernetes API: Internal Server Error"),
     ],
 )
-def test_secret_that_does_not_serve(kubernetes, arguments, message):
+def test_secret_that_does_not_serve(kubernetes, env, message):
     with pytest.raises(ValueError, match=message) as caught:
-        credentials_from_secret(*arguments)
+        credentials_from_environment(env)
     assert "hush" not in str(caught.value)
 
 
 def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(
-        ValueError, match=r"cannot read the Secret mine/store .*: Invalid kube-config file. No configuration found."
-    ):
-        credentials_from_secret("store", "mine")
+    with pytest.raises(ValueError, match=r"no configuration for the Kubernetes cluster: .*; set AWS_ENDPOINT_URL"):
+        credentials_from_environment(named("mine/store"))
     write_kubeconfig(tmp_path, monkeypatch, 1)
-    with pytest.raises(ValueError, match=r"cannot read the Secret mine/store .*: .*Connection refused"):
-        credentials_from_secret("store", "mine")
+    with pytest.raises(ValueError, match=r"cannot get .* of the Kubernetes API: .*Connection refused"):
+        credentials_from_environment(named("mine/store"))

@@ -6,12 +6,18 @@ import sys
 import threading
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from store_contract import StoreContract, content, entry, fill
 
 from kfp_distributed.storage import Credentials, Entry, KeyNotFound, StorageError, open_store
 from kfp_distributed.storage.files import unfinished_file
+
+_KEYS = (
+    "the server refuses the account, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or their Secret, "
+    "and what it may do"
+)
 
 
 @contextmanager
@@ -65,9 +71,8 @@ class TestFolder(StoreContract):
 
     def test_a_file_in_the_place_of_a_folder(self, store):
         store.write("a", b"1")
-        for write in (store.write, store.write_new):
-            with pytest.raises(StorageError, match=r"a/b: .*File exists"):
-                write("a/b", b"2")
+        with pytest.raises(StorageError, match=r"a/b: .*File exists"):
+            store.write("a/b", b"2")
 
     def test_a_target_that_cannot_be_written_is_not_taken_for_a_missing_object(self, store, tmp_path):
         store.write("a", b"1")
@@ -89,22 +94,33 @@ class TestS3(StoreContract):
         assert store.list() == [Entry("a/b", 1)]
         assert open_store(f"{bucket}/the root/ä+#2", server.credentials()).read("") == b"beside"
 
-    def test_an_error_names_everything_but_the_secret(self, server):
+    def test_an_error_names_everything_but_the_secret(self, server, bucket):
+        open_store(bucket, server.credentials()).write("k", b"1")
+        bucket = bucket.removeprefix("s3://")
         wrong = Credentials(server.credentials().endpoint, server.access_key, "not-the-secret", secure=False)
+        unknown = replace(wrong, access_key="nobody")
         cases = {
-            ("s3://no-such-bucket/x", server.credentials()): "NoSuchBucket",
-            ("s3://no-such-bucket/x", wrong): "SignatureDoesNotMatch",
+            server.credentials(): "there is no such bucket, create it or correct its name (NoSuchBucket)",
+            wrong: f"{_KEYS} (SignatureDoesNotMatch)",
+            unknown: f"{_KEYS} (InvalidAccessKeyId)",
         }
-        for (uri, credentials), cause in cases.items():
-            store = open_store(uri, credentials)
-            for action in (lambda: store.read("k"), lambda: store.write("k", b""), store.list):  # noqa: B023
-                with pytest.raises(StorageError, match=cause) as caught:
+        for credentials, cause in cases.items():
+            store = open_store("s3://no-such-bucket/x", credentials)
+            for key, action in {
+                "x/k": lambda: store.read("k"),  # noqa: B023
+                "x/l": lambda: store.write("l", bytes(9 << 20)),  # noqa: B023
+                "x/m": lambda: store.copy(open_store("s3://" + bucket, credentials), "k", "m"),  # noqa: B023
+                "x": store.list,
+            }.items():
+                with pytest.raises(StorageError) as caught:
                     action()
                 error = caught.value
                 assert not isinstance(error, KeyNotFound)
-                assert (error.endpoint, error.bucket) == (server.endpoint, "no-such-bucket")
+                assert (error.endpoint, error.bucket, error.key) == (server.endpoint, "no-such-bucket", key)
+                # What HEAD is asked has no body to say more.
+                if not ("x/m" in key and "refuses" in cause):
+                    assert str(error) == f"{server.endpoint}, bucket 'no-such-bucket', key '{key}': {cause}"
                 text = f"{error!r} {error} {error.__cause__} {store.credentials!r}"
-                assert f"{server.endpoint}, bucket 'no-such-bucket', key 'x" in text
                 assert server.secret_key not in text
                 assert "not-the-secret" not in text
 

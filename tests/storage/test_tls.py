@@ -47,7 +47,7 @@ def test_a_trusted_certificate(credentials, certificate, tmp_path):
 
 def test_an_untrusted_certificate_is_an_error_at_once(credentials):
     began = time.monotonic()
-    with pytest.raises(StorageError, match=r"SSLError: .*CERTIFICATE_VERIFY_FAILED.*set AWS_CA_BUNDLE") as caught:
+    with pytest.raises(StorageError, match=r"set AWS_CA_BUNDLE .*CERTIFICATE_VERIFY_FAILED.*self-signed") as caught:
         open_store("s3://bucket", credentials).read("key")
     assert time.monotonic() - began < 10
     assert str(caught.value).startswith(f"https://{credentials.endpoint}, bucket 'bucket', key 'key': ")
@@ -60,13 +60,21 @@ def test_a_certificate_for_another_name(credentials, certificate):
         endpoint=credentials.endpoint.replace("127.0.0.1", "localhost"),
         ca_bundle=str(certificate / "cert.pem"),
     )
-    with pytest.raises(StorageError, match=r"SSLError: .*localhost"):
+    with pytest.raises(StorageError, match=r"is for another host, check AWS_ENDPOINT_URL .*'localhost'"):
         open_store("s3://bucket", elsewhere).read("key")
 
 
 def test_tls_where_there_is_none_and_the_reverse(credentials, server):
     plain = server.credentials()
-    with pytest.raises(StorageError, match="SSLError: "):
+    with pytest.raises(
+        StorageError, match=r"key 'key': .* speaks no TLS, begin AWS_ENDPOINT_URL with http:// \(SSLError: "
+    ):
         open_store("s3://bucket", replace(plain, secure=True)).read("key")
-    with pytest.raises(StorageError, match="HTTP request to an HTTPS server"):
+    with pytest.raises(StorageError, match=r"key 'key': the server speaks TLS, begin AWS_ENDPOINT_URL with https:// "):
         open_store("s3://bucket", Credentials(credentials.endpoint, "me", "hush", secure=False)).read("key")
+
+
+def test_a_bundle_that_holds_no_certificate(credentials, tmp_path):
+    (tmp_path / "bundle").write_text("nothing")
+    with pytest.raises(StorageError, match="set AWS_CA_BUNDLE to a PEM file"):
+        open_store("s3://bucket", replace(credentials, ca_bundle=str(tmp_path / "bundle"))).read("key")

@@ -1,0 +1,211 @@
+"""The object store of Kubeflow Pipelines, found in what a cluster's API would answer."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from kfp_distributed.storage.kfp_store import (
+    MayNotRead,
+    StoreReference,
+    environment_entries,
+    find_object_store,
+    read_keys,
+)
+
+_PATH = "/api/v1/namespaces/{}/{}/{}".format
+SECRET = _PATH("team", "secrets", "mlpipeline-minio-artifact")
+INSTALLED = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")
+SET = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DISTRIBUTED_OBJECT_STORE_SECRET"
+
+
+class Cluster(dict):
+    """Objects by path; what begins with a path of `forbidden` may not be read."""
+
+    forbidden = ()
+
+    def read(self, path):
+        if path.startswith(tuple(self.forbidden)):
+            raise MayNotRead(path)
+        return self.get(path)
+
+
+def service(namespace, name):
+    return {_PATH(namespace, "services", name): {}}
+
+
+def launcher(providers, **data):
+    text = providers if isinstance(providers, str) else yaml.safe_dump(providers)
+    return {_PATH("team", "configmaps", "kfp-launcher"): {"data": {"providers": text, **data}}}
+
+
+def keys_in(secret):
+    return {"secretRef": {"secretName": secret, "accessKeyKey": "id", "secretKeyKey": "key"}}
+
+
+@pytest.mark.parametrize(
+    ("services", "endpoint"),
+    [
+        ([("team", "seaweedfs"), ("team", "minio-service"), ("kubeflow", "seaweedfs")], "seaweedfs.team:9000"),
+        ([("team", "minio-service"), ("kubeflow", "seaweedfs")], "minio-service.team:9000"),
+        ([("kubeflow", "minio-service"), ("kubeflow", "seaweedfs")], "seaweedfs.kubeflow:9000"),
+        ([("kubeflow", "minio-service")], "minio-service.kubeflow:9000"),
+    ],
+)
+@pytest.mark.parametrize("extra", [{}, launcher(""), launcher({"minio": {}, "s3": None})], ids=str)
+def test_the_installed_store(services, endpoint, extra):
+    cluster = Cluster({SECRET: {}}, **extra)
+    for place in services:
+        cluster |= service(*place)
+    cluster = Cluster(cluster)
+    for uri in ("", "minio://mlpipeline/v2/artifacts/x", "s3://models", "/local/path"):
+        assert find_object_store(cluster.read, "team", uri) == replace(INSTALLED, endpoint=endpoint)
+
+
+def test_a_pod_that_may_not_look_into_kubeflow():
+    cluster = Cluster({SECRET: {}})
+    cluster.forbidden = ["/api/v1/namespaces/kubeflow/"]
+    assert find_object_store(cluster.read, "team") == INSTALLED
+    cluster |= service("team", "seaweedfs")
+    assert find_object_store(cluster.read, "team").endpoint == "seaweedfs.team:9000"
+
+
+def test_a_secret_that_only_the_kubelet_may_read_is_taken():
+    cluster = Cluster(service("kubeflow", "minio-service"))
+    cluster.forbidden = [SECRET]
+    assert find_object_store(cluster.read, "team") == INSTALLED
+
+
+PROVIDERS = {
+    "minio": {
+        "default": {"endpoint": "store.team:9000", "region": "minio", "disableSSL": True, "credentials": keys_in("m")}
+    },
+    "s3": {
+        "default": {"endpoint": "s3.amazonaws.com", "region": "eu-west-1", "credentials": keys_in("default")},
+        "overrides": [
+            {"bucketName": "b", "keyPrefix": "some/deep/", "credentials": keys_in("deep")},
+            {"bucketName": "b", "keyPrefix": "/some", "region": "us-east-2", "credentials": keys_in("some")},
+            {"bucketName": "c", "endpoint": "http://c:1", "region": "", "credentials": keys_in("c")},
+            {"bucketName": "c", "credentials": keys_in("never reached")},
+        ],
+    },
+}
+MINIO = StoreReference("store.team:9000", "m", "team", "id", "key", region="minio")
+S3 = StoreReference("s3.amazonaws.com", "default", "team", "id", "key", secure=True, region="eu-west-1")
+
+
+@pytest.mark.parametrize(
+    ("uri", "reference"),
+    [
+        ("minio://b/some/deep/x", MINIO),
+        ("s3://other/some/deep", S3),
+        ("s3://b/some/deep", replace(S3, secret="deep")),
+        ("S3://b/some/deep/x?region=r", replace(S3, secret="deep")),
+        ("s3://b/some/deeper", replace(S3, secret="some", region="us-east-2")),
+        ("s3://b/somewhere", S3),
+        ("s3://b", S3),
+        ("s3://c/any", replace(S3, secret="c", endpoint="c:1", secure=False)),
+        ("", MINIO),
+    ],
+)
+def test_what_the_launcher_is_told(uri, reference):
+    cluster = Cluster(launcher(PROVIDERS))
+    for secret in ("m", "default", "deep", "some", "c"):
+        cluster[_PATH("team", "secrets", secret)] = {}
+    assert find_object_store(cluster.read, "team", uri) == reference
+
+
+def test_the_pipelines_root_stands_for_no_address():
+    cluster = Cluster(
+        launcher(PROVIDERS, defaultPipelineRoot="s3://b/some/root"), **{_PATH("team", "secrets", "some"): {}}
+    )
+    assert find_object_store(cluster.read, "team").secret == "some"
+
+
+def test_an_override_without_a_default_and_the_other_spelling():
+    override = {"bucketName": "b", "endpoint": "e:1", "disableSSL": True, "credentials": keys_in("x")}
+    cluster = Cluster(launcher({"minio": {"Overrides": [override]}}), **{_PATH("team", "secrets", "x"): {}})
+    assert find_object_store(cluster.read, "team", "s3://b/x") == StoreReference("e:1", "x", "team", "id", "key")
+
+
+@pytest.mark.parametrize(
+    ("providers", "uri", "message"),
+    [
+        ("minio: [", "", "does not say where minio://mlpipeline/v2/artifacts is: while parsing"),
+        ("minio", "", "does not say where"),
+        (
+            {"minio": {"default": {"endpoint": "e:1"}}},
+            "minio://b",
+            "its provider minio has no credentials.secretRef with",
+        ),
+        (
+            {"s3": {"default": {"credentials": {"fromEnv": True}}}},
+            "s3://b",
+            "its provider s3 has no credentials.secretRef",
+        ),
+        (
+            {"minio": {"default": {"endpoint": "ftp://e", "credentials": keys_in("m")}}},
+            "minio://b",
+            "endpoint 'ftp://e' must be",
+        ),
+        ("", "gs://bucket/x", "does not say where gs://bucket/x is: 'gs://bucket/x' is no address: allowed are s3://"),
+    ],
+)
+def test_a_launcher_that_is_told_too_little(providers, uri, message):
+    with pytest.raises(ValueError, match=f"^the ConfigMap team/kfp-launcher .*{re.escape(message)}") as caught:
+        find_object_store(Cluster(launcher(providers)).read, "team", uri)
+    assert f"Correct it, or {SET}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        (
+            {SECRET: {}},
+            "there is no Service seaweedfs.team:9000 or minio-service.team:9000 or seaweedfs.kubeflow:9000 or "
+            "minio-service.kubeflow:9000",
+        ),
+        (service("team", "seaweedfs"), f"there is no {SECRET}, which should have the object store's keys"),
+        (launcher(PROVIDERS), "there is no /api/v1/namespaces/team/secrets/m, which should"),
+    ],
+)
+def test_what_is_not_there_is_named(objects, message):
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        find_object_store(Cluster(objects).read, "team")
+    assert SET in str(caught.value)
+
+
+def test_a_launcher_that_may_not_be_read_is_not_taken_for_none():
+    cluster = Cluster({SECRET: {}}, **service("team", "seaweedfs"))
+    cluster.forbidden = [_PATH("team", "configmaps", "")]
+    with pytest.raises(MayNotRead, match="configmaps/kfp-launcher"):
+        find_object_store(cluster.read, "team")
+
+
+def test_environment_entries():
+    secret = {"name": "some"}
+    assert environment_entries(replace(S3, secret="some")) == [
+        {"name": "AWS_ENDPOINT_URL", "value": "https://s3.amazonaws.com"},
+        {"name": "AWS_REGION", "value": "eu-west-1"},
+        {"name": "AWS_ACCESS_KEY_ID", "valueFrom": {"secretKeyRef": secret | {"key": "id"}}},
+        {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": secret | {"key": "key"}}},
+    ]
+    assert [entry["name"] for entry in environment_entries(INSTALLED)] == [
+        "AWS_ENDPOINT_URL",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+    ]
+    assert environment_entries(INSTALLED)[0]["value"] == "http://minio-service.kubeflow:9000"
+
+
+def test_keys_are_read_from_the_named_fields():
+    cluster = Cluster(
+        {_PATH("team", "secrets", "default"): {"data": {"id": "bWU=", "key": "aHVzaA==", "more": "eA=="}}}
+    )
+    assert read_keys(cluster.read, S3) == ["me", "hush"]
+    with pytest.raises(
+        ValueError, match=r"must have the fields \('accesskey', 'secretkey'\), it has \['id', 'key'"
+    ) as caught:
+        read_keys(cluster.read, replace(S3, access_key_field="accesskey", secret_key_field="secretkey"))
+    assert "aHVzaA" not in str(caught.value)
