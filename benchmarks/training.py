@@ -86,23 +86,29 @@ def _by_hand(data: Path, folder: Path, distribution: dict[str, object]) -> float
     file.write_text(job.description.to_json())
     names = [replica.name for replica in job.topology.replicas]
     addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, free_ports(len(names)), strict=True)}
-    processes = {}
-    for name in names:
-        (folder / name).mkdir()
-        variables = {**os.environ, **replica_environment(job.topology, name, addresses), JOB_VARIABLE: str(file)}
-        with (folder / f"{name}.log").open("w") as log:
-            processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "kfp_distributed.trainers.entry"],
-                env=variables,
-                cwd=folder / name,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-    code = processes[job.topology.leader].wait()
-    for name, process in processes.items():
-        if any(replica.name == name and replica.serves for replica in job.topology.replicas):
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name in names:
+            (folder / name).mkdir()
+            variables = {**os.environ, **replica_environment(job.topology, name, addresses), JOB_VARIABLE: str(file)}
+            with (folder / f"{name}.log").open("w") as log:
+                processes[name] = subprocess.Popen(
+                    [sys.executable, "-m", "kfp_distributed.trainers.entry"],
+                    env=variables,
+                    cwd=folder / name,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+        code = processes[job.topology.leader].wait()
+        for replica in job.topology.replicas:
+            if replica.serves:
+                processes[replica.name].kill()
+            processes[replica.name].wait()
+    finally:
+        # After an error or Ctrl-C: those that are done are not touched.
+        for process in processes.values():
             process.kill()
-        process.wait()
+            process.wait()
     seconds = time.monotonic() - started
     if code != 0:
         raise RuntimeError((folder / f"{job.topology.leader}.log").read_text()[-4000:])

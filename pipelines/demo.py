@@ -1,6 +1,7 @@
 """The first five minutes: runs `train_and_export` on this machine and shows what came of it (`make demo`)."""
 
 import argparse
+import fcntl
 import json
 import shutil
 import signal
@@ -8,7 +9,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -37,12 +38,23 @@ def main() -> int:
         return 2
     signal.signal(signal.SIGTERM, _end)
     folder = Path(options.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    console.print(
-        f"Training on handwritten digits ({specification.distribution_type}); all is kept in {folder.resolve()}\n",
-        highlight=False,
-    )
-    with (folder / "demo.log").open("w", encoding="utf-8", buffering=1) as log, RunView(console, log) as view:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "demo.log").open("a", encoding="utf-8", buffering=1) as log:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            log.truncate(0)
+            what = f"Training on handwritten digits ({specification.distribution_type})"
+            log.write(f"{what}\n")
+            console.print(f"{what}; all is kept in {folder.resolve()}\n", highlight=False, soft_wrap=True)
+            return _run(options, folder, console, log)
+    except BlockingIOError:
+        return _report(console, f"demo: another one runs in {folder}: wait for it, or give another --folder", [], 1)
+    except OSError as error:
+        return _report(console, f"demo: {folder} cannot be used, give another --folder: {error}", [], 1)
+
+
+def _run(options: argparse.Namespace, folder: Path, console: Console, log: TextIO) -> int:
+    with RunView(console, log) as view:
         try:
             with local_run(folder) as run, redirect_stdout(cast(Any, view)):
                 before = set(run.artifacts.iterdir())
@@ -107,7 +119,7 @@ def _outputs(step_folder: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, message: str, lines: list[str], code: int) -> int:
-    console.print(message, highlight=False, markup=False, style="red")
+    console.print(message, highlight=False, markup=False, style="red", soft_wrap=True)
     for line in lines:
         console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
     return code

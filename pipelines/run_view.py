@@ -14,6 +14,8 @@ from kfp_distributed.trainers.progress import parse_progress
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"- (?:INFO|ERROR) - (Executing task|Task) '([^']+)'(?: finished with status (\w+))?")
+# What says nothing of why a step failed: kfp's own lines, with the input that it prints as JSON, and empty ones.
+_NOISE = re.compile(r" - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
 _REPLICA = re.compile(r"^\s*\[((?:chief|worker|ps|evaluator|launcher|master)-\d+)\] (.*)$")
 
 
@@ -116,7 +118,7 @@ class RunView:
             case ReplicaLine(replica, text):
                 self.last_lines.append(f"[{replica}] {text}")
                 self._show_replica(replica, text)
-            case None if line.strip("- ") and " - INFO - " not in line:
+            case None if not _NOISE.search(line):
                 self.last_lines.append(line.strip())
 
     def _start_step(self, step: str) -> None:

@@ -17,19 +17,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
     Returns:
         The pipeline: to call in another pipeline or under `local_run()`, or to compile.
     """
-
-    # A pipeline of its own, for kfp's local runner cannot compare the output of a task beside the condition.
-    @dsl.pipeline(name="export-if-good-enough")
-    def export_if_good_enough(
-        model: dsl.Input[dsl.Model],
-        metrics: dsl.Input[dsl.Metrics],
-        accuracy: float,
-        minimum_accuracy: float,
-        model_name: str,
-        bucket: str,
-    ) -> None:
-        with dsl.If(accuracy >= minimum_accuracy, name="good-enough"):
-            with_steps.export_model(model=model, metrics=metrics, model_name=model_name, bucket=bucket)
+    export_if_good_enough = _make_export_if_good_enough(with_steps)
 
     @dsl.pipeline(name="train-and-export", description="Prepares data, trains distributed, evaluates and exports.")
     def train_and_export(
@@ -82,6 +70,23 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         return scored.outputs["accuracy"]
 
     return train_and_export
+
+
+def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    # A pipeline of its own, for kfp's local runner cannot compare the output of a task beside the condition.
+    @dsl.pipeline(name="export-if-good-enough")
+    def export_if_good_enough(
+        model: dsl.Input[dsl.Model],
+        metrics: dsl.Input[dsl.Metrics],
+        accuracy: float,
+        minimum_accuracy: float,
+        model_name: str,
+        bucket: str,
+    ) -> None:
+        with dsl.If(accuracy >= minimum_accuracy, name="good-enough"):
+            with_steps.export_model(model=model, metrics=metrics, model_name=model_name, bucket=bucket)
+
+    return export_if_good_enough
 
 
 train_and_export = make_train_and_export(Steps(prepare_data, train, evaluate, export_model))

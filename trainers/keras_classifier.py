@@ -68,19 +68,11 @@ def keras_classifier(
     plan = plan_epoch(manifest.rows, batch_size, *ranks)
     with strategy.scope():
         model = build_model(manifest, hidden_units)
-        model.compile(
-            tf_keras.optimizers.Adam(learning_rate),
-            "sparse_categorical_crossentropy",
-            # Weighted, for Keras' own loss counts the rows of weight 0 that fill up an epoch.
-            weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
-            steps_per_execution=1 if has_servers else min(plan.steps, _STEPS_AT_ONCE),
-        )
-        model.optimizer.build(model.trainable_variables)
+        _compile(model, learning_rate, 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE))
     done, save = _restore(model, checkpoint_dir, has_servers)
     if not has_servers:  # Beside them the workers have written their own records.
         _check_agreement(strategy, done)
-        own = slices_of_rank(manifest, cluster.index, workers)
-        write_records(Path(train_dir), manifest, own, plan.records)
+        write_records(Path(train_dir), manifest, slices_of_rank(manifest, cluster.index, workers), plan.records)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         save(epoch + 1)
@@ -92,14 +84,9 @@ def keras_classifier(
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
 
     _keep_input(model)
-    model.fit(
-        tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed)),
-        epochs=epochs,
-        initial_epoch=done,
-        steps_per_epoch=plan.steps,
-        verbose=0,
-        callbacks=[tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)],
-    )
+    rows = tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed))
+    callbacks = [tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)]
+    model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
     if cluster.index == 0:
         copy.set_weights(model.get_weights())
         export_model(copy, manifest, model_dir)
@@ -113,6 +100,18 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
         return tf.distribute.MultiWorkerMirroredStrategy()
     mirrored = len(tf.config.list_logical_devices("GPU")) > 1
     return tf.distribute.MirroredStrategy() if mirrored else tf.distribute.get_strategy()
+
+
+def _compile(model: tf_keras.Model, learning_rate: float, steps_at_once: int) -> None:
+    """Make a model ready to be trained, inside its strategy's scope."""
+    model.compile(
+        tf_keras.optimizers.Adam(learning_rate),
+        "sparse_categorical_crossentropy",
+        # Weighted, for Keras' own loss counts the rows of weight 0 that fill up an epoch.
+        weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
+        steps_per_execution=steps_at_once,
+    )
+    model.optimizer.build(model.trainable_variables)
 
 
 def _restore(model: tf_keras.Model, folder: str, has_servers: bool) -> tuple[int, Callable[[int], object]]:

@@ -85,7 +85,8 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     known = {parameter.name: parameter for parameter in program.parameters}
     for name in given:
         if name in FOLDERS or not (name in known or program.any_parameter):
-            _refuse(f"train_parameters: a name for {program.name}", name, ", ".join(known) or "none")
+            names = ", ".join(known) or "none"
+            raise ValueError(f"train_parameters: {program.name} has no parameter {name!r} to set; it has: {names}")
     missing = [name for name, parameter in known.items() if parameter.required and name not in given]
     if missing:
         raise ValueError(f"train_parameters: {program.name} needs {', '.join(missing)}")

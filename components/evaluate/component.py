@@ -24,8 +24,15 @@ def evaluate(
     Returns:
         accuracy: Share of rows whose most probable class is the true one.
         loss: Mean cross-entropy.
+
+    Raises:
+        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
     """
     from kfp_distributed.components.evaluate.evaluation import run_evaluation
+    from kfp_distributed.storage.model import ModelIncomplete
 
-    scores = run_evaluation(model.path, dataset.path, metrics, classification_metrics, report.path)
+    try:
+        scores = run_evaluation(model.path, dataset.path, metrics, classification_metrics, report.path)
+    except (ValueError, OSError, ModelIncomplete) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     return (scores.accuracy, scores.loss)

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from kfp_distributed.components.evaluate.scores import Scores
 
 _PICTURE_PIXELS = 96
+# The first three lines are those of the reports of `prepare_data` and `train`.
 _STYLE = (
-    ":root{color-scheme:light dark}body{font:15px system-ui}table{border-collapse:collapse;display:block;overflow:auto}"
-    "th,td{padding:3px 9px;text-align:right;border:1px solid #8885}figure{display:inline-block;width:9em;margin:6px}"
-    "img{width:100%;image-rendering:pixelated}"
+    ":root{color-scheme:light dark}body{font:15px system-ui;margin:2em}"
+    "table{border-collapse:collapse;display:block;overflow:auto;margin:1em 0}"
+    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
+    "td{text-align:right}figure{display:inline-block;width:9em;margin:.4em}img{width:100%;image-rendering:pixelated}"
 )
 
 
@@ -35,7 +37,8 @@ def render_report(title: str, scores: Scores, mistakes: Sequence[str]) -> str:
     )
     lines = zip(scores.classes, scores.confusion.tolist(), scores.precision_and_recall(), strict=True)
     for name, counts, (precision, recall) in lines:
-        page += f"<tr><th>{escape(name)}<td>{sum(counts):,}<td>{precision:.3f}<td>{recall:.3f}"
+        shares = f"<td>{precision:.3f}<td>{recall:.3f}".replace("nan", "—")
+        page += f"<tr><th>{escape(name)}<td>{sum(counts):,}{shares}"
         for count in counts[: len(scores.drawn)]:
             # The root keeps the few mistakes of a good model visible; 0.6 keeps the number legible, light and dark.
             heat = 0.6 * math.sqrt(count / max(sum(counts), 1))

@@ -95,7 +95,7 @@ def hold(store: Store, mine: Claim, source_run: str) -> Iterator[Literal["free",
                 _clear(store, mine)
             store.delete(keys_below(store, mine.folder))
         except (StorageError, TimeoutError) as error:
-            print(f"{mine.folder} stays until a later export of {mine.model_name} deletes it: {error}")
+            print(f"{mine.folder} stays until a later export of {mine.model_name} deletes it: {error}", flush=True)
 
 
 def clear_dead(store: Store, model_name: str) -> None:

@@ -29,9 +29,17 @@ def export_model(
     Returns:
         uri: Where the version lies.
         version: Its number.
+
+    Raises:
+        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
     """
     from kfp_distributed.components.export_model.export import run_export
+    from kfp_distributed.storage.errors import StorageError
+    from kfp_distributed.storage.model import ModelIncomplete
 
-    return run_export(
-        model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, source_run
-    )
+    try:
+        return run_export(
+            model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, source_run
+        )
+    except (ValueError, OSError, StorageError, ModelIncomplete) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from None

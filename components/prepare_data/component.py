@@ -32,10 +32,18 @@ def prepare_data(
         seed: Of the split.
         image_size: WIDTHxHEIGHT; empty for the first image's.
         drop_columns: Columns to leave out.
+
+    Raises:
+        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
     """
     from kfp_distributed.components.prepare_data.plan import parse_options
     from kfp_distributed.components.prepare_data.prepare import prepare
 
-    options = parse_options(label_column, validation_fraction, test_fraction, shards, seed, image_size, drop_columns)
     datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
-    prepare(source, options, datasets, overview.path)
+    try:
+        options = parse_options(
+            label_column, validation_fraction, test_fraction, shards, seed, image_size, drop_columns
+        )
+        prepare(source, options, datasets, overview.path)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from None

@@ -18,9 +18,13 @@ _MOST_ROWS = 50
 _IMAGE_CLASSES = 10
 _IMAGES = 6
 _THUMBNAIL = 32
-_STYLE = """<style>
-:root{color-scheme:light dark;font:14px system-ui}td{padding-right:1rem}img{image-rendering:pixelated;height:48px}
-</style>"""
+# The first three lines are those of the reports of `train` and `evaluate`.
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:15px system-ui;margin:2em}"
+    "table{border-collapse:collapse;display:block;overflow:auto;margin:1em 0}"
+    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
+    "img{image-rendering:pixelated;height:3em}"
+)
 
 
 def render_overview(
@@ -48,7 +52,7 @@ def render_overview(
             inputs[-1] += [f"{number:.4g}" for number in numbers]
     heads = [f"{split} {manifest.rows:,}" for split, manifest in manifests.items()]
     return (
-        f"<!doctype html><meta charset=utf-8>{_STYLE}<h1>{escape(train.source)}</h1>"
+        f"<!doctype html><meta charset=utf-8><style>{_STYLE}</style><h1>{escape(train.source)}</h1>"
         + _table(["class", *heads], classes)
         + _table(["input", "", "missing", "mean", "deviation", "lowest", "highest"], inputs)
     )
@@ -56,8 +60,9 @@ def render_overview(
 
 def _table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
     """A table of cells that are HTML already."""
-    lines = [head, *rows[:_MOST_ROWS], [f"{len(rows):,} in all"]]
-    return f"<table>{''.join('<tr><td>' + '<td>'.join(map(str, line)) for line in lines)}</table>"
+    lines = [*rows[:_MOST_ROWS], *[["…", f"{len(rows):,} in all"]] * (len(rows) > _MOST_ROWS)]
+    body = "".join("<tr><td>" + "<td>".join(map(str, line)) for line in lines)
+    return f"<table><tr><th>{'<th>'.join(map(str, head))}{body}</table>"
 
 
 def _image(file: bytes) -> str:

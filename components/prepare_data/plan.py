@@ -46,6 +46,8 @@ def parse_options(
     Raises:
         ValueError: Names the parameter, its value and what is allowed.
     """
+    if label_column in drop_columns:
+        raise ValueError(f"drop_columns has {label_column!r}, which is the label_column: take it out")
     validation = _number("validation_fraction", validation_fraction, 0, 1)
     test = _number("test_fraction", test_fraction, 0, 1)
     if validation + test >= 1:
@@ -70,7 +72,8 @@ def _number(name: str, value: object, least: int, limit: int, whole: str = "") -
     except ValueError:
         number = math.nan  # No range contains it.
     if not least <= number < limit or (whole and not number.is_integer()):
-        raise ValueError(f"{name} is {value!r}: it must be a {whole}number from {least} to less than {limit}")
+        most = limit - 1 if whole else f"less than {limit}"
+        raise ValueError(f"{name} is {value!r}: it must be a {whole}number from {least} to {most}")
     return number
 
 
@@ -91,9 +94,12 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
     classes = tuple(sorted(counts, key=lambda name: (numbers.get(name, 0.0), name)))
     if len(classes) < 2:
         raise ValueError(f"label_column {label!r} has the classes {list(classes)}: two or more are needed")
+    for name, number in numbers.items():
+        if not number.is_integer():
+            raise ValueError(
+                f"label_column {label!r} has the value {name} (a regression target?): give texts or whole numbers"
+            )
     for name in classes:
-        if not numbers.get(name, 0.0).is_integer():
-            raise ValueError(f"label_column {label!r} has the value {name}: it must hold texts or whole numbers")
         if counts[name] == 1:
             raise ValueError(f"label_column {label!r}: {name[:40]!r} has one row only: add rows or leave it out")
     return classes

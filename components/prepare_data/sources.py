@@ -85,7 +85,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         pixels = digits.images.astype(np.uint8)[..., np.newaxis]
         return _array_source("digits", {options.label_column: digits.target, "image": pixels}, options)
     files = _visible(path) if path.is_dir() else [path]
-    types = {file.suffix.lower() for file in files}
+    types = {"folders" if file.is_dir() else file.suffix.lower() for file in files}
     if types in ({".csv"}, {".parquet"}):
         return _table_source(files, options)
     if types == {".npz"} and len(files) == 1:
@@ -96,14 +96,14 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
             arrays = {name: np.load(scratch / f"{name}.npy", mmap_mode="r") for name in names}
         return _array_source(path.name, arrays, options)
     images = [image for file in files if file.is_dir() for image in _visible(file)]
-    if images:
+    if images and types.isdisjoint({".csv", ".parquet", ".npz"}):
         # Few large images fit into a row group: classes that come one after the other would not be mixed there.
         np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
         return _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
     raise ValueError(
-        f"source {path.name} has {sorted(types)}: it must be .csv or .parquet files, one .npz file, or a folder with a "
-        "folder of images for each class"
+        f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files, one .npz "
+        "file, or a folder with a folder of images for each class"
     )
 
 
@@ -163,6 +163,10 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
     first, is_csv = files[0], files[0].suffix.lower() == ".csv"
     read = _read_csv if is_csv else _read_parquet
     with _reading(first.name):
+        if is_csv:
+            with first.open("rb") as file:
+                if found := re.match(rb"[^,\n]*([;\t|])[^,\n]*$", file.readline(_BATCH_BYTES)):
+                    raise ValueError(f"its columns are separated by {found[1].decode()!r}, where ',' is needed")
         sample = next((part for file in files for part in read(file, {}) if len(part)), None)
         if sample is None:
             raise ValueError("it has no rows")

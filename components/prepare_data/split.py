@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
-from kfp_distributed.storage.files import sha256_of
+from kfp_distributed.storage.files import describe_file
 
 # Above this a text column is rather a name, an address or free text than a category; and the manifest stays small.
 MAXIMUM_DISTINCT = 1000
@@ -75,10 +75,9 @@ def scan(source: Source) -> tuple[tuple[Column, ...], Label, tuple[int, ...]]:
             if bad.any():
                 raise ValueError(f"row {begin + int(bad.argmax())} of {file}: {name!r} {why}")
             if len(counts[name]) > MAXIMUM_DISTINCT:
-                raise ValueError(
-                    f"column {name!r} has more than {MAXIMUM_DISTINCT} different texts: name it in drop_columns, or "
-                    "another label_column"
-                )
+                is_label = name == source.label
+                advice = "name another label_column (a regression target?)" if is_label else "name it in drop_columns"
+                raise ValueError(f"column {name!r} has more than {MAXIMUM_DISTINCT} different values: {advice}")
     label = Label(source.label, order_classes(counts[source.label], source.label))
     columns = tuple(replace(column, vocabulary=tuple(sorted(counts[column.name]))) for column in source.columns)
     return columns, label, tuple(counts[label.name][name] for name in label.classes)
@@ -151,11 +150,39 @@ def write_splits(
     Raises:
         ValueError: The source gives other rows than in the first pass.
     """
-    generator, places = np.random.default_rng(options.seed), np.array(plan)
-    left = places.copy()
+    places = np.array(plan)
     files = [folders["train"] / f"part-{shard:05d}.parquet" for shard in range(options.shards)]
     files += [folders[split] / "part-00000.parquet" for split in ("validation", "test")]
     moments = {column.name: Moments() for column in columns if column.kind != "category"}
+    _write_rows(source, columns, label, places, options, files, moments, mixed_rows)
+    columns = [
+        replace(column, mean=seen.mean, std=seen.std) if (seen := moments.get(column.name)) else column
+        for column in columns
+    ]
+    manifests = {}
+    for split, folder in folders.items():
+        own = [target for target, file in enumerate(files) if file.parent == folder and places[:, target].any()]
+        rows = places[:, own].sum(axis=0).tolist()
+        described = [describe_file(files[target], files[target].name) for target in own]
+        shards = tuple(Shard(of.path, n, of.size, of.sha256) for of, n in zip(described, rows, strict=True))
+        counts = tuple(places[:, own].sum(axis=1).tolist())
+        manifests[split] = DatasetManifest(split, tuple(columns), label, shards, counts, options.seed, name)
+        (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
+    return manifests, moments
+
+
+def _write_rows(
+    source: Source,
+    columns: Sequence[Column],
+    label: Label,
+    places: NDArray[np.int_],
+    options: Options,
+    files: Sequence[Path],
+    moments: Mapping[str, Moments],
+    mixed_rows: int,
+) -> None:
+    """Write each row into a file that has a place for its class, and add the training rows to the statistics."""
+    generator, left = np.random.default_rng(options.seed), places.copy()
     row_bytes = 4 + sum(4 * math.prod(column.shape) for column in columns)
     encoded = (_encode(batch, columns, label) for *_, batch in _counted(source, "pass 2 of 2 (write)"))
     writers: dict[int, pq.ParquetWriter] = {}
@@ -171,25 +198,6 @@ def write_splits(
                 seen.add(column_matrix(rows[column])[targets < options.shards])
     if left.any():
         raise ValueError("source: it had fewer rows when it was read again")
-    columns = [
-        replace(column, mean=moments[column.name].mean, std=moments[column.name].std)
-        if column.name in moments
-        else column
-        for column in columns
-    ]
-    manifests = {}
-    for split, folder in folders.items():
-        own = [target for target, file in enumerate(files) if file.parent == folder and places[:, target].any()]
-        shards = tuple(
-            Shard(
-                files[target].name, int(places[:, target].sum()), files[target].stat().st_size, sha256_of(files[target])
-            )
-            for target in own
-        )
-        counts = tuple(places[:, own].sum(axis=1).tolist())
-        manifests[split] = DatasetManifest(split, tuple(columns), label, shards, counts, options.seed, name)
-        (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
-    return manifests, moments
 
 
 def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> pa.RecordBatch:

@@ -68,7 +68,7 @@ def read_keys(given: Mapping[Any, object], kinds: Mapping[str, Kind]) -> dict[st
 
 def _similar(name: object, known: Mapping[str, Kind]) -> str:
     word = shown(name).strip("'").lower()
-    similar = [key for key in known if len(word) > 2 and word in key] or get_close_matches(word, known, cutoff=0.5)
+    similar = [key for key in known if len(word) > 2 and word in key] or get_close_matches(word, known, 2)
     return f"did you mean {' or '.join(similar)}?" if similar else f"known keys: {', '.join(known)}"
 
 
@@ -114,13 +114,12 @@ def _quantity(number: Fraction, scales: Mapping[str, int]) -> str:
 
 
 def _whole(lowest: int, highest: int = 10_000) -> Kind:
-    return _number(
-        f"a whole number from {lowest} to {highest}",
-        lowest,
-        highest,
-        {"": 1},
-        lambda number, _: int(str(number)),  # of 5/2 that is the text "5/2", which int() refuses
-    )
+    def typed(number: Fraction, _: object) -> int:
+        if number.denominator > 1:
+            raise ValueError
+        return number.numerator
+
+    return _number(f"a whole number from {lowest} to {highest}", lowest, highest, {"": 1}, typed)
 
 
 def _text(allowed: str, pattern: str) -> Kind:

@@ -6,9 +6,13 @@ from html import escape
 
 from kfp_distributed.components.train.status import JobStatus, format_seconds, how_it_ended
 
-_STYLE = """\
-:root{color-scheme:light dark}body{font:15px system-ui;margin:2em;max-width:60em}
-td,th{padding:.2em 1em .2em 0;text-align:left;border-bottom:1px solid #8884}text{fill:currentColor;font-size:11px}"""
+# The first three lines are those of the reports of `prepare_data` and `evaluate`.
+_STYLE = (
+    ":root{color-scheme:light dark}body{font:15px system-ui;margin:2em}"
+    "table{border-collapse:collapse;display:block;overflow:auto;margin:1em 0}"
+    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
+    "svg{display:block;max-width:100%}text{fill:currentColor;font-size:12px}"
+)
 
 
 def job_report(status: JobStatus, metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
@@ -62,9 +66,9 @@ def _curve(measure: str, metrics: Mapping[str, Sequence[Mapping[str, float]]]) -
         ]
         drawn.append(
             f'<polyline points="{" ".join(places)}" fill=none stroke="{colour}" stroke-width=3 stroke-linecap=round />'
-            f'<text x={48 + number * 150} y=14 style="fill:{colour}">{escape(label)}</text>'
+            f'<text x={48 + number * 190} y=14 style="fill:{colour}">{escape(label)}</text>'
         )
-    return f'<svg viewBox="0 0 640 240" width=640>{"".join(drawn)}</svg>'
+    return f'<svg viewBox="0 0 680 240" width=680>{"".join(drawn)}</svg>'
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

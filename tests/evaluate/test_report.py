@@ -38,7 +38,7 @@ def test_table_and_escaping():
     assert Table(text).lines == [
         ["true ╲ predicted", "rows", "precision", "recall", "a & b", "<b>bold</b>"],
         ["a & b", "2,000", "0.667", "1.000", "2000", "0"],
-        ["<b>bold</b>", "1,000", "nan", "0.000", "1000", "0"],
+        ["<b>bold</b>", "1,000", "—", "0.000", "1000", "0"],
     ]
     assert "accuracy 0.6667, loss 0.5000, 3,000 rows" in text
     assert "&lt;label&gt;: test split</h1>" in text

@@ -1,5 +1,6 @@
 """The demo ends cleanly whichever way it ends."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -22,6 +23,26 @@ def test_a_wrong_distribution_is_refused_before_anything_starts(tmp_path):
     assert done.returncode == 2
     assert "distribution_type" in done.stdout
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    done = subprocess.run([*DEMO, "--folder", tmp_path / "run"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"demo: {tmp_path / 'run'} cannot be used, give another --folder: ")
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_a_second_demo_does_not_write_into_the_folder_of_the_first(tmp_path):
+    (tmp_path / "demo.log").write_text("the first one's")
+    with (tmp_path / "demo.log").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = subprocess.run([*DEMO, "--folder", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == f"demo: another one runs in {tmp_path}: wait for it, or give another --folder\n"
+    assert (tmp_path / "demo.log").read_text() == "the first one's"
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.log"]
 
 
 def _left(marker: str) -> list[psutil.Process]:

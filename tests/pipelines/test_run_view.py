@@ -47,6 +47,15 @@ def test_without_a_terminal_a_line_is_shown_for_each_step_and_epoch():
     assert list(view.seconds) == ["train"]
 
 
+def test_of_a_step_that_failed_its_own_lines_are_kept():
+    view = RunView(Console(file=io.StringIO()))
+    view.write("1 - INFO - Executing task 'prepare-data'\n1 - INFO - Streamed logs:\n")
+    view.write("    [KFP Executor 2026-11-21 04:13:31,463 INFO]: Got executor_input:\n")
+    view.write('    {\n        "inputs": {\n            "parameterValues": {}\n        }\n    }\n')
+    view.write("    pass 1 of 2 (check): 20 rows\n    \n    ValueError: no\n----\n")
+    assert list(view.last_lines) == ["pass 1 of 2 (check): 20 rows", "ValueError: no"]
+
+
 def test_in_a_terminal_each_replica_has_a_bar():
     shown = io.StringIO()
     with RunView(Console(file=shown, force_terminal=True, width=120)) as view:

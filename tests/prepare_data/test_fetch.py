@@ -14,7 +14,8 @@ ROWS = "x,label\n" + "1,a\n2,b\n" * 10
 
 
 class Broken(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder; "short.csv" ends before its length, "gone.csv" moved to a place with a space."""
+    """Serves a folder; "short.csv" ends before its length, "gone.csv" moved to a place with a space, and of any bucket
+    one key is listed, which leads out of it."""
 
     def do_GET(self):
         if self.path.startswith("/short.csv"):
@@ -22,6 +23,11 @@ class Broken(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "1000")
             self.end_headers()
             self.wfile.write(b"x,label\n")
+        elif "list-type=2" in self.path:
+            self.send_response(200)
+            self.end_headers()
+            listed = b"<KeyCount>1</KeyCount><Contents><Key>many/../../a.csv</Key></Contents>"
+            self.wfile.write(b"<ListBucketResult>" + listed + b"</ListBucketResult>")
         elif self.path.startswith("/moved.csv"):
             self.send_response(302)
             self.send_header("Location", "/data.csv?signature=s3cret")
@@ -110,7 +116,19 @@ def test_files_and_folders_of_an_object_store(tmp_path, run, monkeypatch):
         assert run("s3://data/many/", "many", shards=1)["train"].rows == 32
         with pytest.raises(ValueError, match="there is no s3://data/none"):
             run("s3://data/none", "none")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-s3cret")
+        with pytest.raises(OSError, match=r"source s3://data/one\.csv cannot be downloaded: .*ACCESS_DENIED") as caught:
+            run("s3://data/one.csv", "none")
+        assert "s3cret" not in str(caught.value)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_key_that_leads_out_of_the_folder_is_refused(site, tmp_path, monkeypatch):
+    for name, value in {"ENDPOINT_URL_S3": site, "ACCESS_KEY_ID": "me", "SECRET_ACCESS_KEY": "s3cret"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with pytest.raises(ValueError, match=r"'data/many/\.\./\.\./a\.csv' is no relative path"):
+        local_copy("s3://data/many", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_local_addresses(file, tmp_path):

@@ -52,12 +52,13 @@ def test_values_as_kfp_writes_them_are_accepted(name, value, same):
         ("test_fraction", "a tenth", "test_fraction is 'a tenth'"),
         ("test_fraction", math.nan, "test_fraction is nan"),
         ("test_fraction", 0.8, "0.2 and test_fraction 0.8: their sum must be below 1"),
-        ("shards", 2.5, "shards is 2.5: it must be a whole number from 1 to less than 513"),
+        ("shards", 2.5, "shards is 2.5: it must be a whole number from 1 to 512"),
         ("shards", 0, "shards is 0"),
         ("shards", True, "shards is True"),
         ("shards", "1e999", "shards is '1e999'"),
         ("shards", 513, "shards is 513"),
         ("seed", -1, "seed is -1"),
+        ("drop_columns", ["id", "kind"], "drop_columns has 'kind', which is the label_column"),
         ("image_size", "28", "image_size is '28'"),
         ("image_size", "0x4", "image_size is '0x4'"),
     ],
@@ -84,7 +85,10 @@ def test_classes_are_in_order(counts, classes):
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ({"1": 5, "1.5": 5}, "label_column 'kind' has the value 1.5: it must hold texts or whole numbers"),
+        (
+            {"1": 1, "1.5": 5},
+            r"'kind' has the value 1.5 \(a regression target\?\): give texts or whole numbers",
+        ),
         ({"1": 5, "inf": 5}, "has the value inf"),
         ({"a": 5}, r"label_column 'kind' has the classes \['a'\]: two or more are needed"),
         ({}, r"has the classes \[\]"),

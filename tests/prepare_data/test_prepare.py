@@ -40,8 +40,8 @@ def test_digits(run, tmp_path, capsys):
         "pass 1 of 2 (check): 1,797 rows, done",
         "pass 2 of 2 (write): 1,797 rows, done",
         "train: 1,437 rows in 2 shards",
-        "validation: 180 rows in 1 shards",
-        "test: 180 rows in 1 shards",
+        "validation: 180 rows in 1 shard",
+        "test: 180 rows in 1 shard",
     ]
 
 
@@ -90,5 +90,5 @@ def test_the_component(tmp_path):
     overview = artifact(dsl.HTML, tmp_path / "overview")
     prepare_data(*datasets, overview, shards=2.0, validation_fraction="0.2", image_size="")
     assert [dataset.metadata for dataset in datasets] == [{"rows": rows, "classes": 10} for rows in (1258, 359, 180)]
-    with pytest.raises(ValueError, match=r"shards is 2\.5"):
+    with pytest.raises(SystemExit, match=r"ValueError: shards is 2\.5"):
         prepare_data(*datasets, overview, shards=2.5)

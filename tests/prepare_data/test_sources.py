@@ -112,9 +112,12 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         ("town,kind\n" + "".join(f"t{i},a\n" for i in range(1001)), "column 'town' has more than 1000 .*drop_columns"),
         (
             "age,kind\n" + "".join(f"1,k{i}\n" for i in range(1001)),
-            "'kind' has more than 1000 .*another label_column",
+            "'kind' has more than 1000 .*another label_column .a regression",
         ),
-        ("age,kind\n1,0.5\n2,1\n", "has the value 0.5: it must hold texts or whole numbers"),
+        ("age;kind\n1;a\n2;b\n", "data.csv cannot be read: its columns are separated by ';', where ',' is needed"),
+        ("age;kind\r\n1,5;a\r\n2;b\r\n", "its columns are separated by ';'"),
+        ("age\tkind\n1\ta\n2\tb\n", r"its columns are separated by '\\t'"),
+        ("age,kind\n1,0.5\n2,1\n", "has the value 0.5 .a regression"),
         (f"age,kind\n1,{'x' * 140_000}\n2\n", "Row #3: Expected 2 columns, got 1"),
     ],
 )
@@ -129,7 +132,10 @@ def test_files_of_a_folder_that_do_not_fit_are_named(file, tmp_path):
     with pytest.raises(ValueError, match=r"b.csv cannot be read: .*'age' in include_columns does not exist"):
         scan(open_source(folder, LABELLED, tmp_path))
     file("rows/c.parquet", "")
-    with pytest.raises(ValueError, match=r"source rows has \['.csv', '.parquet'\]: it must be"):
+    with pytest.raises(ValueError, match=r"source rows has .csv, .parquet: it must be"):
+        open_source(folder, LABELLED, tmp_path)
+    file("rows/more/d.csv", "age,kind\n1,a\n")
+    with pytest.raises(ValueError, match=r"source rows has .csv, .parquet, folders: it must be"):
         open_source(folder, LABELLED, tmp_path)
 
 

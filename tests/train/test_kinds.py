@@ -82,6 +82,25 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.parametrize("value", [2.5, "2.5", Fraction(5, 2)])
+def test_what_is_no_whole_number_is_refused_as_it_was_written(value):
+    with pytest.raises(ValueError, match=f"number_of_workers = {re.escape(shown(value))} is not a whole .* 10000$"):
+        parse_distribution({"number_of_workers": value})
+
+
+@pytest.mark.parametrize(
+    ("key", "similar"),
+    [
+        ("number_of_wrokers", "number_of_workers or number_of_parameter_servers"),
+        ("worker_gpu", "worker_gpus"),
+        ("num_worker", "min_workers or max_workers"),
+    ],
+)
+def test_at_most_two_keys_are_guessed(key, similar):
+    with pytest.raises(ValueError, match=re.escape(f"did you mean {similar}?")):
+        parse_distribution({key: 2})
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values], ids=shown
 )

@@ -1,0 +1,76 @@
+"""What a stranger sees of a step that cannot do its work: KFP shows the log alone, and its last line is the cause."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import compiled
+import pytest
+from kfp import compiler
+
+from kfp_distributed import components
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    """The steps as they are now, compiled."""
+    folder = tmp_path_factory.mktemp("specs")
+    for step in compiled.STEPS:
+        compiler.Compiler().compile(getattr(components, step), str(folder / f"{step}.yaml"))
+    return folder
+
+
+CASES = {
+    "a parameter that is not allowed": (
+        "prepare_data",
+        {"shards": 2.5},
+        {},
+        r"ValueError: shards is 2\.5: it must be a whole number from 1 to 512",
+    ),
+    "no such data": ("prepare_data", {"source": "/no/data.csv"}, {}, r"ValueError: source: there is no /no/data\.csv"),
+    "a server that is away": (
+        "prepare_data",
+        {"source": "http://127.0.0.1:1/data.csv"},
+        {},
+        r"OSError: source http://127\.0\.0\.1:1/data\.csv cannot be downloaded: .*refused.*",
+    ),
+    "a dataset that is not there": (
+        "evaluate",
+        {},
+        {"model": "train/model", "dataset": "prepare_data/test_dataset"},
+        r"FileNotFoundError: .*/prepare_data/test_dataset/dataset\.json'",
+    ),
+    "a name that is not allowed": (
+        "export_model",
+        {"model_name": "a b", "bucket": "models"},
+        {"model": "train/model"},
+        r"ValueError: model_name='a b' is not allowed: .*",
+    ),
+    "a model that is not there": (
+        "export_model",
+        {"model_name": "digits", "bucket": "models"},
+        {"model": "train/model"},
+        r"ModelIncomplete: .*model\.json.*",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "parameters", "inputs", "cause"), CASES.values(), ids=CASES)
+def test_the_cause_is_the_last_line(specs, monkeypatch, tmp_path, step, parameters, inputs, cause):
+    monkeypatch.setattr(compiled, "SPECS", specs)
+    command = compiled.step_command(step, str(tmp_path), parameters, inputs)
+    assert "pip install" in command[2]
+    done = subprocess.run(
+        command[3:],  # without the installation of packages
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(cause, done.stdout.splitlines()[-1]), done.stdout[-4000:]
+    assert "Traceback" not in done.stdout
