@@ -1,0 +1,145 @@
+"""deploy/rbac.yaml on a real API server: the step's service account may do what it must, and not what is beside it."""
+
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from kubernetes import client, watch
+
+pytestmark = pytest.mark.cluster
+
+RBAC = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+JOBS = ["tfjobs.kubeflow.org", "mpijobs.kubeflow.org", "pytorchjobs.kubeflow.org", "jobs.batch"]
+
+NEEDED = [
+    *(f"{verb} {job}" for job in JOBS for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    *(f"{verb} configmaps" for verb in ("create", "get", "patch", "delete")),
+    "get configmaps kfp-launcher",
+    *(f"{verb} pods" for verb in ("get", "list", "watch")),
+    "get pods/log",
+    *(f"{verb} events" for verb in ("list", "watch")),
+    "get services minio-service",
+    "get services seaweedfs",
+    "get secrets mlpipeline-minio-artifact",
+]
+
+REFUSED = [
+    *(f"{verb} pods" for verb in ("create", "patch", "delete")),
+    *(f"{verb} pods/{entry}" for entry in ("exec", "attach", "portforward") for verb in ("get", "create")),
+    *(f"{verb} secrets" for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    "get secrets somebody-elses",
+    *(f"{verb} secrets mlpipeline-minio-artifact" for verb in ("list", "watch", "patch", "delete")),
+    "get services",
+    "create services",
+    *(f"{verb} configmaps" for verb in ("list", "watch", "deletecollection")),
+    *(f"deletecollection {job}" for job in JOBS),
+    "patch tfjobs.kubeflow.org/status",
+    "get workflows.argoproj.io",
+    "create rolebindings.rbac.authorization.k8s.io",
+    "create serviceaccounts/token",
+    "get persistentvolumeclaims",
+    "get nodes",
+]
+
+
+class Account(NamedTuple):
+    """The service account `pipeline-runner` of a namespace, and an API client that is logged in as it."""
+
+    namespace: str
+    api: client.ApiClient
+
+    def may(self, request: str, namespace: str | None = None) -> bool:
+        """Ask as the account itself: "VERB RESOURCE[.GROUP][/SUBRESOURCE] [NAME]"."""
+        verb, path, *name = request.split()
+        kind, _, subresource = path.partition("/")
+        resource, _, group = kind.partition(".")
+        asked = {
+            "verb": verb,
+            "group": group,
+            "resource": resource,
+            "subresource": subresource,
+            "namespace": namespace or self.namespace,
+            "name": name[0] if name else "",
+        }
+        review = client.AuthorizationV1Api(self.api).create_self_subject_access_review(
+            {"spec": {"resourceAttributes": asked}}
+        )
+        return review.status.allowed
+
+
+@pytest.fixture(scope="module")
+def account(api):
+    name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
+    api.create_namespace({"metadata": {"name": name}})
+    try:
+        api.create_namespaced_service_account(name, {"metadata": {"name": "pipeline-runner"}})
+        role, binding = yaml.safe_load_all(RBAC.read_text())
+        rbac = client.RbacAuthorizationV1Api()
+        rbac.create_namespaced_role(name, role, field_validation="Strict")
+        rbac.create_namespaced_role_binding(name, binding, field_validation="Strict")
+        token = api.create_namespaced_service_account_token("pipeline-runner", name, {"spec": {}}).status.token
+        settings = client.Configuration.get_default_copy()
+        settings.cert_file = settings.key_file = None
+        settings.api_key = {"authorization": f"Bearer {token}"}
+        with client.ApiClient(settings) as session:
+            account = Account(name, session)
+            # The API server learns of new roles a moment after they are there.
+            _wait(lambda: account.may(NEEDED[-1]))
+            yield account
+    finally:
+        api.delete_namespace(name)
+
+
+@pytest.mark.parametrize("request_", NEEDED)
+def test_may(account, request_):
+    assert account.may(request_)
+
+
+@pytest.mark.parametrize("request_", REFUSED)
+def test_may_not(account, request_):
+    assert not account.may(request_)
+
+
+@pytest.mark.parametrize("request_", NEEDED)
+def test_may_not_in_another_namespace(account, request_):
+    assert not account.may(request_, namespace="default")
+
+
+def test_the_api_itself_refuses_a_list_of_secrets_and_gives_the_one(account, api):
+    as_account = client.CoreV1Api(account.api)
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": {"accesskey": "minio"}}
+    api.create_namespaced_secret(account.namespace, secret)
+    assert as_account.read_namespaced_secret("mlpipeline-minio-artifact", account.namespace).data
+    with pytest.raises(client.ApiException, match="Forbidden"):
+        as_account.list_namespaced_secret(account.namespace)
+
+
+def test_a_list_with_names_needs_the_field_selector_of_one_name(account, api):
+    """What docs/permissions.md says of resourceNames, which is why most rules have none."""
+    rule = {"apiGroups": [""], "resources": ["limitranges"], "resourceNames": ["one"], "verbs": ["list", "watch"]}
+    rbac = client.RbacAuthorizationV1Api()
+    rbac.create_namespaced_role(account.namespace, {"metadata": {"name": "named"}, "rules": [rule]})
+    subject = {"kind": "ServiceAccount", "name": "pipeline-runner"}
+    binding = {"metadata": {"name": "named"}, "roleRef": {"kind": "Role", "name": "named"}, "subjects": [subject]}
+    rbac.create_namespaced_role_binding(account.namespace, binding)
+    as_account = client.CoreV1Api(account.api)
+    _wait(lambda: account.may("list limitranges one"))
+    events = partial(watch.Watch().stream, as_account.list_namespaced_limit_range, account.namespace, timeout_seconds=1)
+    assert as_account.list_namespaced_limit_range(account.namespace, field_selector="metadata.name=one").items == []
+    assert list(events(field_selector="metadata.name=one")) == []
+    with pytest.raises(client.ApiException, match="Forbidden"):
+        as_account.list_namespaced_limit_range(account.namespace)
+    with pytest.raises(client.ApiException, match="Forbidden"):
+        list(events())
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not so after {seconds} s"
+        time.sleep(0.1)

@@ -1,0 +1,120 @@
+"""What a cluster needs, deploy/ and images/: the Role is as docs/permissions.md says, the images are built as named."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kfp_distributed.components.train.manifests import job_kind
+from kfp_distributed.components.train.runners.preflight import needed_permissions
+
+ROOT = Path(__file__).parent.parent
+IMAGES = sorted(path.parent for path in (ROOT / "images").glob("*/Containerfile"))
+ROLE, BINDING = yaml.safe_load_all((ROOT / "deploy" / "rbac.yaml").read_text())
+
+
+def _words(cell: str) -> tuple[str, ...]:
+    return tuple(cell.split(", ")) if cell else ()
+
+
+def test_the_table_of_the_docs_is_the_role():
+    lines = (ROOT / "docs" / "permissions.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    table = [
+        {
+            "apiGroups": ["" if group == "core" else group],
+            "resources": list(_words(resources)),
+            **({"resourceNames": list(_words(names))} if names else {}),
+            "verbs": list(_words(verbs)),
+        }
+        for group, resources, verbs, names, _ in rows[2:]
+    ]
+    assert table == ROLE["rules"]
+
+
+@pytest.mark.parametrize(
+    "kind", [job_kind("Job", None), job_kind("TF", None), job_kind("PyTorch", None), job_kind("MPI", "v1")]
+)
+def test_the_role_grants_what_the_step_asks_for_before_it_starts(kind):
+    granted = {
+        (verb, group, resource)
+        for rule in ROLE["rules"]
+        if "resourceNames" not in rule
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert set(needed_permissions(kind)) <= granted
+
+
+def test_every_rule_has_its_reason_above_it():
+    lines = (ROOT / "deploy" / "rbac.yaml").read_text().splitlines()
+    first_lines = [number for number, line in enumerate(lines) if line.startswith("  - apiGroups:")]
+    assert len(first_lines) == len(ROLE["rules"])
+    assert all(lines[number - 1].startswith("  # ") for number in first_lines)
+
+
+def test_nothing_is_granted_that_others_could_be_harmed_with():
+    granted = {(resource, verb) for rule in ROLE["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert not any("*" in words for words in granted)
+    assert {verb for resource, verb in granted if resource == "pods"} == {"get", "list", "watch"}
+    assert {verb for resource, verb in granted if resource == "secrets"} == {"get"}
+    assert all(rule.get("resourceNames") for rule in ROLE["rules"] if "secrets" in rule["resources"])
+
+
+def test_the_role_is_bound_to_who_runs_the_steps_in_any_namespace():
+    assert ROLE["kind"] == "Role"
+    assert BINDING["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": "kfp-distributed-train",
+    }
+    assert BINDING["subjects"] == [{"kind": "ServiceAccount", "name": "pipeline-runner"}]
+    assert not any("namespace" in document["metadata"] for document in (ROLE, BINDING))
+    kustomization = yaml.safe_load((ROOT / "deploy" / "kustomization.yaml").read_text())
+    assert kustomization["resources"] == ["rbac.yaml"]
+
+
+@pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
+class TestImage:
+    def test_does_not_run_as_root(self, image):
+        users = re.findall(r"^USER (.*)$", (image / "Containerfile").read_text(), re.MULTILINE)
+        assert users[-1:] == ["1000"]
+
+    def test_has_every_package_pinned(self, image):
+        lines = (image / "requirements.txt").read_text().splitlines()
+        packages = [line for line in lines if line and not line.startswith("#")]
+        assert [line for line in packages if not re.match(r"[\w.-]+==[\w.]+(; .+)?$", line)] == []
+        assert {"minio", "pyarrow"} <= {line.partition("==")[0] for line in packages}
+
+    def test_is_built_under_its_name_where_it_is_not_there(self, image):
+        name = _make("image-name", f"IMAGE={image.name}").strip()
+        assert re.fullmatch(rf"kfp-distributed/{image.name}:[0-9a-f]{{12}}", name)
+        missing = _make("images", f"IMAGES={image.name}", "FIND=false", "BUILD=echo build")
+        folder = f"images/{image.name}"
+        assert missing.splitlines() == [f"build {name} --file {folder}/Containerfile {folder}", name]
+        assert _make("images", f"IMAGES={image.name}", "FIND=true", "BUILD=false").splitlines() == [name]
+
+
+def test_an_image_that_is_changed_has_another_name(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "images", tmp_path / "images")
+    arguments = ("image-name", "IMAGE=tensorflow", "PREFIX=registry.example.com/team")
+    before = _make(*arguments, folder=tmp_path)
+    assert before.startswith("registry.example.com/team/tensorflow:")
+    (tmp_path / "images" / "horovod" / "requirements.txt").write_text("numpy==2.0.0\n")
+    assert _make(*arguments, folder=tmp_path) == before
+    (tmp_path / "images" / "tensorflow" / "requirements.txt").write_text("numpy==2.0.0\n")
+    assert _make(*arguments, folder=tmp_path) != before
+
+
+def _make(*arguments: str, folder: Path = ROOT) -> str:
+    # A make around this one would pass its own variables on.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "MFLAGS"}
+    return subprocess.run(
+        ["make", "--silent", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True
+    ).stdout
