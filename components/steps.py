@@ -7,14 +7,13 @@ from kfp_distributed.components.export_model.component import export_model
 from kfp_distributed.components.packaging import Delivery, make_step
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
+from kfp_distributed.trainers.requirements import TENSORFLOW
 
-_ARROW = ["numpy>=1.26,<3", "pyarrow>=18,<27"]
-# kubernetes reads the Secret of a pod's object store; kfp comes with it, but a step installs kfp alone.
-_STORE = ["minio>=7.2.15,<8", "kubernetes>=29,<37"]
-_TENSORFLOW = [
-    'tensorflow-cpu==2.21.0; sys_platform == "linux" and platform_machine == "x86_64"',
-    'tensorflow==2.21.0; sys_platform != "linux" or platform_machine != "x86_64"',
-]
+# From this version on Arrow's S3 client takes certificates of one's own.
+_ARROW = ["numpy>=1.26,<3", "pyarrow>=21,<27"]
+# Reads the Secret of a pod's object store; kfp comes with it, but a step installs kfp alone.
+_KUBERNETES = ["kubernetes>=29,<37"]
+_STORE = ["minio>=7.2.15,<8", *_KUBERNETES]
 
 # What runs in the replicas is started by its name.
 _ENTRY = ["kfp_distributed.trainers.entry"]
@@ -46,16 +45,18 @@ def steps(*, image: str = "", package: str = "") -> Steps:
     delivery = Delivery(image=image, package=package)
     return Steps(
         make_step(
-            prepare_data, packages=[*_ARROW, *_STORE, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"], delivery=delivery
+            prepare_data,
+            packages=[*_ARROW, *_KUBERNETES, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"],
+            delivery=delivery,
         ),
         make_step(
             train,
-            packages=[*_TENSORFLOW, *_ARROW, *_STORE],
-            without_dependencies=["tf_keras==2.21.0"],
+            # What the replicas need is installed where they run.
+            packages=["numpy>=1.26,<3", *_STORE],
             delivery=delivery,
             started_by_name=_ENTRY,
             trainers=_TRAINERS,
         ),
-        make_step(evaluate, packages=[*_TENSORFLOW, *_ARROW], delivery=delivery),
+        make_step(evaluate, packages=[*TENSORFLOW, *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),
     )

@@ -61,6 +61,7 @@ def _run(options: argparse.Namespace, folder: Path, console: Console, log: TextI
                 train_and_export(
                     distribution_specification=json.loads(options.distribution),
                     train_parameters={"epochs": options.epochs},
+                    runner="local",
                     checkpoint_uri="s3://checkpoints",
                 )
         except KeyboardInterrupt:

@@ -27,6 +27,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         train_specification: dict = {"trainer": "keras_classifier"},  # noqa: B006
         train_parameters: dict = {"epochs": 15},  # noqa: B006
         distribution_specification: dict = DIGITS_DISTRIBUTION,
+        runner: str = "auto",
         checkpoint_uri: str = "",
         minimum_accuracy: float = 0.9,
         model_name: str = "digits",
@@ -41,6 +42,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             train_specification: {"trainer": NAME}, {"function": NAME, "source": TEXT} or {"command": [...]}.
             train_parameters: Arguments of what is trained, by name.
             distribution_specification: {"distribution_type": "TF", "number_of_workers": 3, ...}; {} is one process.
+            runner: Where the replicas run: "kubernetes", "local", or "auto": pods where there is a cluster.
             checkpoint_uri: Where checkpoints go; empty means beside the model.
             minimum_accuracy: A model that is worse on the test split is not exported.
             model_name: Name of the exported model.
@@ -56,6 +58,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             train_specification=train_specification,
             train_parameters=train_parameters,
             distribution_specification=distribution_specification,
+            runner=runner,
             checkpoint_uri=checkpoint_uri,
         )
         scored = with_steps.evaluate(model=fitted.outputs["model"], dataset=data.outputs["test_dataset"])

@@ -88,8 +88,17 @@ def step_command(step: str, root: str, parameters: Mapping[str, object], inputs:
     return [*container["command"], *arguments]
 
 
-def whole_job(root: str) -> dict[str, list[str]]:
-    """The commands of the four steps, in order, for a small training on digits by one process."""
+def whole_job(
+    root: str, bucket: str = "checkpoints", export_to: str = "models", image: str = ""
+) -> dict[str, list[str]]:
+    """The commands of the four steps, in order, for a small training on digits by one process.
+
+    Args:
+        root: As for `step_command`.
+        bucket: For checkpoints.
+        export_to: Bucket for the exported model.
+        image: Of the replicas, where they are pods.
+    """
     run = {"run_id": "run-1", "task_name": "train", "task_id": "1"}
     return {
         "prepare_data": step_command("prepare_data", root, {"source": "digits", "shards": 3}, {}),
@@ -97,10 +106,10 @@ def whole_job(root: str) -> dict[str, list[str]]:
             "train",
             root,
             {
-                "train_specification": {"trainer": "keras_classifier"},
+                "train_specification": {"trainer": "keras_classifier", **({"image": image} if image else {})},
                 "train_parameters": {"epochs": "8.0"},
                 "distribution_specification": {"distribution_type": "Job"},
-                "checkpoint_uri": "s3://checkpoints",
+                "checkpoint_uri": f"s3://{bucket}/checkpoints",
                 **run,
             },
             {
@@ -114,7 +123,7 @@ def whole_job(root: str) -> dict[str, list[str]]:
         "export_model": step_command(
             "export_model",
             root,
-            {"model_name": "digits", "bucket": "models", "source_run": "run-1"},
+            {"model_name": "digits", "bucket": export_to, "source_run": "run-1"},
             {"model": "train/model"},
         ),
     }

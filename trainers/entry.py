@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,7 @@ from kfp_distributed.trainers.job import (
     TRAINING_METRICS,
     JobDescription,
 )
+from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
 
 _SYNC_RETRY_SECONDS = 5.0
@@ -43,6 +45,12 @@ _SAVE_SECONDS = 600.0
 _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
+_PEER_LOST = 138
+"""Exit code of a replica that failed because another one did. From 128 on, operators start a replica again."""
+
+_LAUNCHER_LOST = 1
+"""Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
+
 _children: list[subprocess.Popen[bytes]] = []
 _ending = threading.Lock()
 """Taken for ever when SIGTERM comes: what a command does then is not its end."""
@@ -51,6 +59,8 @@ _ending = threading.Lock()
 def main() -> int:
     """Run this replica's part of the job; returns its exit code."""
     _end_on_sigterm()
+    if os.environ.get(LOST_SECONDS_VARIABLE):
+        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: _end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster = parse_program(job.program), read_cluster(os.environ)
     name = replica_name(os.environ, cluster, job)
@@ -125,13 +135,18 @@ def _end_on_sigterm() -> None:
     def wait() -> None:
         while os.read(readable, 1)[0] != signal.SIGTERM:
             pass
-        _ending.acquire()
-        for child in _children:
-            child.terminate()
-            child.wait()
-        os._exit(128 + signal.SIGTERM)
+        _end(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def _end(code: int) -> NoReturn:
+    """End this replica at once, its command first."""
+    _ending.acquire()
+    for child in _children:
+        child.terminate()
+        child.wait()
+    os._exit(code)
 
 
 def _fetch_data(job: JobDescription, is_ours: bool, name: str, folders: Mapping[str, Path]) -> None:
@@ -189,6 +204,12 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
     except SystemExit as end:  # sys.exit() at the end of a program is no failure.
         if end.code not in (None, 0):
             raise
+    except Exception as error:
+        # TensorFlow's word for a peer that does not answer any more. Its own end tells why, and all start again.
+        if type(error).__name__ != "UnavailableError":
+            raise
+        traceback.print_exc()
+        return _PEER_LOST
     return 0
 
 

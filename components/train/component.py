@@ -31,7 +31,8 @@ def train(
         train_parameters: Arguments of what runs, by name.
         distribution_specification: How it is distributed, as {"distribution_type": "TF", "number_of_workers": 3}.
             Empty means one process.
-        runner: Where the replicas run, "local" (processes of this step) or "auto".
+        runner: Where the replicas run: "kubernetes" (pods), "local" (processes of this step), or "auto": pods where
+            there is a cluster.
         checkpoint_uri: Folder for checkpoints. Empty means beside the model.
         run_id: What tells this run from others.
         task_name: What tells this task from others of the run.

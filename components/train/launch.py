@@ -16,7 +16,7 @@ from kfp_distributed.components.train.runners.protocol import JobEnded, LogLine,
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import JobStatus, advance, begin, describe, expired_budget, failure_cause
 from kfp_distributed.components.train.topology import plan_topology
-from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import open_store
@@ -32,11 +32,13 @@ class TrainingFailed(Exception):
 
     Attributes:
         status: Where the job stood when that was clear.
+        metrics: The epochs that the replicas had kept by then.
     """
 
-    def __init__(self, cause: str, status: JobStatus) -> None:
+    def __init__(self, cause: str, status: JobStatus, metrics: Metrics) -> None:
         super().__init__(cause)
         self.status = status
+        self.metrics = metrics
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Request:
         train_parameters: Its arguments.
         distribution_specification: How it is distributed.
         checkpoint_uri: Folder for the checkpoints of all jobs; "" means the folder `checkpoints` beside the model.
-        identity: What tells this task of this run from all others, such as run id, task name and task id.
+        identity: What tells this task of this run from all others: the run's id first, then such as task name and
+            task id.
         task_name: For people to recognise the job by.
     """
 
@@ -104,13 +107,14 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
         runner.start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:
-        raise TrainingFailed(failure_cause(status), status)
+        raise TrainingFailed(failure_cause(status), status, _metrics_so_far(description.metrics_uri))
     try:
         model = verify_model(open_store(description.model_uri))
         if model.job != job.name:
             raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
     except ModelIncomplete as error:
-        raise TrainingFailed(f"The job succeeded, but left no whole model: {error}.", status) from None
+        text = f"The job succeeded, but left no whole model: {error}."
+        raise TrainingFailed(text, status, _metrics_so_far(description.metrics_uri)) from None
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
 
@@ -154,7 +158,13 @@ def plan_job(request: Request) -> TrainingJob:
         parameter_servers=specification.number_of_parameter_servers,
     )
     argv = (sys.executable, "-m", "kfp_distributed.trainers.entry")
-    return TrainingJob(name, topology, specification, description, argv, _import_path())
+    labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
+    return TrainingJob(name, topology, specification, description, argv, _import_path(), labels)
+
+
+def _label(text: str) -> str:
+    """A text as the value of a Kubernetes label."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
 
 
 def _import_path() -> dict[str, str]:
@@ -182,6 +192,14 @@ def read_metrics(uri: str) -> Metrics:
             kept = json.loads(store.read(key))
             found[kept["replica"]] = kept["epochs"]
     return found
+
+
+def _metrics_so_far(uri: str) -> Metrics:
+    """What can be had: a store that is away must not hide why the job failed."""
+    try:
+        return read_metrics(uri)
+    except StorageError:
+        return {}
 
 
 def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:

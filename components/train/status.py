@@ -28,6 +28,7 @@ SAME_MOMENT_SECONDS = 2.0
 connection; Python and TensorFlow then take up to about two seconds to shut down."""
 
 _SHOWN_REPLICAS = 10
+_UNPLACED = ("queued", "waiting", "pulling")
 _SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
@@ -36,10 +37,12 @@ class ReplicaStatus(ReplicaChanged):
     """Where one replica stands: the last change, and what it printed.
 
     Attributes:
+        since: When it came into this state.
         heard: When it last printed a line since its start; None if it has not.
         tail: Its last lines, those of earlier starts included.
     """
 
+    since: float = 0.0
     heard: float | None = None
     tail: tuple[str, ...] = ()
 
@@ -52,11 +55,13 @@ class JobStatus:
         job: Its name.
         leader: The replica whose end is the job's end.
         started: When the job was started.
-        attempt: When the leader was last started: the job's start or the last restart of all.
+        attempt: When the replicas could last begin to start: the job's start, the last restart of all, or when the
+            last of them had a node and an image.
         replicas: All replicas by name.
         running: When all replicas were running for the first time.
         timeline: What happened, as (time, text).
         ended: How it ended; None while it has not.
+        last_failure: The last failure of a replica, which may have been started again since.
     """
 
     job: str
@@ -67,11 +72,12 @@ class JobStatus:
     running: float | None = None
     timeline: tuple[tuple[float, str], ...] = ()
     ended: JobEnded | None = None
+    last_failure: ReplicaStatus | None = None
 
 
 def begin(job: TrainingJob, now: float) -> JobStatus:
     """The status of a job that is about to start."""
-    replicas = {each.name: ReplicaStatus(now, each.name, "waiting") for each in job.topology.replicas}
+    replicas = {each.name: ReplicaStatus(now, each.name, "waiting", since=now) for each in job.topology.replicas}
     return JobStatus(job.name, job.topology.leader, now, now, replicas)
 
 
@@ -82,7 +88,12 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
         if isinstance(fact, LogLine):
             after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
         else:
-            after = ReplicaStatus(**vars(fact), heard=before.heard, tail=before.tail)
+            since = before.since if fact.state == before.state else fact.time
+            after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=before.tail)
+            if before.state in _UNPLACED and fact.state not in _UNPLACED:
+                status = replace(status, attempt=fact.time)
+            if fact.state == "failed":
+                status = replace(status, last_failure=after)
             if fact.state == "starting":
                 after = replace(after, heard=None)
                 if fact.replica == status.leader:
@@ -102,7 +113,7 @@ def describe(fact: Fact) -> str:
         return fact.text
     if isinstance(fact, JobEnded):
         return "the job succeeded" if fact.succeeded else f"the job failed: {fact.reason}"
-    if not isinstance(fact, ReplicaChanged) or fact.state == "starting":
+    if not isinstance(fact, ReplicaChanged) or (fact.state in ("starting", *_UNPLACED) and not fact.reason):
         return ""
     how = how_it_ended(fact) if fact.state == "failed" else fact.reason
     return f"{fact.replica}: {fact.state}" + (f" ({how})" if how else "")
@@ -140,9 +151,12 @@ def failure_cause(status: JobStatus) -> str:
     """Why an ended job failed: the root's last lines, then a few sentences: the root, what followed, the verdict."""
     failed = [each for each in status.replicas.values() if each.state == "failed"]
     sentences = [status.ended.reason] if status.ended else []
+    if not failed and status.last_failure:
+        failed = [status.last_failure]
     if not failed:
         return " ".join(sentences)
-    root = status.replicas[root_failure(failed).replica]
+    first_replica = root_failure(failed).replica
+    root = next(each for each in failed if each.replica == first_replica)
     if others := [f"{each.replica} with {how_it_ended(each)}" for each in failed if each is not root]:
         sentences.insert(0, f"Then failed {_listed(others)}.")
     after = format_seconds(root.time - status.started)
@@ -153,14 +167,22 @@ def failure_cause(status: JobStatus) -> str:
 def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:
     """The time budget that ran out, in a sentence that names it and what each replica does; "" if none.
 
-    A start lasts until all replicas run and one has printed a line; from then on silence counts. Neither counts when
-    the leader is done.
+    A start begins when all replicas have a node and an image, and lasts until all run and one has printed a line; from
+    then on silence counts. Neither counts when the leader is done.
     """
-    heard = max((each.heard for each in status.replicas.values() if each.heard is not None), default=None)
+    replicas = status.replicas.values()
+    heard = max((each.heard for each in replicas if each.heard is not None), default=None)
+    queued, waiting, pulling = (
+        min((each.since for each in replicas if each.state == state), default=None) for state in _UNPLACED
+    )
     done = status.replicas[status.leader].state == "succeeded"
+    placed = not done and all(each.state not in _UNPLACED for each in replicas)
     since = {
-        "start_timeout": status.attempt if not done and (heard is None or _unstarted(status)) else None,
-        "silence_timeout": None if done else heard,
+        "queue_timeout": queued,
+        "scheduling_timeout": None if done else waiting,
+        "image_pull_timeout": None if done else pulling,
+        "start_timeout": status.attempt if placed and (heard is None or _unstarted(status)) else None,
+        "silence_timeout": heard if placed else None,
         "running_timeout": status.running,
         "total_timeout": status.started,
     }
@@ -181,7 +203,7 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
 
 
 def _unstarted(status: JobStatus) -> list[ReplicaStatus]:
-    return [each for each in status.replicas.values() if each.state in ("waiting", "starting")]
+    return [each for each in status.replicas.values() if each.state in ("starting", *_UNPLACED)]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.report import job_report
 from kfp_distributed.components.train.runners.choose import choose_runner
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.staging import staged
 from kfp_distributed.storage.errors import StorageError
 
 
@@ -30,7 +33,7 @@ def run_step(
         model: kfp's Model; the leader of the replicas writes it.
         metrics: kfp's Metrics: the last epoch's.
         report: kfp's HTML, also of a training that failed.
-        runner_name: "auto" or "local".
+        runner_name: "auto", "kubernetes" or "local".
         wanted: The other fields of `Request`.
 
     Raises:
@@ -39,18 +42,19 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        runner = choose_runner(runner_name)
+        runner = choose_runner(runner_name, model.uri)
         # Replicas that see this step's disk take what KFP has put there, and need no credentials.
         train_uri, validation_uri, model_uri = (
             (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""
             for artifact in (train_dataset, validation_dataset, model)
         )
         request = Request(train_uri=train_uri, validation_uri=validation_uri, model_uri=model_uri, **wanted)
-        outcome = launch(request, runner, partial(print, flush=True))
+        with staged(request) if not runner.shares_disk else nullcontext(request) as visible:
+            outcome = launch(visible, runner, partial(print, flush=True))
     except TrainingFailed as failure:
-        _write(report, job_report(failure.status, {}))
+        _write(report, job_report(failure.status, failure.metrics))
         raise SystemExit(f"\n{failure}") from None
-    except (ValueError, OSError, StorageError) as error:
+    except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     _write(report, job_report(outcome.status, outcome.metrics))
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)

@@ -94,7 +94,7 @@ def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_al
         "worker-0": [2]
     }
     assert "[worker-0] begins after epoch 0 on 1 shard" in said
-    assert said[0].startswith("2 replicas start as processes in ")
+    assert said[0].startswith("starts 2 processes in ")
     assert said[-1] == "the job succeeded"
     assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]
@@ -147,7 +147,7 @@ WRONG = [
         {"train_specification": {"trainer": "keras_clasifier"}},
         "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier",
     ),
-    ({"train_parameters": {"epoch": 3}}, "train_parameters: a name for fit is 'epoch'; allowed: epochs"),
+    ({"train_parameters": {"epoch": 3}}, "train_parameters: fit has no parameter 'epoch' to set; it has: epochs"),
     ({"train_parameters": {"epochs": "many"}}, "train_parameters of fit: epochs is 'many'; allowed is int"),
     (
         {"distribution_specification": workers(6)},

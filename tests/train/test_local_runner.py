@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 import uuid
+import zipfile
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -133,12 +135,36 @@ def test_the_job_is_kept_on_request():
     shutil.rmtree(Path(folder).parent)
 
 
-def test_what_the_step_cannot_give_is_said():
-    program = {"command": ["unused"], "image": "tensorflow:2", "packages": ["pandas"]}
-    assert [fact.text for fact in run(make_job(shell("true"), program=program))[:2]] == [
-        "image of train_specification is ignored: this step's own Python runs all",
-        "packages of train_specification is ignored: this step's own Python runs all",
-    ]
+def test_an_image_cannot_be_given_and_that_is_said():
+    program = {"command": ["unused"], "image": "tensorflow:2"}
+    first = run(make_job(shell("true"), program=program))[0]
+    assert first.text == "image of train_specification is ignored: this step's own Python runs all"
+
+
+def test_packages_are_installed_for_the_job_alone(tmp_path):
+    wheel = tmp_path / "tiny_gadget-1-py3-none-any.whl"
+    about = {"METADATA": "Metadata-Version: 2.1\nName: tiny-gadget\nVersion: 1\n", "RECORD": ""}
+    about["WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny_gadget.py", "print('here I am')")
+        for name, text in about.items():
+            archive.writestr(f"tiny_gadget-1.dist-info/{name}", text)
+    program = {"command": ["unused"], "packages": [str(wheel)]}
+    facts = run(make_job([sys.executable, "-c", "import tiny_gadget"], program=program))
+    assert facts[0].text == f"installs {wheel}"
+    assert lines(facts) == ["here I am"]
+    with pytest.raises(ModuleNotFoundError):
+        import_module("tiny_gadget")
+
+
+def test_packages_that_cannot_be_installed_end_the_job(tmp_path):
+    program = {"command": ["unused"], "packages": [str(tmp_path / "absent-1-py3-none-any.whl")]}
+    facts = run(make_job(shell("echo started"), program=program))
+    assert isinstance(facts[-1], JobEnded)
+    assert not facts[-1].succeeded
+    assert "pip could not install what the program needs" in facts[-1].reason
+    assert "absent-1-py3-none-any.whl" in facts[-1].reason
+    assert lines(facts) == []
 
 
 def test_mpi_is_refused_before_anything_starts():
@@ -148,7 +174,7 @@ def test_mpi_is_refused_before_anything_starts():
 
 
 def test_a_runner_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="runner = 'cloud' is not one of auto, local"):
+    with pytest.raises(ValueError, match="runner = 'cloud' is not one of auto, kubernetes"):
         choose_runner("cloud")
 
 

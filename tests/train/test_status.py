@@ -71,9 +71,11 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         started=BEGIN,
         attempt=BEGIN + 6,
         replicas={
-            "worker-0": ReplicaStatus(BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, None, ("epoch 1",)),
+            "worker-0": ReplicaStatus(
+                BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, BEGIN + 8, None, ("epoch 1",)
+            ),
             "worker-1": ReplicaStatus(
-                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, BEGIN + 7, ("boom", "epoch 2")
+                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, BEGIN + 8, BEGIN + 7, ("boom", "epoch 2")
             ),
         },
         running=BEGIN + 1,
@@ -90,6 +92,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
             (BEGIN + 9, "the job succeeded"),
         ),
         ended=ended(9),
+        last_failure=ReplicaStatus(BEGIN + 4, "worker-1", "failed", None, 9, "", 0, BEGIN + 4, BEGIN + 3, ("boom",)),
     )
 
 
@@ -249,7 +252,7 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
         ),
         ({"total_timeout": 90}, [*STARTED, line(50, "worker-0")], 89, ""),
         (
-            {"total_timeout": "1h", "start_timeout": "3h"},
+            {"total_timeout": "1h", "scheduling_timeout": "3h"},
             [],
             3600,
             "total_timeout ran out after 1 h: worker-0 not started, worker-1 not started.",
@@ -259,6 +262,47 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             [changed(60, f"worker-{index}", "failed", exit_code=1) for index in range(2)],
             90,
             "total_timeout ran out after 1 min 30 s: no replica is running.",
+        ),
+        # Each thing that a replica waits for has a budget of its own, however often its reason is told.
+        ({"queue_timeout": 60}, [changed(10, "worker-0", "queued"), changed(50, "worker-0", "queued")], 69, ""),
+        (
+            {"queue_timeout": 60},
+            [changed(10, f"worker-{index}", "queued", reason="suspended") for index in range(2)],
+            70,
+            "queue_timeout ran out after 1 min: worker-0 not started (suspended), worker-1 not started (suspended).",
+        ),
+        (
+            {"scheduling_timeout": 60},
+            [changed(1, "worker-0", "running"), changed(20, "worker-1", "waiting", reason="no node has 64 CPUs")],
+            60,
+            "scheduling_timeout ran out after 1 min: worker-1 not started (no node has 64 CPUs), "
+            "worker-0 silent for 59 s.",
+        ),
+        (
+            {"image_pull_timeout": 60},
+            [changed(1, "worker-0", "running"), changed(20, "worker-1", "pulling", reason="ErrImagePull")],
+            80,
+            "image_pull_timeout ran out after 1 min: worker-1 not started (ErrImagePull), "
+            "worker-0 silent for 1 min 19 s.",
+        ),
+        # A start begins when the last replica has its node and image, and while one lacks them nobody counts as silent.
+        (
+            {"start_timeout": 60, "silence_timeout": 60},
+            [changed(1, "worker-0", "running"), line(2, "worker-0"), changed(20, "worker-1", "pulling")],
+            300,
+            "",
+        ),
+        (
+            {"start_timeout": 60},
+            [changed(1, "worker-0", "running"), changed(20, "worker-1", "pulling"), changed(50, "worker-1", "running")],
+            109,
+            "",
+        ),
+        (
+            {"start_timeout": 60},
+            [changed(1, "worker-0", "running"), changed(20, "worker-1", "pulling"), changed(50, "worker-1", "running")],
+            110,
+            "start_timeout ran out after 1 min: worker-0 silent for 1 min 49 s, worker-1 silent for 1 min.",
         ),
     ],
 )

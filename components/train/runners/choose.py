@@ -1,18 +1,79 @@
-"""Which runner a `train` step asks for."""
+"""Which runner a `train` step asks for, and what it must know of the place where it runs."""
 
-from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.components.train.runners.protocol import Runner
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
+
+if TYPE_CHECKING:
+    from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def choose_runner(name: str) -> Runner:
+def choose_runner(name: str, model_uri: str = "") -> Runner:
     """Returns the runner that a `train` step asks for.
 
     Args:
-        name: "local" or "auto".
+        name: "local" or "kubernetes"; "auto" is Kubernetes in a pod and where KUBECONFIG is set. The file
+            ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there.
+        model_uri: Where the model goes, which says in which object store.
 
     Raises:
         ValueError: There is no such runner, or not here.
+        ClusterError: The API server does not answer.
     """
-    if name not in ("auto", "local"):
-        raise ValueError(f"runner = {name!r} is not one of auto, local: all replicas are processes of the train step")
+    if name not in ("auto", "local", "kubernetes"):
+        raise ValueError(
+            f"runner = {name!r} is not one of auto, kubernetes (pods of a cluster), local (processes of this step)"
+        )
+    # Either is imported where it is used: the Kubernetes client takes half a second.
+    if name == "kubernetes" or (name == "auto" and (_SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG"))):
+        from kfp_distributed.components.train.runners.cluster_api import connect
+
+        return kubernetes_runner(connect(), model_uri)
+    from kfp_distributed.components.train.runners.local import LocalRunner
+
     return LocalRunner()
+
+
+def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
+    """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
+
+    Raises:
+        ValueError: The object store is not found.
+    """
+    from kfp_distributed.components.train.manifests.setting import Setting
+    from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+    from kfp_distributed.storage.kfp_store import MayNotRead, environment_entries, find_object_store
+
+    def read(path: str) -> dict[str, Any] | None:
+        try:
+            return api.read(path)
+        except ClusterError as error:
+            raise (MayNotRead if error.status == 403 else ValueError)(str(error)) from None
+
+    reference = find_object_store(read, api.namespace, model_uri)
+    setting = Setting(
+        api.namespace, environment=tuple(environment_entries(reference)), modules=_modules(), owner=_pod()
+    )
+    return KubernetesRunner(api, setting)
+
+
+def _pod() -> dict[str, Any] | None:
+    """This step's pod as the owner of what it creates; None outside of KFP."""
+    name, uid = os.environ.get("KFP_POD_NAME"), os.environ.get("KFP_POD_UID")
+    if not (name and uid and _SERVICE_ACCOUNT.exists()):
+        return None
+    return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+
+
+def _modules() -> dict[str, str]:
+    """The rooms that run inside the replicas, as they are here: source by path relative to the import root."""
+    found: dict[str, str] = {}
+    for room in ("storage", "trainers"):
+        folder = Path(str(import_module(f"kfp_distributed.{room}").__file__)).parent
+        found |= {f"kfp_distributed/{room}/{each.name}": each.read_text() for each in sorted(folder.glob("*.py"))}
+    return found

@@ -6,7 +6,9 @@ import select
 import selectors
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -28,6 +30,7 @@ from kfp_distributed.components.train.runners.restart_policy import Step, next_s
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.job import JOB_VARIABLE
+from kfp_distributed.trainers.requirements import missing_here, pip_commands
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024
@@ -79,6 +82,7 @@ class LocalRunner:
         self._folder = Path(tempfile.mkdtemp(prefix=f"{job.name}-"))
         if not job.specification.keep_job:
             self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        self._packages = self._folder / "packages"
         (self._folder / "job.json").write_text(job.description.to_json())
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
         self._group = self._resources.enter_context(ProcessGroup())
@@ -91,10 +95,15 @@ class LocalRunner:
 
     def facts(self) -> Iterator[Fact]:
         """Starts the replicas and tells what happens until the job has ended."""
-        for key in ("image", "packages"):
-            if self._job.description.program.get(key):
-                yield JobEvent(clock(), f"{key} of train_specification is ignored: this step's own Python runs all")
-        yield JobEvent(clock(), f"{len(self._last)} replicas start as processes in {self._folder}")
+        program = self._job.description.program
+        if program.get("image"):
+            yield JobEvent(clock(), "image of train_specification is ignored: this step's own Python runs all")
+        for command in pip_commands(missing_here(program), str(self._packages), sys.executable):
+            yield from self._install(command)
+            if not self._packages.is_dir():
+                return
+        count = len(self._last)
+        yield JobEvent(clock(), f"starts {count} process{'es' * (count > 1)} in {self._folder}")
         yield from self._start_replicas(tuple(self._last))
         step = None
         while step is None or step.action in ("stop", "restart"):
@@ -105,6 +114,20 @@ class LocalRunner:
                 yield from self._do(step)
             yield Quiet(clock())
         yield JobEnded(clock(), step.action == "succeed", step.reason)
+
+    def _install(self, command: list[str]) -> Iterator[Fact]:
+        """Runs pip; where it fails the job has failed, and the packages' folder is not there."""
+        yield JobEvent(clock(), f"installs {' '.join(command[command.index('--target') + 2 :])}")
+        log = self._folder / "pip.log"
+        with log.open("wb") as output:
+            child = self._group.start("pip", command, cwd=self._folder, stdout=output)
+        while child.poll() is None:
+            yield Quiet(clock())
+            time.sleep(_LOOK_SECONDS)
+        if child.returncode:
+            shutil.rmtree(self._packages, ignore_errors=True)
+            last = " ".join(log.read_text(errors="replace").split("\n")[-4:])
+            yield JobEnded(clock(), False, f"pip could not install what the program needs: {last.strip()}")
 
     def _next_step(self) -> Step | None:
         everyone = tuple(self._last)
@@ -150,6 +173,7 @@ class LocalRunner:
             "PYTHONUNBUFFERED": "1",
             **{key: value for key, value in os.environ.items() if key not in _PLACES},
             **job.environment,
+            "PYTHONPATH": self._import_path(),
             **replica_environment(job.topology, name, addresses, job.specification.slots_per_worker),
             JOB_VARIABLE: str(self._folder / "job.json"),
         }
@@ -158,6 +182,11 @@ class LocalRunner:
         os.set_blocking(output.fileno(), False)
         self._processes[name] = _Process(child, output, LineCutter())
         self._selector.register(output, selectors.EVENT_READ, name)
+
+    def _import_path(self) -> str:
+        """What was installed for the job comes first, then our modules, then what this process was given itself."""
+        given = self._job.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        return os.pathsep.join(filter(None, (str(self._packages) if self._packages.is_dir() else "", given)))
 
     def _read(self) -> Iterator[LogLine]:
         """What the replicas have printed; waits a moment where that is nothing. Each gets its turn."""

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.components.train.topology import Topology
 from kfp_distributed.trainers.job import JobDescription
 
-State = Literal["waiting", "starting", "running", "succeeded", "failed", "stopped"]
+State = Literal["queued", "waiting", "pulling", "starting", "running", "succeeded", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class TrainingJob:
         description: What every replica is told.
         argv: The command that each replica runs.
         environment: What is added to each replica's environment.
+        labels: What people find the job by: "run" and "task", each a valid value of a Kubernetes label.
     """
 
     name: str
@@ -31,13 +32,15 @@ class TrainingJob:
     description: JobDescription
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ReplicaChanged:
     """A replica is in another state: "stopped" is what we did to it, "failed" what it did itself.
 
-    "waiting" is a replica of which nothing is known yet.
+    "queued" is a replica of a job that its queue has not admitted, "waiting" one that has no node yet, "pulling" one
+    whose image is not there yet.
 
     Attributes:
         time: Seconds since 1970, of `clock`.
@@ -100,6 +103,18 @@ class JobEnded:
 Fact = ReplicaChanged | LogLine | JobEvent | Quiet | JobEnded
 
 
+class ClusterError(Exception):
+    """The API server refused a request, or did not answer.
+
+    Attributes:
+        status: HTTP status; 0 where there was no answer.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 class Runner(Protocol):
     """Where and how the replicas of one job run.
 
@@ -119,7 +134,11 @@ class Runner(Protocol):
         """
 
     def start(self, job: TrainingJob) -> None:
-        """Begins with the job."""
+        """Begins with the job.
+
+        Raises:
+            ClusterError: A cluster refuses it.
+        """
 
     def facts(self) -> Iterator[Fact]:
         """Tells what happens, while it happens, until the job has ended. A slow reader slows the replicas down."""

@@ -1,0 +1,104 @@
+"""Topology -> the Kubernetes objects of a job. Pure; one file a kind."""
+
+import hashlib
+import json
+from typing import NamedTuple
+
+from kfp_distributed.components.train.manifests import batch_job, mpi_job, pytorch_job, tf_job
+from kfp_distributed.components.train.manifests.pod import JOB_KEY, JOB_LABEL, labels_of, module_key
+from kfp_distributed.components.train.manifests.setting import MpiVersion, Object, Setting
+from kfp_distributed.components.train.runners.protocol import TrainingJob
+from kfp_distributed.components.train.specification import DistributionType
+
+__all__ = [
+    "HASH_ANNOTATION",
+    "JOB_LABEL",
+    "JobKind",
+    "code_config_map",
+    "job_kind",
+    "job_manifest",
+    "launcher_config_map",
+]
+
+HASH_ANNOTATION = "kfp-distributed/spec-hash"
+
+_LARGEST_CONFIG_MAP = 1024 * 1024
+"""Bytes of data that the API server takes in a ConfigMap."""
+
+
+class JobKind(NamedTuple):
+    """A kind of job as the API server has it."""
+
+    kind: str
+    group: str
+    version: str
+    plural: str
+
+
+def job_kind(distribution_type: DistributionType, mpi_version: MpiVersion | None = None) -> JobKind:
+    """The kind of a type of job.
+
+    Raises:
+        ValueError: It is MPI, and the API server has no MPIJob.
+    """
+    if distribution_type == "Job":
+        return JobKind("Job", "batch", "v1", "jobs")
+    if distribution_type == "MPI":
+        if mpi_version is None:
+            raise ValueError(
+                "distribution_type = 'MPI' needs MPIJob, and the cluster has none: install the Kubeflow training "
+                "operator or the MPI operator, or choose another distribution_type"
+            )
+        return JobKind("MPIJob", "kubeflow.org", mpi_version, "mpijobs")
+    kind = f"{distribution_type}Job"
+    return JobKind(kind, "kubeflow.org", "v1", f"{kind.lower()}s")
+
+
+def job_manifest(job: TrainingJob, setting: Setting) -> Object:
+    """The job itself, with a hash of all that makes it what it is: its spec and its code, not who owns it."""
+    kind = job_kind(job.topology.distribution_type, setting.mpi_version)
+    module = {"Job": batch_job, "TFJob": tf_job, "PyTorchJob": pytorch_job, "MPIJob": mpi_job}[kind.kind]
+    spec = module.job_spec(job, setting)
+    content = json.dumps([spec, code_config_map(job, setting)["data"]], sort_keys=True)
+    about = _metadata(job, setting, job.name)
+    if job.specification.queue_name:
+        about["labels"]["kueue.x-k8s.io/queue-name"] = job.specification.queue_name
+    about["annotations"] = {HASH_ANNOTATION: hashlib.sha256(content.encode()).hexdigest()[:32]}
+    return {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.kind, "metadata": about, "spec": spec}
+
+
+def code_config_map(job: TrainingJob, setting: Setting) -> Object:
+    """What the replicas run: the job's description and our modules.
+
+    Raises:
+        ValueError: It is more than a ConfigMap takes.
+    """
+    data = {module_key(path, source): source for path, source in setting.modules.items()}
+    data[JOB_KEY] = job.description.to_json()
+    sizes = {key: len(value.encode()) for key, value in data.items()}
+    if (size := sum(sizes.values())) > _LARGEST_CONFIG_MAP:
+        largest = max(sizes, key=lambda key: sizes[key])
+        what = "train_specification and train_parameters" if largest == JOB_KEY else largest
+        raise ValueError(
+            f"the code and parameters of this training are {size} bytes, and a ConfigMap takes {_LARGEST_CONFIG_MAP}; "
+            f"the largest are {what} with {sizes[largest]} bytes. Build an image that holds them, and give "
+            'train_specification its "image" and a "command"'
+        )
+    return _config_map(job, setting, "code", data)
+
+
+def launcher_config_map(job: TrainingJob, setting: Setting) -> Object | None:
+    """Where the train step shows the replicas that it is there; None where nobody waits for that."""
+    if job.specification.launcher_lost_timeout is None:
+        return None
+    return _config_map(job, setting, "launcher", {"alive": "0"})
+
+
+def _config_map(job: TrainingJob, setting: Setting, part: str, data: dict[str, str]) -> Object:
+    about = _metadata(job, setting, f"{job.name}-{part}")
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}
+
+
+def _metadata(job: TrainingJob, setting: Setting, name: str) -> Object:
+    owner = {"ownerReferences": [setting.owner]} if setting.owner else {}
+    return {"name": name, "namespace": setting.namespace, "labels": labels_of(job), **owner}

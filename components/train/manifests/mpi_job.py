@@ -1,0 +1,71 @@
+"""MPIJob: v1 of the training operator, v2beta1 of the MPI operator. Pure.
+
+Of v1 the launcher reaches the workers by `kubectl exec`, of v2beta1 by SSH.
+"""
+
+from kfp_distributed.components.train.manifests.pod import ENTRY, WORK, environment, pod_template
+from kfp_distributed.components.train.manifests.run_policy import run_policy
+from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.runners.protocol import TrainingJob
+
+_CONTAINER = "mpi"
+_SLEEP = ("sleep", "infinity")
+# The operator mounts the keys with modes that sshd would refuse.
+_SSHD = ("/usr/sbin/sshd", "-De", "-o", "StrictModes=no")
+# The workers' keys are new with each job. On the command line, for the operator sets the variable of this name.
+_SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
+
+
+def job_spec(job: TrainingJob, setting: Setting) -> Object:
+    """The spec of an MPIJob of the version that the API server has."""
+    spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
+    launcher, worker = job.topology.replicas[:2]
+    again = "OnFailure" if spec.restart_limit else "Never"
+    roles = {
+        "Launcher": {
+            "replicas": 1,
+            # Under v2beta1 it is the pod of a Job, which makes another one, and so keeps the log of the first.
+            "restartPolicy": "Never" if by_ssh else again,
+            "template": pod_template(
+                job,
+                setting,
+                _CONTAINER,
+                launcher.resources,
+                command=_mpirun(job, setting),
+                trains=False,
+                as_root=by_ssh,
+                calls_api=not by_ssh,
+            ),
+        },
+        "Worker": {
+            "replicas": spec.number_of_workers,
+            "restartPolicy": again,
+            # sshd opens a session as another user and in a root of its own: that takes root and its capabilities.
+            "template": pod_template(
+                job, setting, _CONTAINER, worker.resources, command=_SSHD if by_ssh else _SLEEP, as_root=by_ssh
+            ),
+        },
+    }
+    found: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": roles}
+    if by_ssh:
+        return found | {
+            "runPolicy": run_policy(job, spec.restart_limit),
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "mpiImplementation": "OpenMPI",
+            "sshAuthMountPath": "/root/.ssh",
+        }
+    # This operator ends the job when it counts as many, before the last start has come to anything.
+    return found | {"runPolicy": run_policy(job, spec.restart_limit + 1), "mainContainer": _CONTAINER}
+
+
+def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
+    """The launcher's command: the entry program in each slot, with the launcher's environment, named and not shown."""
+    names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, setting))]
+    processes = job.specification.number_of_workers * job.specification.slots_per_worker
+    return [
+        *("mpirun", "--allow-run-as-root", "-np", str(processes), "--bind-to", "none", "--map-by", "slot"),
+        *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if setting.mpi_version == "v2beta1" else ()),
+        *("--wdir", WORK),
+        *(word for name in names for word in ("-x", name)),
+        *ENTRY,
+    ]

@@ -1,0 +1,156 @@
+"""The pods of a job: what runs in them, what they see, and what they may do. Pure."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.runners.protocol import TrainingJob
+from kfp_distributed.components.train.topology import Resources
+from kfp_distributed.trainers.job import JOB_VARIABLE
+from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, SIGN_OF_LIFE
+from kfp_distributed.trainers.requirements import Requirements, pip_commands
+
+JOB_LABEL = "kfp-distributed/job"
+ENTRY = ("python3", "-m", "kfp_distributed.trainers.entry")
+WORK = "/kfp-distributed/work"
+JOB_KEY, EMPTY_KEY = "job.json", "empty"
+
+_CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
+
+# Together what the Pod Security Standard "restricted" asks for. The user is that of our images; any but root will do.
+_SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
+_RESTRICTED_POD = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, **_SECCOMP}
+_RESTRICTED_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def labels_of(job: TrainingJob) -> dict[str, str]:
+    """The labels by which everything of a job is found."""
+    found = {"app.kubernetes.io/managed-by": "kfp-distributed", JOB_LABEL: job.name}
+    return found | {f"kfp-distributed/{name}": value for name, value in job.labels.items() if value}
+
+
+def module_key(path: str, source: str) -> str:
+    """The key under which the code ConfigMap keeps a module: no "/" may be in it, and empty modules share one."""
+    return path.replace("/", ".") if source else EMPTY_KEY
+
+
+def pod_template(
+    job: TrainingJob,
+    setting: Setting,
+    container: str,
+    resources: Resources,
+    *,
+    command: Sequence[str] = ENTRY,
+    trains: bool = True,
+    as_root: bool = False,
+    calls_api: bool = False,
+) -> Object:
+    """Makes the template of the pods of one role.
+
+    Args:
+        job: The job.
+        setting: The cluster's side of it.
+        container: Name of the container, which operators prescribe.
+        resources: What each pod may use.
+        command: What runs in it.
+        trains: Whether it trains, and so gets the resources that are set on the task where the dict says nothing.
+        as_root: Whether it must be root, and cannot do with what "restricted" allows.
+        calls_api: Whether it calls the API server.
+    """
+    spec, task = job.specification, setting.task
+    folders = _folders(job, setting)
+    common = {"image": setting.image, **({} if as_root else {"securityContext": _RESTRICTED_CONTAINER})}
+    limits = _resources(resources, task.resources if trains else {})
+    if limits:
+        common["resources"] = limits
+    main = {
+        "name": container,
+        "command": list(command),
+        "workingDir": WORK,
+        "env": environment(job, setting),
+        "volumeMounts": [*({"name": name, "mountPath": path} for name, path, _ in folders), *task.volume_mounts],
+        **common,
+    }
+    pod = {
+        "automountServiceAccountToken": calls_api,
+        # Variables for each Service of the namespace: there may be thousands.
+        "enableServiceLinks": False,
+        "securityContext": {"runAsUser": 0, **_SECCOMP} if as_root else _RESTRICTED_POD,
+        "initContainers": _init_containers(setting, common),
+        "containers": [main],
+        "volumes": [*({"name": name, **source} for name, _, source in folders), *task.volumes],
+        "nodeSelector": dict(spec.node_selector or task.node_selector),
+        "tolerations": [dict(each) for each in spec.tolerations or task.tolerations],
+        "affinity": task.affinity,
+        "priorityClassName": spec.priority_class,
+    }
+    about = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
+    return {"metadata": about, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
+
+
+def environment(job: TrainingJob, setting: Setting) -> list[Object]:
+    """The environment of a replica. Of two entries of one name the last counts: what is set on the task."""
+    values = {
+        "PYTHONPATH": f"{_CODE}:{_PACKAGES}" if _installs(setting) else _CODE,
+        "PYTHONUNBUFFERED": "1",
+        "HOME": WORK,
+        JOB_VARIABLE: f"{_CODE}/{JOB_KEY}",
+    }
+    if job.specification.launcher_lost_timeout is not None:
+        values[LOST_SECONDS_VARIABLE] = f"{job.specification.launcher_lost_timeout:.15g}"
+    entries = [*({"name": name, "value": value} for name, value in values.items()), *setting.environment]
+    found: dict[str, Object] = {}
+    for each in (*entries, *setting.task.env):
+        # It takes the last place too: its value may refer to what stands before it.
+        found.pop(each["name"], None)
+        found[each["name"]] = each
+    return list(found.values())
+
+
+def _installs(setting: Setting) -> bool:
+    return bool(setting.packages or setting.packages_alone)
+
+
+def _init_containers(setting: Setting, common: Object) -> list[Object]:
+    """What installs the packages. It has the limits of the replica: a quota may ask for some, and they add nothing."""
+    if not _installs(setting):
+        return []
+    commands = pip_commands(Requirements(setting.packages, setting.packages_alone), _PACKAGES)
+    return [
+        {
+            "name": "packages",
+            "command": ["sh", "-c", " && ".join(map(shlex.join, commands))],
+            # An index or a proxy is set on the task.
+            "env": [{"name": "HOME", "value": WORK}, *setting.task.env],
+            "volumeMounts": [{"name": "packages", "mountPath": _PACKAGES}, {"name": "work", "mountPath": WORK}],
+            **common,
+        }
+    ]
+
+
+def _resources(own: Resources, task: Mapping[str, Mapping[str, str]]) -> Object:
+    """Limits and requests: the dict's, and where it says nothing the task's."""
+    wanted = {"cpu": own.cpus, "memory": own.memory, own.gpu_resource: str(own.gpus or "")}
+    own_part = {name: value for name, value in wanted.items() if value}
+    found = {part: {**task.get(part, {}), **own_part} for part in ("limits", "requests")}
+    return {part: values for part, values in found.items() if values}
+
+
+def _folders(job: TrainingJob, setting: Setting) -> list[tuple[str, str, Object]]:
+    """What is mounted: name, path and source."""
+    spec = job.specification
+    modules = [{"key": module_key(path, source), "path": path} for path, source in sorted(setting.modules.items())]
+    items = [{"key": JOB_KEY, "path": JOB_KEY}, *modules]
+    found: list[tuple[str, str, Object]] = [
+        ("code", _CODE, {"configMap": {"name": f"{job.name}-code", "items": items}}),
+        ("work", WORK, {"emptyDir": {}}),
+    ]
+    if spec.launcher_lost_timeout is not None:
+        # As a folder: a file that is mounted by subPath never changes.
+        found.append(("launcher", str(SIGN_OF_LIFE.parent), {"configMap": {"name": f"{job.name}-launcher"}}))
+    if _installs(setting):
+        found.append(("packages", _PACKAGES, {"emptyDir": {}}))
+    if spec.shared_memory:
+        memory = {"medium": "Memory", "sizeLimit": spec.shared_memory}
+        found.append(("shared-memory", "/dev/shm", {"emptyDir": memory}))
+    return found

@@ -1,0 +1,25 @@
+"""PyTorchJob of the training operator: kubeflow.org/v1. Pure."""
+
+from kfp_distributed.components.train.manifests.run_policy import replica_specs, training_policy
+from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.runners.protocol import TrainingJob
+
+
+def job_spec(job: TrainingJob, setting: Setting) -> Object:
+    """The spec of a PyTorchJob; its operator sets MASTER_ADDR, RANK and so on."""
+    spec = job.specification
+    found: Object = {
+        "runPolicy": training_policy(job),
+        "nprocPerNode": str(spec.slots_per_worker),
+        "pytorchReplicaSpecs": replica_specs(job, setting, "pytorch", {"master": "Master", "worker": "Worker"}),
+    }
+    if spec.min_workers and spec.max_workers:
+        found["elasticPolicy"] = {
+            # torchrun counts the master too. The workers wait for its address, so they can meet there.
+            "minReplicas": spec.min_workers + 1,
+            "maxReplicas": spec.max_workers + 1,
+            "rdzvBackend": "c10d",
+            "rdzvHost": f"{job.name}-master-0",
+            "maxRestarts": spec.restart_limit,
+        }
+    return found

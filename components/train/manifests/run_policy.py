@@ -1,0 +1,62 @@
+"""When a job ends that nobody follows any more: the step that follows it keeps stricter rules itself. Pure."""
+
+from collections.abc import Mapping
+
+from kfp_distributed.components.train.manifests.pod import pod_template
+from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.runners.protocol import TrainingJob
+
+_TTL_SECONDS = 3600
+"""How long an ended job stays that nobody deletes."""
+
+_BACKSTOP_SECONDS = 600.0
+"""How much later than the step's own the operator's deadline is, where nothing says when the step counts as lost."""
+
+
+def lifetime(job: TrainingJob) -> Object:
+    """How long the job may take, somewhat longer than the step allows, and how long it stays after its end."""
+    spec, found = job.specification, {}
+    if spec.total_timeout is not None:
+        later = spec.launcher_lost_timeout or _BACKSTOP_SECONDS
+        found["activeDeadlineSeconds"] = int(spec.total_timeout + later)
+    if not spec.keep_job:
+        found["ttlSecondsAfterFinished"] = _TTL_SECONDS
+    return found
+
+
+def run_policy(job: TrainingJob, backoff_limit: int) -> Object:
+    """The runPolicy of the operators' kinds."""
+    found = {"cleanPodPolicy": "Running", "backoffLimit": backoff_limit, **lifetime(job)}
+    if job.specification.priority_class:
+        # That of the pod group, which a gang scheduler makes; the pods have their own.
+        found["schedulingPolicy"] = {"priorityClass": job.specification.priority_class}
+    return found
+
+
+def training_policy(job: TrainingJob) -> Object:
+    """The runPolicy of TFJob and PyTorchJob, whose operator counts the restarts of all pods together."""
+    return run_policy(job, (job.specification.restart_limit + 1) * len(job.topology.replicas))
+
+
+def replica_specs(job: TrainingJob, setting: Setting, container: str, roles: Mapping[str, str]) -> dict[str, Object]:
+    """The replicas of TFJob and PyTorchJob.
+
+    Args:
+        job: The job.
+        setting: The cluster's side of it.
+        container: Name of the container.
+        roles: What the operator calls each role.
+    """
+    # The last of each role: its index tells how many there are.
+    last = {each.role: each for each in job.topology.replicas}
+    return {
+        roles[role]: {
+            "replicas": each.index + 1,
+            # From 128 on, as of a killed replica, an exit code starts it again; a smaller one is for good.
+            "restartPolicy": "ExitCode" if job.specification.restart_limit else "Never",
+            "template": pod_template(
+                job, setting, container, each.resources, trains=role in ("worker", "master", "evaluator")
+            ),
+        }
+        for role, each in last.items()
+    }

@@ -1,0 +1,60 @@
+"""What a manifest needs to know of the cluster, beside the job itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as its JSON."""
+
+MpiVersion = Literal["v1", "v2beta1"]
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """What a pipeline's author has set on the `train` task itself, in Kubernetes' own form.
+
+    Attributes:
+        resources: {"limits": {...}, "requests": {...}} of the replicas that train, where the dict says nothing.
+        node_selector: Labels of the nodes.
+        tolerations: Taints to put up with.
+        affinity: A whole affinity.
+        env: Environment entries.
+        volumes: Volumes of the pods.
+        volume_mounts: Where they are.
+    """
+
+    resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Object, ...] = ()
+    affinity: Object = field(default_factory=dict)
+    env: tuple[Object, ...] = ()
+    volumes: tuple[Object, ...] = ()
+    volume_mounts: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The cluster's side of a job.
+
+    Attributes:
+        namespace: Where the job runs.
+        image: The image of every replica; the runner fills in what the program names.
+        environment: What is added to each replica's environment, as Kubernetes' entries; secrets are references.
+        packages: What pip installs before a replica starts.
+        packages_alone: More of these, installed without what they depend on.
+        modules: Source of the modules that a replica runs, by path relative to the import root.
+        owner: The step's pod as an ownerReference; None outside of one.
+        mpi_version: The version of MPIJob that the API server has; None where it has none.
+        task: What is set on the step's own task.
+    """
+
+    namespace: str
+    image: str = ""
+    environment: tuple[Object, ...] = ()
+    packages: tuple[str, ...] = ()
+    packages_alone: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)
+    owner: Object | None = None
+    mpi_version: MpiVersion | None = None
+    task: TaskSettings = field(default_factory=TaskSettings)

@@ -1,0 +1,163 @@
+"""The Kubernetes API as plain JSON: requests that outlast a server which is away for a while, and streams of lines."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from kubernetes import client, config
+from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.exceptions import HTTPError
+
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+Object = dict[str, Any]
+
+AWAY_SECONDS = 60.0
+"""How long a request is tried again while the API server does not answer, or answers that it cannot now."""
+
+_TRANSIENT = (429, 500, 502, 503, 504)
+_LONGEST_DELAY = 5.0
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class ClusterApi:
+    """A connection to one API server with one account. Threads may share it.
+
+    Attributes:
+        namespace: The namespace that the configuration names, by default "default".
+    """
+
+    def __init__(self, configuration: client.Configuration, namespace: str) -> None:
+        # A follower of logs for each replica: a smaller pool would throw connections away and say so.
+        configuration.connection_pool_maxsize = 1000
+        self._client = client.ApiClient(configuration)
+        self.namespace = namespace
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        query: Mapping[str, str] | None = None,
+        away_seconds: float = AWAY_SECONDS,
+        timeout_seconds: float = 30.0,
+    ) -> Object:
+        """Sends a request, again while the server is away, and returns what it answers.
+
+        Raises:
+            ClusterError: It was refused, or there was no answer in time.
+        """
+        until, delay = time.monotonic() + away_seconds, 0.2
+        while True:
+            try:
+                response = self._send(method, path, body, query, timeout_seconds, preload=True)
+                answer: Object = json.loads(response.data)
+                return answer
+            except ClusterError as error:
+                if error.status not in (0, *_TRANSIENT) or time.monotonic() + delay > until:
+                    raise
+            time.sleep(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
+
+    def read(self, path: str) -> Object | None:
+        """What is at a path; None where nothing is.
+
+        Raises:
+            ClusterError: We may not read it, or there was no answer.
+        """
+        try:
+            return self.call("GET", path)
+        except ClusterError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[str]:
+        """Yields the lines of an answer as they come, and ends with it.
+
+        Raises:
+            ClusterError: The request was refused, the connection broke, or nothing came for `idle_seconds`.
+        """
+        response = self._send("GET", path, None, query, idle_seconds, preload=False)
+        parts: list[bytes] = []
+        try:
+            for data in response.stream(64 * 1024):
+                first, *others = data.split(b"\n")
+                parts.append(first)
+                for other in others:
+                    yield b"".join(parts).decode(errors="replace")
+                    parts = [other]
+            if any(parts):
+                yield b"".join(parts).decode(errors="replace")
+        except HTTPError as error:
+            raise ClusterError(0, str(error)) from None
+        finally:
+            response.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Object | None,
+        query: Mapping[str, str] | None,
+        seconds: float,
+        *,
+        preload: bool,
+    ) -> BaseHTTPResponse:
+        patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json, */*", "Content-Type": patch}
+        # Reads a token that has been renewed, too.
+        self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        host = self._client.configuration.host
+        try:
+            response: BaseHTTPResponse = self._client.rest_client.pool_manager.request(
+                method,
+                f"{host}{path}{_query_text(query)}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                timeout=Timeout(connect=min(seconds, 5.0), read=seconds),
+                retries=False,
+                preload_content=preload,
+            )
+        except HTTPError as error:
+            raise ClusterError(0, f"the API server {host} does not answer: {error}") from None
+        if response.status >= 300:
+            raise ClusterError(response.status, _message(response))
+        return response
+
+
+def connect(namespace: str = "") -> ClusterApi:
+    """Connects by the configuration of the pod or, outside of one, of KUBECONFIG.
+
+    Args:
+        namespace: Where to work; "" is the pod's own namespace or that of the configuration's context.
+
+    Raises:
+        ValueError: There is no configuration, or it is wrong.
+    """
+    configuration = client.Configuration()
+    try:
+        if _OWN_NAMESPACE.exists():
+            config.load_incluster_config(client_configuration=configuration)
+            own = _OWN_NAMESPACE.read_text().strip()
+        else:
+            config.load_kube_config(client_configuration=configuration)
+            own = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
+    except config.ConfigException as error:
+        raise ValueError(f"runner = 'kubernetes' needs a cluster's configuration (KUBECONFIG): {error}") from None
+    return ClusterApi(configuration, namespace or own)
+
+
+def _query_text(query: Mapping[str, str] | None) -> str:
+    return f"?{urlencode(query)}" if query else ""
+
+
+def _message(response: BaseHTTPResponse) -> str:
+    """What the server says of a refusal, in words."""
+    try:
+        return str(json.loads(response.data)["message"])
+    except (ValueError, KeyError, TypeError, HTTPError):
+        return f"the API server answers {response.status} {response.reason}"

@@ -1,0 +1,100 @@
+"""Kubernetes objects -> what they say of a job and its replicas. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kfp_distributed.components.train.runners.protocol import State
+
+_TYPE = "training.kubeflow.org/replica-type"
+_ROLE = "training.kubeflow.org/job-role"
+_INDEX = "training.kubeflow.org/replica-index"
+
+# Why a container waits while all goes well, and why one ended that says nothing beyond its exit code.
+_ORDINARY = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
+
+_LONGEST_REASON = 300
+"""Characters. A container runtime tells the whole chain of errors of a pull."""
+
+_GOOD_ENDS, _BAD_ENDS = ("Succeeded", "Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")
+
+
+class PodState(NamedTuple):
+    """Where a pod stands, in the terms of `ReplicaChanged`."""
+
+    state: State
+    exit_code: int | None = None
+    reason: str = ""
+
+
+def replica_of(pod: Mapping[str, Any]) -> str:
+    """The name of the replica that a pod is, by the labels of its operator; the pod of a Job is worker-0."""
+    labels = pod["metadata"].get("labels", {})
+    # The master of a PyTorchJob has the job-role "master" beside its type; MPIJob v2beta1 has the role alone.
+    role = labels.get(_TYPE) or labels.get(_ROLE) or "worker"
+    return f"{role.lower()}-{labels.get(_INDEX, 0)}"
+
+
+def pod_state(pod: Mapping[str, Any]) -> PodState:
+    """Reads where a pod stands, and why it is not further."""
+    status = pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    ends = [each["state"]["terminated"] for each in containers if "terminated" in each.get("state", {})]
+    bad = next((end for end in ends if end["exitCode"]), None)
+    if phase == "Succeeded":
+        return PodState("succeeded", 0)
+    if phase == "Failed" or bad:
+        # Of an evicted pod the pod itself says why, and often no container ended by itself.
+        why = _because(status.get("reason"), status.get("message")) or _because(*_reason(bad or {}))
+        return PodState("failed", bad["exitCode"] if bad else None, why)
+    if any("running" in each.get("state", {}) for each in status.get("containerStatuses", ())):
+        return PodState("running")
+    if "nodeName" not in pod.get("spec", {}):
+        place: Mapping[str, Any] = next(
+            (each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"), {}
+        )
+        return PodState("waiting", None, _because(*_reason(place)))
+    if any("running" in each.get("state", {}) for each in status.get("initContainerStatuses", ())):
+        return PodState("starting", None, "packages are being installed")
+    waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
+    return PodState("pulling", None, next(filter(None, (_because(*_reason(each)) for each in waits)), ""))
+
+
+def started_containers(pod: Mapping[str, Any]) -> dict[str, bool]:
+    """The containers of a pod that have printed or may: whether each has ended, by its name."""
+    status = pod.get("status", {})
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    return {
+        each["name"]: "terminated" in each["state"]
+        for each in containers
+        if each.get("state", {}).keys() & {"running", "terminated"}
+    }
+
+
+def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
+    """Whether a job succeeded and why not; None while it has not ended. Failed counts before Succeeded."""
+    holding = {each["type"]: each for each in job.get("status", {}).get("conditions") or () if each["status"] == "True"}
+    for name in _BAD_ENDS:
+        if name in holding:
+            return False, holding[name].get("message", "")
+    return (True, "") if holding.keys() & set(_GOOD_ENDS) else None
+
+
+def is_suspended(job: Mapping[str, Any]) -> bool:
+    """Whether a job waits for its queue to admit it."""
+    spec = job["spec"]
+    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
+
+
+def has_status(job: Mapping[str, Any]) -> bool:
+    """Whether an operator has taken up a job."""
+    return bool(job.get("status"))
+
+
+def _reason(status: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    return status.get("reason"), status.get("message")
+
+
+def _because(reason: str | None, message: str | None) -> str:
+    text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message)))
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

@@ -1,0 +1,109 @@
+"""What can be asked of an API server before anything is created."""
+
+from collections.abc import Sequence
+
+from kfp_distributed.components.train.manifests import JobKind
+from kfp_distributed.components.train.manifests.setting import MpiVersion, Object
+from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+_OPERATORS = {
+    "TFJob": "the Kubeflow training operator",
+    "PyTorchJob": "the Kubeflow training operator",
+    "MPIJob": "the Kubeflow training operator or the MPI operator",
+}
+
+
+def needed_permissions(kind: JobKind) -> list[tuple[str, str, str]]:
+    """The permissions that a training of this kind needs in its namespace, as (verb, API group, resource)."""
+    return [
+        *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+        *((verb, "", "configmaps") for verb in ("create", "get", "patch", "delete")),
+        *((verb, "", "pods") for verb in ("list", "watch")),
+        ("get", "", "pods/log"),
+        *((verb, "", "events") for verb in ("list", "watch")),
+    ]
+
+
+def served_kinds(api: ClusterApi, group: str, version: str) -> set[str]:
+    """The plurals that an API server has in a group and version; none where it has no such group."""
+    try:
+        return {each["name"] for each in api.call("GET", f"/apis/{group}/{version}")["resources"]}
+    except ClusterError as error:
+        if error.status == 404:
+            return set()
+        raise
+
+
+def served_mpi_version(api: ClusterApi) -> MpiVersion:
+    """The version of MPIJob that the API server has.
+
+    Raises:
+        ValueError: It has none.
+        ClusterError: It does not answer.
+    """
+    versions: tuple[MpiVersion, MpiVersion] = ("v2beta1", "v1")
+    for version in versions:
+        if "mpijobs" in served_kinds(api, "kubeflow.org", version):
+            return version
+    raise ValueError(_not_served("MPIJob"))
+
+
+def missing_permissions(api: ClusterApi, kind: JobKind) -> list[str]:
+    """The needed permissions that we lack, in words."""
+    missing = []
+    for verb, group, resource in needed_permissions(kind):
+        name, _, part = resource.partition("/")
+        attributes = {
+            "namespace": api.namespace,
+            "verb": verb,
+            "group": group,
+            "resource": name,
+            "subresource": part,
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        if not answer["status"]["allowed"]:
+            missing.append(f"{verb} {resource}" + (f".{group}" if group else ""))
+    return missing
+
+
+def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> None:
+    """Looks whether the API server would take the objects of a job.
+
+    Raises:
+        ValueError: It has no such kind, we lack a permission, or it refuses an object.
+        ClusterError: It does not answer.
+    """
+    if kind.plural not in served_kinds(api, kind.group, kind.version):
+        raise ValueError(_not_served(kind.kind))
+    if missing := missing_permissions(api, kind):
+        raise ValueError(
+            f"the service account of this step may not, in namespace {api.namespace}: {', '.join(missing)}; "
+            "deploy/rbac.yaml of kfp-distributed has the Role that it needs"
+        )
+    for each in objects:
+        version, plural = each["apiVersion"], kind.plural if each["kind"] == kind.kind else "configmaps"
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        try:
+            api.call(
+                "POST",
+                f"{root}/namespaces/{api.namespace}/{plural}",
+                each,
+                {"dryRun": "All", "fieldValidation": "Strict"},
+            )
+        except ClusterError as error:
+            # One that is there already is looked at when the job starts.
+            if error.status != 409:
+                raise ValueError(f"the API server would refuse the {each['kind']} of this job: {error}") from None
+
+
+def _not_served(kind: str) -> str:
+    return (
+        f"the cluster has no {kind}: install {_OPERATORS.get(kind, 'it')}, or choose another distribution_type "
+        "(Job needs no operator)"
+    )

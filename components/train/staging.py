@@ -1,0 +1,53 @@
+"""Artifacts on this machine's disk for replicas that cannot see it: they go through object storage, there and back.
+
+So a pipeline that runs on a laptop can train on a cluster.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kfp_distributed.components.train.launch import Request, job_name
+from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.uri import join_uri
+
+
+@contextmanager
+def staged(request: Request) -> Iterator[Request]:
+    """Yields a request with the local folders of another in object storage, under its `checkpoint_uri`.
+
+    When the block ends well, the model is brought to where the first request wants it. What was staged is deleted,
+    whichever way the block ends. A request without local folders is yielded as it is.
+
+    Raises:
+        ValueError: There are local folders and no `checkpoint_uri`.
+        StorageError: They cannot be stored, or the model cannot be brought.
+    """
+    folders = {name: getattr(request, name) for name in ("train_uri", "validation_uri", "model_uri")}
+    local = {name: uri for name, uri in folders.items() if uri and "://" not in uri}
+    if not local:
+        yield request
+        return
+    if "://" not in request.checkpoint_uri:
+        raise ValueError(
+            f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage: the pods of the cluster do not see "
+            f"{request.model_uri} on this machine; name a folder such as s3://bucket/training"
+        )
+    root = join_uri(request.checkpoint_uri, job_name(request.task_name, request.identity), "staged")
+    store = open_store(root)
+    store.make_bucket()
+    try:
+        for name in local.keys() - {"model_uri"}:
+            store.upload_folder(local[name], name)
+        moved: dict[str, Any] = {name: join_uri(root, name) for name in local}
+        yield replace(request, **moved)
+        if "model_uri" in local:
+            model = open_store(join_uri(root, "model_uri"))
+            model.download_folder(local["model_uri"])
+            # What was written last, and says that the model is whole, comes last here too.
+            model.download(MODEL_MANIFEST, Path(local["model_uri"], MODEL_MANIFEST))
+    finally:
+        store.delete([entry.key for entry in store.list()])

@@ -1,0 +1,380 @@
+"""Whole manifests: one of each kind as it is written down here, the others by what is different in them."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+from train.programs.jobs import make_job
+
+from kfp_distributed.components.train.manifests import (
+    HASH_ANNOTATION,
+    JobKind,
+    code_config_map,
+    job_kind,
+    job_manifest,
+    launcher_config_map,
+)
+from kfp_distributed.components.train.manifests.setting import Setting, TaskSettings
+
+LABELS = {
+    "app.kubernetes.io/managed-by": "kfp-distributed",
+    "kfp-distributed/job": "a-job",
+    "kfp-distributed/run": "run-1",
+    "kfp-distributed/task": "train",
+}
+MODULES = {
+    "kfp_distributed/storage/__init__.py": "",
+    "kfp_distributed/trainers/__init__.py": "",
+    "kfp_distributed/trainers/entry.py": "print('hello')\n",
+}
+SECRET = {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "secretkey"}}}
+SETTING = Setting("training", "python:3.11", environment=(SECRET,), modules=MODULES)
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
+
+SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+CODE = {
+    "name": "code",
+    "configMap": {
+        "name": "a-job-code",
+        "items": [
+            {"key": "job.json", "path": "job.json"},
+            {"key": "empty", "path": "kfp_distributed/storage/__init__.py"},
+            {"key": "empty", "path": "kfp_distributed/trainers/__init__.py"},
+            {"key": "kfp_distributed.trainers.entry.py", "path": "kfp_distributed/trainers/entry.py"},
+        ],
+    },
+}
+TEMPLATE = {
+    "metadata": {"labels": LABELS, "annotations": {"sidecar.istio.io/inject": "false"}},
+    "spec": {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
+            "fsGroup": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": "training",
+                "image": "python:3.11",
+                "command": ["python3", "-m", "kfp_distributed.trainers.entry"],
+                "workingDir": "/kfp-distributed/work",
+                "env": [
+                    {"name": "PYTHONPATH", "value": "/kfp-distributed/code"},
+                    {"name": "PYTHONUNBUFFERED", "value": "1"},
+                    {"name": "HOME", "value": "/kfp-distributed/work"},
+                    {"name": "KFP_DISTRIBUTED_JOB", "value": "/kfp-distributed/code/job.json"},
+                    {"name": "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS", "value": "600"},
+                    SECRET,
+                ],
+                "volumeMounts": [
+                    {"name": "code", "mountPath": "/kfp-distributed/code"},
+                    {"name": "work", "mountPath": "/kfp-distributed/work"},
+                    {"name": "launcher", "mountPath": "/kfp-distributed/launcher"},
+                ],
+                "securityContext": SECURITY,
+            }
+        ],
+        "volumes": [
+            CODE,
+            {"name": "work", "emptyDir": {}},
+            {"name": "launcher", "configMap": {"name": "a-job-launcher"}},
+        ],
+    },
+}
+
+
+def job(distribution_type="Job", program=None, **keys):
+    made = make_job(["unused"], {"distribution_type": distribution_type, **keys}, program=program)
+    return replace(made, labels={"run": "run-1", "task": "train"})
+
+
+def spec_of(distribution_type, setting=SETTING, **keys):
+    return job_manifest(job(distribution_type, **keys), setting)["spec"]
+
+
+def pod_of(setting=SETTING, **keys):
+    return spec_of("Job", setting, **keys)["template"]["spec"]
+
+
+def template(container, resources=None, **changes):
+    """The template above, of another container and with its resources."""
+    made = deepcopy(TEMPLATE)
+    made["spec"]["containers"][0] |= {"name": container, **({"resources": resources} if resources else {}), **changes}
+    return made
+
+
+def with_setting(**changes):
+    return replace(SETTING, task=TaskSettings(**changes))
+
+
+def limits(**values):
+    return {"limits": values, "requests": values}
+
+
+def test_a_job():
+    made = job_manifest(job(), SETTING)
+    spec_hash = made["metadata"]["annotations"].pop(HASH_ANNOTATION)
+    assert len(spec_hash) == 32
+    expected_template = deepcopy(TEMPLATE)
+    expected_template["spec"]["restartPolicy"] = "Never"
+    assert made == {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
+        "spec": {
+            "backoffLimit": 3,
+            "podFailurePolicy": {
+                "rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(range(1, 128))}}]
+            },
+            "template": expected_template,
+            "ttlSecondsAfterFinished": 3600,
+        },
+    }
+
+
+def test_a_tf_job():
+    keys = {"worker_cpus": 4, "worker_memory": "8Gi", "worker_gpus": 1, "ps_cpus": 1, "launcher_memory": "2Gi"}
+    made = job_manifest(job("TF", number_of_workers=3, evaluator=True, **keys), SETTING)
+    del made["metadata"]["annotations"][HASH_ANNOTATION]
+    worker = template("tensorflow", limits(**{"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}))
+    assert made == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
+        "spec": {
+            # One chief, three parameter servers, three workers, one evaluator: eight times the four starts.
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 32, "ttlSecondsAfterFinished": 3600},
+            "tfReplicaSpecs": {
+                "Chief": {
+                    "replicas": 1,
+                    "restartPolicy": "ExitCode",
+                    "template": template("tensorflow", limits(memory="2Gi")),
+                },
+                "PS": {
+                    "replicas": 3,
+                    "restartPolicy": "ExitCode",
+                    "template": template("tensorflow", limits(cpu="1", memory="8Gi")),
+                },
+                "Worker": {"replicas": 3, "restartPolicy": "ExitCode", "template": worker},
+                "Evaluator": {"replicas": 1, "restartPolicy": "ExitCode", "template": worker},
+            },
+        },
+    }
+
+
+def test_a_tf_job_of_workers_alone():
+    assert spec_of("TF", number_of_workers=3, number_of_parameter_servers=0) == {
+        "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 12, "ttlSecondsAfterFinished": 3600},
+        "tfReplicaSpecs": {"Worker": {"replicas": 3, "restartPolicy": "ExitCode", "template": template("tensorflow")}},
+    }
+
+
+def test_a_pytorch_job():
+    made = job_manifest(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2), SETTING)
+    del made["metadata"]["annotations"][HASH_ANNOTATION]
+    gpus = {"nvidia.com/gpu": "2"}
+    assert made == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 16, "ttlSecondsAfterFinished": 3600},
+            "nprocPerNode": "2",
+            "pytorchReplicaSpecs": {
+                "Master": {
+                    "replicas": 1,
+                    "restartPolicy": "ExitCode",
+                    "template": template("pytorch", limits(cpu="2", **gpus)),
+                },
+                "Worker": {
+                    "replicas": 3,
+                    "restartPolicy": "ExitCode",
+                    "template": template("pytorch", limits(**gpus)),
+                },
+            },
+        },
+    }
+
+
+def test_an_elastic_pytorch_job_counts_the_master_too():
+    made = spec_of("PyTorch", number_of_workers=2, min_workers=1, max_workers=4, restart_limit=5)
+    fixed = spec_of("PyTorch", number_of_workers=2, restart_limit=5)
+    assert made == {
+        **fixed,
+        "elasticPolicy": {
+            "minReplicas": 2,
+            "maxReplicas": 5,
+            "rdzvBackend": "c10d",
+            "rdzvHost": "a-job-master-0",
+            "maxRestarts": 5,
+        },
+    }
+
+
+NAMES = [
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "HOME",
+    "KFP_DISTRIBUTED_JOB",
+    "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
+    "AWS_SECRET_ACCESS_KEY",
+]
+BEFORE = ["mpirun", "--allow-run-as-root", "-np", "6", "--bind-to", "none", "--map-by", "slot"]
+AFTER = [
+    *("--wdir", "/kfp-distributed/work"),
+    *(word for name in NAMES for word in ("-x", name)),
+    *("python3", "-m", "kfp_distributed.trainers.entry"),
+]
+
+
+def test_an_mpi_job_v1():
+    keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
+    made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v1"))
+    del made["metadata"]["annotations"][HASH_ANNOTATION]
+    launcher = template("mpi", limits(cpu="1"), command=[*BEFORE, *AFTER])
+    # kubectl, which reaches the workers, calls the API server.
+    launcher["spec"]["automountServiceAccountToken"] = True
+    assert made == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "MPIJob",
+        "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 4, "ttlSecondsAfterFinished": 3600},
+            "slotsPerWorker": 2,
+            "mainContainer": "mpi",
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "restartPolicy": "OnFailure", "template": launcher},
+                "Worker": {
+                    "replicas": 3,
+                    "restartPolicy": "OnFailure",
+                    "template": template("mpi", limits(cpu="2"), command=["sleep", "infinity"]),
+                },
+            },
+        },
+    }
+
+
+def test_an_mpi_job_v2beta1():
+    keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
+    made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v2beta1"))
+    del made["metadata"]["annotations"][HASH_ANNOTATION]
+    ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
+    launcher = template("mpi", limits(cpu="1"), command=[*BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
+    worker = template("mpi", limits(cpu="2"), command=["/usr/sbin/sshd", "-De", "-o", "StrictModes=no"])
+    for each in (launcher, worker):
+        each["spec"]["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+        del each["spec"]["containers"][0]["securityContext"]
+    assert made == {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 3, "ttlSecondsAfterFinished": 3600},
+            "slotsPerWorker": 2,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "mpiImplementation": "OpenMPI",
+            "sshAuthMountPath": "/root/.ssh",
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
+                "Worker": {"replicas": 3, "restartPolicy": "OnFailure", "template": worker},
+            },
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("distribution_type", "mpi_version", "kind"),
+    [
+        ("Job", None, JobKind("Job", "batch", "v1", "jobs")),
+        ("TF", None, JobKind("TFJob", "kubeflow.org", "v1", "tfjobs")),
+        ("PyTorch", "v1", JobKind("PyTorchJob", "kubeflow.org", "v1", "pytorchjobs")),
+        ("MPI", "v1", JobKind("MPIJob", "kubeflow.org", "v1", "mpijobs")),
+        ("MPI", "v2beta1", JobKind("MPIJob", "kubeflow.org", "v2beta1", "mpijobs")),
+    ],
+)
+def test_kinds(distribution_type, mpi_version, kind):
+    assert job_kind(distribution_type, mpi_version) == kind
+
+
+def test_mpi_without_its_operator_is_refused():
+    with pytest.raises(ValueError, match=r"distribution_type = 'MPI' needs MPIJob.*install .* operator"):
+        job_kind("MPI", None)
+
+
+def test_the_code_config_map_has_the_job_and_each_module_that_is_not_empty():
+    made = job(program={"function": "fit", "source": "…"})
+    assert code_config_map(made, replace(SETTING, owner=OWNER)) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a-job-code", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
+        "data": {
+            "job.json": made.description.to_json(),
+            "kfp_distributed.trainers.entry.py": "print('hello')\n",
+            "empty": "",
+        },
+    }
+
+
+@pytest.mark.parametrize(("extra", "module", "largest"), [(1, 600_000, "big.py"), (600_000, 0, "train_parameters")])
+def test_code_that_is_too_large_is_refused_by_size_and_name(extra, module, largest):
+    setting = replace(SETTING, modules={"big.py": "x" * module})
+    made = job(program={"command": ["x" * extra]})
+    code_config_map(made, setting)
+    setting = replace(SETTING, modules={"big.py": "x" * module, "other.py": "y" * 500_000})
+    with pytest.raises(ValueError, match=f'{largest} with 6.* bytes.*"image"') as refusal:
+        job_manifest(made, setting)
+    size = len(made.description.to_json()) + module + 500_000
+    assert f"are {size} bytes" in str(refusal.value)
+    assert "takes 1048576" in str(refusal.value)
+
+
+def test_characters_count_as_their_bytes():
+    with pytest.raises(ValueError, match="are 1200"):
+        code_config_map(job(), replace(SETTING, modules={"a.py": "é" * 600_000}))
+
+
+def test_the_launcher_config_map():
+    assert launcher_config_map(job(), replace(SETTING, owner=OWNER)) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a-job-launcher", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
+        "data": {"alive": "0"},
+    }
+
+
+def test_where_nobody_waits_for_the_launcher_there_is_no_trace_of_it():
+    assert launcher_config_map(job(launcher_lost_timeout="unlimited"), SETTING) is None
+    assert "launcher" not in json.dumps(pod_of(launcher_lost_timeout="unlimited")).lower()
+
+
+def test_the_owner_is_on_the_job_and_not_in_the_hash():
+    owned = job_manifest(job(), replace(SETTING, owner=OWNER))
+    assert owned["metadata"].pop("ownerReferences") == [OWNER]
+    assert owned == job_manifest(job(), SETTING)
+
+
+def _hash(made=None, setting=SETTING):
+    return job_manifest(made or job(), setting)["metadata"]["annotations"][HASH_ANNOTATION]
+
+
+def test_the_hash_is_of_all_that_makes_the_job_what_it_is():
+    other_parameters = replace(job(), description=replace(job().description, parameters={"epochs": 3}))
+    hashes = [
+        _hash(),
+        _hash(other_parameters),
+        _hash(job(worker_cpus=2)),
+        _hash(job(program={"command": ["other"]})),
+        _hash(setting=replace(SETTING, image="python:3.12")),
+        _hash(setting=replace(SETTING, modules={**MODULES, "kfp_distributed/trainers/entry.py": "pass"})),
+        _hash(setting=replace(SETTING, packages=("scipy",))),
+        _hash(setting=with_setting(env=({"name": "A", "value": "1"},))),
+    ]
+    assert len(set(hashes)) == len(hashes)
+    assert _hash(setting=replace(SETTING, modules=dict(reversed(MODULES.items())))) == hashes[0]

@@ -1,0 +1,175 @@
+"""What the keys of the dict, the cluster and the task change in a manifest."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from train.test_manifests import LABELS, SECRET, SECURITY, SETTING, TEMPLATE, job, limits, pod_of, spec_of, with_setting
+
+from kfp_distributed.components.train.manifests import job_manifest
+
+
+def container_of(setting=SETTING, **keys):
+    return pod_of(setting, **keys)["containers"][0]
+
+
+def test_labels_that_are_empty_are_left_out():
+    made = job_manifest(replace(job(), labels={"run": "", "task": "fit"}), SETTING)
+    assert made["metadata"]["labels"].keys() == LABELS.keys() - {"kfp-distributed/run"}
+
+
+def test_the_queue_is_a_label_of_the_job_alone():
+    made, without = (job_manifest(job("TF", **keys), SETTING) for keys in ({"queue_name": "team"}, {}))
+    assert made["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name") == "team"
+    assert made == without
+    assert "suspend" not in json.dumps(made)
+
+
+def test_the_priority_is_of_the_pods_and_of_their_group():
+    made = spec_of("TF", priority_class="high")
+    assert made["runPolicy"]["schedulingPolicy"] == {"priorityClass": "high"}
+    assert {each["template"]["spec"]["priorityClassName"] for each in made["tfReplicaSpecs"].values()} == {"high"}
+    assert pod_of(priority_class="high")["priorityClassName"] == "high"
+
+
+def test_restarts():
+    assert spec_of("Job", restart_limit=0)["backoffLimit"] == 0
+    never = spec_of("TF", restart_limit=0)
+    assert never["runPolicy"]["backoffLimit"] == 5
+    assert {each["restartPolicy"] for each in never["tfReplicaSpecs"].values()} == {"Never"}
+    for version in ("v1", "v2beta1"):
+        never = spec_of("MPI", replace(SETTING, mpi_version=version), restart_limit=0)
+        assert {each["restartPolicy"] for each in never["mpiReplicaSpecs"].values()} == {"Never"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "deadline"),
+    [
+        ({}, None),
+        ({"total_timeout": "1h"}, 4200),
+        ({"total_timeout": "1h", "launcher_lost_timeout": 150}, 3750),
+        ({"total_timeout": 0.1, "launcher_lost_timeout": "unlimited"}, 600),
+    ],
+)
+def test_the_deadline_is_later_than_the_steps_own(keys, deadline):
+    assert spec_of("Job", **keys).get("activeDeadlineSeconds") == deadline
+    assert spec_of("TF", **keys)["runPolicy"].get("activeDeadlineSeconds") == deadline
+
+
+def test_a_job_that_is_to_be_kept_stays():
+    assert "ttlSecondsAfterFinished" not in spec_of("Job", keep_job=True)
+    assert "ttlSecondsAfterFinished" not in spec_of("PyTorch", keep_job=True)["runPolicy"]
+
+
+def test_packages_are_installed_before_the_replica_starts():
+    proxy = {"name": "PIP_INDEX_URL", "value": "https://index.example.com/simple"}
+    setting = replace(
+        with_setting(env=(proxy,)),
+        packages=("numpy>=1.26,<3", "a; python_version<'3.13'"),
+        packages_alone=("tf_keras",),
+    )
+    pip = "python3 -m pip install --quiet --disable-pip-version-check --no-cache-dir --target /kfp-distributed/packages"
+    made = pod_of(setting, worker_cpus=2)
+    assert made["initContainers"] == [
+        {
+            "name": "packages",
+            "image": "python:3.11",
+            "command": [
+                "sh",
+                "-c",
+                f"{pip} 'numpy>=1.26,<3' 'a; python_version<'\"'\"'3.13'\"'\"'' && {pip} --no-deps tf_keras",
+            ],
+            "env": [{"name": "HOME", "value": "/kfp-distributed/work"}, proxy],
+            "resources": limits(cpu="2"),
+            "volumeMounts": [
+                {"name": "packages", "mountPath": "/kfp-distributed/packages"},
+                {"name": "work", "mountPath": "/kfp-distributed/work"},
+            ],
+            "securityContext": SECURITY,
+        }
+    ]
+    main = made["containers"][0]
+    assert main["env"][0] == {"name": "PYTHONPATH", "value": "/kfp-distributed/code:/kfp-distributed/packages"}
+    assert {"name": "packages", "mountPath": "/kfp-distributed/packages"} in main["volumeMounts"]
+    assert {"name": "packages", "emptyDir": {}} in made["volumes"]
+
+
+def test_packages_alone_are_enough_for_an_installation():
+    command = pod_of(replace(SETTING, packages_alone=("tf_keras",)))["initContainers"][0]["command"][2]
+    assert command.endswith("--target /kfp-distributed/packages --no-deps tf_keras")
+    assert "&&" not in command
+
+
+def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_counts():
+    replaced = {"name": "AWS_SECRET_ACCESS_KEY", "value": "$(OTHER)"}
+    made = container_of(with_setting(env=({"name": "OTHER", "value": "1"}, replaced)))
+    assert made["env"] == [*TEMPLATE["spec"]["containers"][0]["env"][:-1], {"name": "OTHER", "value": "1"}, replaced]
+
+
+def test_the_environment_of_the_step_is_not_the_pods():
+    made = replace(job(), environment={"PYTHONPATH": "/here"})
+    assert "/here" not in json.dumps(job_manifest(made, SETTING))
+
+
+@pytest.mark.parametrize(
+    ("keys", "task", "resources"),
+    [
+        ({}, {}, None),
+        ({"worker_gpus": 2, "gpu_resource": "amd.com/gpu"}, {}, limits(**{"amd.com/gpu": "2"})),
+        ({}, {"limits": {"cpu": "500m"}}, {"limits": {"cpu": "500m"}}),
+        (
+            {"worker_cpus": 2},
+            {"limits": {"cpu": "500m", "memory": "1Gi"}, "requests": {"memory": "512Mi"}},
+            {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "512Mi"}},
+        ),
+    ],
+)
+def test_resources_of_the_dict_count_before_the_tasks(keys, task, resources):
+    assert container_of(with_setting(resources=task), **keys).get("resources") == resources
+
+
+def test_resources_of_the_task_are_for_those_who_train():
+    setting = with_setting(resources={"limits": {"nvidia.com/gpu": "1"}})
+
+    def which(specs):
+        return {role for role, each in specs.items() if "resources" in each["template"]["spec"]["containers"][0]}
+
+    assert which(spec_of("TF", setting, evaluator=True)["tfReplicaSpecs"]) == {"Worker", "Evaluator"}
+    assert which(spec_of("PyTorch", setting)["pytorchReplicaSpecs"]) == {"Master", "Worker"}
+    assert which(spec_of("MPI", replace(setting, mpi_version="v1"))["mpiReplicaSpecs"]) == {"Worker"}
+
+
+def test_the_dict_chooses_nodes_before_the_task():
+    task = {"node_selector": {"disk": "ssd"}, "tolerations": ({"operator": "Exists"},), "affinity": {"podAffinity": {}}}
+    made = pod_of(with_setting(**task))
+    assert made["nodeSelector"] == {"disk": "ssd"}
+    assert made["tolerations"] == [{"operator": "Exists"}]
+    assert made["affinity"] == {"podAffinity": {}}
+    own = pod_of(
+        with_setting(**task), node_selector={"pool": "gpu"}, tolerations=[{"key": "gpu", "operator": "Exists"}]
+    )
+    assert own["nodeSelector"] == {"pool": "gpu"}
+    assert own["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+
+
+def test_volumes_of_the_task_and_shared_memory():
+    volume, mount = {"name": "data", "emptyDir": {}}, {"name": "data", "mountPath": "/data"}
+    made = pod_of(with_setting(volumes=(volume,), volume_mounts=(mount,)), shared_memory="2Gi")
+    before = TEMPLATE["spec"]
+    memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
+    assert made["volumes"] == [*before["volumes"], memory, volume]
+    assert made["containers"][0]["volumeMounts"] == [
+        *before["containers"][0]["volumeMounts"],
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+        mount,
+    ]
+
+
+@pytest.mark.parametrize("version", ["v1", "v2beta1"])
+def test_credentials_of_mpi_are_named_on_the_command_line_and_never_shown(version):
+    key = {"name": "AWS_ACCESS_KEY_ID", "value": "shown-nowhere-else"}
+    setting = replace(SETTING, environment=(SECRET, key), mpi_version=version)
+    launcher = spec_of("MPI", setting)["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    command = launcher["command"]
+    assert command[command.index("AWS_ACCESS_KEY_ID") - 1] == "-x"
+    assert not any("shown-nowhere-else" in word for word in command)

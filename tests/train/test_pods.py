@@ -1,0 +1,136 @@
+"""Kubernetes objects -> what they say, as tables of whole values."""
+
+import pytest
+
+from kfp_distributed.components.train.runners.pods import (
+    PodState,
+    is_suspended,
+    job_end,
+    pod_state,
+    replica_of,
+    started_containers,
+)
+
+
+def pod(phase="Pending", node="node-1", main=None, init=None, conditions=(), **status):
+    """A pod whose main container, and init container, have the given states."""
+    return {
+        "metadata": {"name": "a-job-worker-0", "uid": "1"},
+        "spec": {"nodeName": node} if node else {},
+        "status": {
+            "phase": phase,
+            "conditions": list(conditions),
+            **({"initContainerStatuses": [{"name": "packages", "state": init}]} if init else {}),
+            **({"containerStatuses": [{"name": "tensorflow", "state": main}]} if main else {}),
+            **status,
+        },
+    }
+
+
+WAITING = {"waiting": {"reason": "ContainerCreating"}}
+INITIALIZING = {"waiting": {"reason": "PodInitializing"}}
+NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "nowhere:1"'}}
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/1 nodes are available: 1 Insufficient cpu.",
+}
+
+
+def terminated(code, reason="Error", message=""):
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        (
+            {"training.kubeflow.org/replica-type": "ps", "training.kubeflow.org/replica-index": "1"},
+            "ps-1",
+        ),
+        (
+            {
+                "training.kubeflow.org/replica-type": "worker",
+                "training.kubeflow.org/replica-index": "0",
+                "training.kubeflow.org/job-role": "master",
+            },
+            "worker-0",
+        ),
+        ({"training.kubeflow.org/job-role": "launcher"}, "launcher-0"),
+        ({"batch.kubernetes.io/job-name": "a-job"}, "worker-0"),
+    ],
+)
+def test_replica_of(labels, name):
+    assert replica_of({"metadata": {"labels": labels}}) == name
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({"metadata": {}}, PodState("waiting")),
+        (pod(node=None), PodState("waiting")),
+        (
+            pod(node=None, conditions=[UNSCHEDULABLE]),
+            PodState("waiting", None, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."),
+        ),
+        (pod(main=WAITING), PodState("pulling")),
+        (pod(main=NO_IMAGE), PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"')),
+        (
+            pod(main=INITIALIZING, init=NO_IMAGE),
+            PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"'),
+        ),
+        (pod(main=INITIALIZING, init={"running": {}}), PodState("starting", None, "packages are being installed")),
+        (pod("Running", main={"running": {}}, init=terminated(0, "Completed")), PodState("running")),
+        (pod("Succeeded", main=terminated(0, "Completed")), PodState("succeeded", 0)),
+        (pod("Failed", main=terminated(3)), PodState("failed", 3)),
+        # The container has ended and the pod does not yet say so.
+        (pod("Running", main=terminated(137, "OOMKilled")), PodState("failed", 137, "OOMKilled")),
+        (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1)),
+        (
+            pod("Failed", reason="Evicted", message="The node was low on resource: memory."),
+            PodState("failed", None, "Evicted: The node was low on resource: memory."),
+        ),
+    ],
+)
+def test_pod_state(state, expected):
+    assert pod_state(state) == expected
+
+
+def test_started_containers():
+    assert started_containers({"metadata": {}}) == {}
+    assert started_containers(pod(main=INITIALIZING, init={"running": {}})) == {"packages": False}
+    assert started_containers(pod(main=terminated(1), init=terminated(0))) == {"packages": True, "tensorflow": True}
+
+
+def condition(name, message="", status="True"):
+    return {"type": name, "status": status, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "end"),
+    [
+        (None, None),
+        ([condition("Created"), condition("Running")], None),
+        ([condition("Created"), condition("Succeeded")], (True, "")),
+        ([condition("Complete"), condition("SuccessCriteriaMet")], (True, "")),
+        ([condition("Failed", status="False"), condition("Restarting")], None),
+        # Both may hold; and the last one says nothing.
+        ([condition("Failed", "1 worker failed"), condition("Succeeded")], (False, "1 worker failed")),
+        ([condition("FailureTarget", "limit reached")], (False, "limit reached")),
+    ],
+)
+def test_job_end(conditions, end):
+    assert job_end({"status": {"conditions": conditions}}) == end
+
+
+def test_a_job_without_status_has_not_ended():
+    assert job_end({}) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "suspended"),
+    [({}, False), ({"suspend": True}, True), ({"runPolicy": {"suspend": True}}, True), ({"runPolicy": {}}, False)],
+)
+def test_is_suspended(spec, suspended):
+    assert is_suspended({"spec": spec}) is suspended

@@ -1,0 +1,200 @@
+"""What an API server tells, object by object -> facts."""
+
+import pytest
+from train.programs.jobs import make_job, workers
+from train.test_pods import NO_IMAGE, UNSCHEDULABLE, condition, pod, terminated
+
+from kfp_distributed.components.train.runners.protocol import JobEvent, ReplicaChanged, clock
+from kfp_distributed.components.train.runners.tracker import Tracker
+
+
+@pytest.fixture
+def tracker():
+    return Tracker(make_job(["unused"], workers(2, restart_limit=1)), "TFJob")
+
+
+def pod_of(index, uid="", created=0, version=10, **state):
+    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
+    about = {
+        "name": f"a-job-worker-{index}",
+        "uid": uid or f"pod-{index}",
+        "creationTimestamp": f"2026-01-01T0{created}",
+        "resourceVersion": str(version),
+    }
+    return {**pod(**state), "metadata": {**about, "labels": labels}}
+
+
+def job_of(*conditions, version=10):
+    return {
+        "metadata": {"resourceVersion": str(version), "uid": "job-1"},
+        "spec": {},
+        "status": {"conditions": list(conditions)},
+    }
+
+
+def shown(facts):
+    """Facts without their times: (replica, state, exit code, reason, restart), or the text of an event."""
+    return [
+        fact.text
+        if isinstance(fact, JobEvent)
+        else (fact.replica, fact.state, fact.exit_code, fact.reason, fact.restart)
+        for fact in facts
+        if isinstance(fact, (JobEvent, ReplicaChanged))
+    ]
+
+
+RUNNING = {"phase": "Running", "main": {"running": {}}}
+
+
+def test_a_job_that_goes_well(tracker):
+    job = job_of(condition("Created"))
+    assert shown(tracker.tell_job(job)) == []
+    assert shown(tracker.tell_pods([pod_of(0, node=None), pod_of(1)])) == [("worker-1", "pulling", None, "", 0)]
+    assert shown(tracker.tell_pod(pod_of(0, **RUNNING))) == [("worker-0", "running", None, "", 0)]
+    assert shown(tracker.tell_pod(pod_of(0, **RUNNING))) == []
+    assert not tracker.leader_is_over
+    ended = pod_of(0, phase="Succeeded", main=terminated(0))
+    assert shown(tracker.tell_pod(ended)) == [("worker-0", "succeeded", 0, "", 0)]
+    assert tracker.leader_is_over
+    assert tracker.end is None
+    job["status"]["conditions"].append(condition("Succeeded"))
+    assert shown(tracker.tell_job(job)) == []
+    assert tracker.end == (True, "")
+    # The operator ends what still runs.
+    assert shown(tracker.tell_pod(pod_of(1), deleted=True)) == [("worker-1", "stopped", None, "job is done", 0)]
+
+
+def test_why_there_are_no_pods(tracker):
+    unclaimed = {**job_of(), "status": {}}
+    assert shown(tracker.tell_job(unclaimed)) == []
+    assert shown(tracker.tell_time(clock() + 9)) == []
+    nobody = "no operator has taken up the TFJob: is it running?"
+    said = [(f"worker-{index}", "waiting", None, nobody, 0) for index in range(2)]
+    assert shown(tracker.tell_time(clock() + 11)) == said
+    assert shown(tracker.tell_time(clock() + 12)) == []
+    event = {
+        "involvedObject": {"name": "a-job"},
+        "reason": "FailedCreatePod",
+        "message": 'pods "a-job-worker-0" is forbidden: exceeded quota',
+    }
+    text = 'FailedCreatePod: pods "a-job-worker-0" is forbidden: exceeded quota'
+    assert shown(tracker.tell_event(event)) == [
+        f"a-job: {text}",
+        *((f"worker-{index}", "waiting", None, text, 0) for index in range(2)),
+    ]
+    # The status that comes after it knows less.
+    assert shown(tracker.tell_job(job_of(condition("Created")))) == []
+    assert shown(tracker.tell_event(event)) == []
+
+
+def test_events_of_others_are_none_of_ours(tracker):
+    assert shown(tracker.tell_event({"involvedObject": {"name": "a-job2"}, "reason": "Failed", "message": ""})) == []
+
+
+def test_a_queue_that_admits_the_job_later(tracker):
+    queued = {**job_of(condition("Suspended")), "spec": {"runPolicy": {"suspend": True}}}
+    assert shown(tracker.tell_job(queued)) == [
+        (f"worker-{index}", "queued", None, "the queue has not admitted the job", 0) for index in range(2)
+    ]
+    assert shown(tracker.tell_job({**job_of(), "spec": {"runPolicy": {"suspend": False}}})) == [
+        (f"worker-{index}", "waiting", None, "", 0) for index in range(2)
+    ]
+
+
+def test_reasons_while_it_waits(tracker):
+    facts = shown(tracker.tell_pods([pod_of(0, node=None, conditions=[UNSCHEDULABLE]), pod_of(1, main=NO_IMAGE)]))
+    assert facts == [
+        ("worker-0", "waiting", None, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.", 0),
+        ("worker-1", "pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"', 0),
+    ]
+
+
+def test_reasons_that_come_by_turns_are_told_once(tracker):
+    told = []
+    for _ in range(3):
+        for reason in ("ErrImagePull", "ImagePullBackOff"):
+            told += shown(tracker.tell_pod(pod_of(0, main={"waiting": {"reason": reason}})))
+    assert [reason for _, _, _, reason, _ in told] == ["ErrImagePull", "ImagePullBackOff", "ErrImagePull"]
+
+
+def test_restarts_up_to_the_limit(tracker):
+    killed = {"phase": "Failed", "main": terminated(137)}
+    assert shown(tracker.tell_pod(pod_of(1, "first", 1, **RUNNING))) == [("worker-1", "running", None, "", 0)]
+    assert shown(tracker.tell_pod(pod_of(1, "first", 1, **killed))) == [("worker-1", "failed", 137, "", 0)]
+    assert shown(tracker.tell_pod(pod_of(1, "first", 1, **killed), deleted=True)) == []
+    assert shown(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING))) == [("worker-1", "running", None, "", 1)]
+    # News of the pod before it comes late.
+    assert shown(tracker.tell_pod(pod_of(1, "first", 1, **RUNNING))) == []
+    assert tracker.end is None
+    assert shown(tracker.tell_pod(pod_of(1, "second", 2, **killed))) == [("worker-1", "failed", 137, "", 1)]
+    assert tracker.end == (False, "The restarts that restart_limit allows (1) are used up.")
+
+
+def test_an_exit_code_that_is_for_good_is_left_to_the_operator(tracker):
+    for created, uid in enumerate(("first", "second", "third")):
+        list(tracker.tell_pod(pod_of(1, uid, created, phase="Failed", main=terminated(1))))
+    assert tracker.end is None
+    list(tracker.tell_job(job_of(condition("Failed", "1 worker failed"))))
+    assert tracker.end == (False, "TFJob failed: 1 worker failed.")
+
+
+def test_a_pod_that_somebody_deletes_has_failed(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    assert shown(tracker.tell_pods([pod_of(0, **RUNNING)])) == [("worker-1", "failed", None, "pod deleted", 0)]
+
+
+def test_a_pod_that_ends_because_it_is_deleted(tracker):
+    killed = pod_of(1, phase="Failed", main=terminated(143))
+    killed["metadata"]["deletionTimestamp"] = "2026-01-02"
+    assert shown(tracker.tell_pod(killed)) == [("worker-1", "failed", 143, "pod deleted", 0)]
+
+
+def test_a_pod_that_ends_because_the_job_is_done(tracker):
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    list(tracker.tell_job(job_of(condition("Succeeded"))))
+    killed = pod_of(1, phase="Failed", main=terminated(143))
+    killed["metadata"]["deletionTimestamp"] = "2026-01-02"
+    assert shown(tracker.tell_pod(killed)) == [("worker-1", "stopped", None, "job is done", 0)]
+
+
+@pytest.mark.parametrize(("version", "state"), [(19, ("failed", "pod deleted")), (21, ("stopped", "job is done"))])
+def test_whether_a_pod_or_its_job_ended_first_when_the_pod_is_told_last(tracker, version, state):
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    (fact,) = tracker.tell_pod(pod_of(1, version=version, **RUNNING), deleted=True)
+    assert (fact.state, fact.reason) == state
+
+
+def test_a_job_that_somebody_deletes_has_failed(tracker):
+    list(tracker.tell_job(None))
+    assert tracker.end == (False, "Somebody deleted the TFJob.")
+
+
+def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(tracker.tell_pod(pod_of(1, version=15, **RUNNING), deleted=True))
+    assert not tracker.may_start_again
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    assert tracker.may_start_again
+    assert shown(tracker.start_again("job-2")) == [
+        "restart 1 of 1: the whole job (worker-1 failed)",
+        *((f"worker-{index}", "waiting", None, "", 1) for index in range(2)),
+    ]
+    assert tracker.end is None
+    # News of the job and the pods that are gone come late.
+    assert shown(tracker.tell_job(job_of(condition("Failed"), version=25), deleted=True)) == []
+    late, new = pod_of(0, **RUNNING), pod_of(0, "new", 1, **RUNNING)
+    late["metadata"]["ownerReferences"] = [{"kind": "TFJob", "uid": "job-1"}]
+    new["metadata"]["ownerReferences"] = [{"kind": "TFJob", "uid": "job-2"}]
+    assert shown(tracker.tell_pod(late, deleted=True)) == []
+    assert shown(tracker.tell_pod(new)) == [("worker-0", "running", None, "", 1)]
+    # That was the only restart allowed.
+    list(tracker.tell_pod(new, deleted=True))
+    assert tracker.end == (False, "The restarts that restart_limit allows (1) are used up.")
+    assert not tracker.may_start_again
+
+
+def test_a_job_whose_first_failure_is_for_good_does_not_start_again(tracker):
+    list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(1))))
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    assert not tracker.may_start_again

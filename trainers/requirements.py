@@ -1,0 +1,65 @@
+"""What pip installs where a program runs in an image that is not known to hold it."""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+STOCK_IMAGE = "python:3.11"
+"""The image of replicas whose train_specification names none."""
+
+ENTRY = ("numpy>=1.26,<3", "pyarrow>=21,<27", "minio>=7.2.15,<8")
+"""Of the entry program, which runs in each replica."""
+
+TENSORFLOW = (
+    'tensorflow-cpu==2.21.0; sys_platform == "linux" and platform_machine == "x86_64"',
+    'tensorflow==2.21.0; sys_platform != "linux" or platform_machine != "x86_64"',
+)
+
+
+class Requirements(NamedTuple):
+    """Requirements in pip's notation: `packages`, and those to install `alone`, without what they depend on."""
+
+    packages: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+
+
+# tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
+_TRAINERS = {"keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",))}
+
+
+def pip_commands(needed: Requirements, folder: str, python: str = "python3") -> list[list[str]]:
+    """The commands that install something into a folder of its own, in order."""
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+        "--target",
+        folder,
+    ]
+    commands = [[*pip, *needed.packages], [*pip, "--no-deps", *needed.alone]]
+    return [command for command, names in zip(commands, needed, strict=True) if names]
+
+
+def missing_here(program: Mapping[str, Any]) -> Requirements:
+    """What this Python lacks of what a train_specification needs, and all that it asks for by itself."""
+    needed = requirements_of({**program, "image": "", "packages": ()})
+    lacking = [tuple(each for each in names if find_spec(_module(each)) is None) for names in needed]
+    return Requirements((*lacking[0], *program.get("packages", ())), lacking[1])
+
+
+def _module(requirement: str) -> str:
+    return re.split("[<=>;]", requirement)[0].removesuffix("-cpu")
+
+
+def requirements_of(program: Mapping[str, Any]) -> Requirements:
+    """What a train_specification needs installed. An image that it names holds all but the `packages` it names."""
+    wanted = tuple(program.get("packages", ()))
+    if program.get("image"):
+        return Requirements(wanted)
+    trainer = _TRAINERS.get(program.get("trainer", ""), Requirements())
+    return Requirements((*ENTRY, *trainer.packages, *wanted), trainer.alone)
