@@ -2,10 +2,19 @@
 
 import base64
 import os
+import subprocess
+import tempfile
 import uuid
+from inspect import signature
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from cluster.jobs import start_step
 from kubernetes import client, config, watch
+
+from kfp_distributed.components import prepare_data
+from kfp_distributed.storage import credentials_from_environment, open_store
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +47,85 @@ def namespace(api):
 def store_endpoint():
     """The object store's address as this machine sees it."""
     return os.environ.get("S3_ENDPOINT", "http://minio-service.kubeflow:9000")
+
+
+@pytest.fixture(scope="session")
+def store_environment(object_store_secret, store_endpoint):
+    """The variables by which this machine reaches the cluster's object store."""
+    return {
+        "AWS_ENDPOINT_URL": store_endpoint,
+        "AWS_ACCESS_KEY_ID": object_store_secret["accesskey"],
+        "AWS_SECRET_ACCESS_KEY": object_store_secret["secretkey"],
+    }
+
+
+@pytest.fixture(scope="session")
+def trainer_image():
+    """The image of images/tensorflow, which `make images` has built and the cluster has."""
+    named = os.environ.get("KFP_DISTRIBUTED_TENSORFLOW_IMAGE")
+    command = ["make", "--silent", "image-name", "IMAGE=tensorflow", "PREFIX=localhost/kfp-distributed"]
+    root = Path(__file__).parents[2]
+    return named or subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def training_namespace(api, object_store_secret):
+    """A namespace that enforces the "restricted" Pod Security Standard, with the object store's Secret."""
+    name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api.create_namespace({"metadata": {"name": name, "labels": labels}})
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
+    api.create_namespaced_secret(name, secret)
+    yield name
+    api.delete_namespace(name)
+
+
+@pytest.fixture(scope="session")
+def bucket(store_environment, training_namespace):
+    """A bucket with the digits in it: s3://BUCKET/train_dataset and so on."""
+    store = open_store(f"s3://{training_namespace}", credentials_from_environment(store_environment))
+    store.make_bucket()
+    with tempfile.TemporaryDirectory() as scratch:
+        splits = ("train_dataset", "validation_dataset", "test_dataset")
+        artifacts = {name: SimpleNamespace(path=f"{scratch}/{name}", metadata={}) for name in (*splits, "overview")}
+        arguments = dict(zip(signature(prepare_data.python_func).parameters, artifacts.values(), strict=False))
+        prepare_data.python_func(**arguments)
+        for split in splits:
+            store.upload_folder(f"{scratch}/{split}", split)
+    yield training_namespace
+    store.delete([entry.key for entry in store.list()])
+
+
+@pytest.fixture
+def start(training_namespace, bucket, store_environment, trainer_image):
+    """Starts a train step on the digits; what still runs at the end of the test is ended."""
+    steps = []
+
+    def start_one(specification, distribution=None, parameters=None, **request):
+        if isinstance(specification, dict):
+            specification = {"image": trainer_image, **specification}
+        number = uuid.uuid4().hex[:8]
+        defaults = {
+            "train_uri": f"s3://{bucket}/train_dataset",
+            "validation_uri": f"s3://{bucket}/validation_dataset",
+            "model_uri": f"s3://{bucket}/models/{number}/model",
+            "checkpoint_uri": f"s3://{bucket}/checkpoints",
+            "identity": [f"run-{number}", "train", "1"],
+        }
+        steps.append(
+            start_step(
+                request.pop("namespace", training_namespace),
+                {**store_environment, **request.pop("environment", {})},
+                train_specification=specification,
+                train_parameters=parameters or {},
+                distribution_specification=distribution or {},
+                **{**defaults, **request},
+            )
+        )
+        return steps[-1]
+
+    yield start_one
+    for step in steps:
+        step.process.terminate()
+    for step in steps:
+        step.process.wait(60)

@@ -1,0 +1,33 @@
+"""A train step as a process of its own: reads a request as JSON from its input, prints what the step shows.
+
+The last line is VERDICT and a JSON: {"succeeded", "cause", "metrics", "seconds"}.
+"""
+
+import json
+import sys
+import time
+
+from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
+from kfp_distributed.components.train.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.runners.cluster_api import connect
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.storage.errors import StorageError
+
+given = json.load(sys.stdin)
+namespace = given.pop("namespace")
+request = Request(**{**given, "identity": tuple(given["identity"])})
+
+
+def show(line: str) -> None:
+    print(f"{time.time():.3f} {line}", flush=True)
+
+
+verdict = {"succeeded": False, "cause": "", "metrics": {}}
+try:
+    outcome = launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)
+    verdict |= {"succeeded": True, "metrics": outcome.metrics}
+except TrainingFailed as failure:
+    verdict["cause"] = str(failure)
+except (ValueError, ClusterError, StorageError) as error:
+    verdict["cause"] = f"refused: {error}"
+print(f"{time.time():.3f} VERDICT {json.dumps(verdict)}", flush=True)

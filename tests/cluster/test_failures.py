@@ -1,0 +1,182 @@
+"""The failures that people meet, made for real: the verdict, the cause that is named, and what is left behind.
+
+docs/reliability.md has the same as a table.
+"""
+
+import base64
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from cluster.jobs import left_behind
+from cluster.test_launch import function
+from kubernetes import client
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
+
+
+def failed(step, *parts: str, seconds: float = 240) -> str:
+    """Waits for a failed step; its cause has all parts and nothing is left behind."""
+    verdict = step.verdict(seconds)
+    assert not verdict["succeeded"], step.log
+    for part in parts:
+        assert part in verdict["cause"], step.log
+    assert left_behind(step) == []
+    return verdict["cause"]
+
+
+def test_an_image_that_cannot_be_pulled(start):
+    step = start({**function(""), "image": "registry.invalid/absent:1"}, {"image_pull_timeout": 15})
+    told = step.wait_for("ErrImagePull|ImagePullBackOff")
+    assert told - step.wait_for("is created") < 15
+    failed(step, "image_pull_timeout ran out after 15 s", "worker-0 not started", "registry.invalid/absent:1")
+
+
+def test_a_pod_that_no_node_has_room_for(start):
+    step = start(function(""), {**TF, "worker_cpus": 64, "scheduling_timeout": 10})
+    failed(step, "scheduling_timeout ran out after 10 s", "Unschedulable", "Insufficient cpu")
+
+
+def test_a_quota_that_is_used_up(start, namespace, api, object_store_secret):
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
+    api.create_namespaced_secret(namespace, secret)
+    api.create_namespaced_resource_quota(namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
+    step = start(function(""), {**TF, "scheduling_timeout": 10}, namespace=namespace)
+    failed(step, "scheduling_timeout ran out after 10 s", "exceeded quota", "FailedCreatePod")
+
+
+def test_a_namespace_that_is_not_there(start):
+    cause = failed(start(function(""), namespace="kfp-distributed-absent"))
+    assert cause.startswith("refused: ")
+    assert "kfp-distributed-absent" in cause
+
+
+def test_no_permission(start, training_namespace, api, tmp_path):
+    """A service account that may do nothing, then one that may look: the verbs that it lacks are named."""
+    name = f"nobody-{uuid.uuid4().hex[:8]}"
+    api.create_namespaced_service_account(training_namespace, {"metadata": {"name": name}})
+    environment = {"KUBECONFIG": as_account(api, training_namespace, name, tmp_path)}
+    assert 'cannot get resource "configmaps"' in failed(start(function(""), TF, environment=environment))
+    rules = [{"apiGroups": [""], "resources": ["configmaps", "services", "secrets"], "verbs": ["get"]}]
+    rbac, about = client.RbacAuthorizationV1Api(), {"metadata": {"name": name}}
+    rbac.create_namespaced_role(training_namespace, {**about, "rules": rules})
+    account = {"kind": "ServiceAccount", "name": name, "namespace": training_namespace}
+    role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+    rbac.create_namespaced_role_binding(training_namespace, {**about, "roleRef": role, "subjects": [account]})
+    cause = failed(start(function(""), TF, environment=environment))
+    assert "create tfjobs.kubeflow.org" in cause
+    assert "get pods/log" in cause
+    assert "deploy/rbac.yaml" in cause
+
+
+def as_account(api, namespace: str, name: str, folder) -> str:
+    """A kubeconfig file with the token of a service account."""
+    token = api.create_namespaced_service_account_token(name, namespace, {"spec": {}}).status.token
+    configuration = api.api_client.configuration
+    authority = base64.b64encode(Path(configuration.ssl_ca_cert).read_bytes()).decode()
+    file = folder / "kubeconfig"
+    file.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "test",
+                "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": namespace}}],
+                "clusters": [
+                    {"name": "test", "cluster": {"server": configuration.host, "certificate-authority-data": authority}}
+                ],
+                "users": [{"name": "test", "user": {"token": token}}],
+            }
+        )
+    )
+    return str(file)
+
+
+def test_user_code_that_raises(start):
+    step = start(function("raise RuntimeError('no such column: price')"), TF)
+    cause = failed(step, "exit code 1", "RuntimeError: no such column: price")
+    assert "failed with exit code 1" in cause.splitlines()[-1]
+
+
+def test_user_code_that_exits_with_3(start):
+    failed(start(function("raise SystemExit(3)")), "worker-0 failed with exit code 3")
+
+
+def test_out_of_memory(start):
+    program = function("print('allocating', flush=True)\ndata = bytearray(2 * 1024 ** 3)\nprint(len(data))")
+    step = start(program, {**TF, "worker_memory": "400Mi", "restart_limit": 1})
+    failed(step, "exit code 137", "OOMKilled", "restart_limit allows (1) are used up")
+
+
+def test_a_job_that_somebody_deletes(start):
+    step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), TF)
+    step.wait_for("begun")
+    client.CustomObjectsApi().delete_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
+    failed(step, "Somebody deleted the TFJob.", seconds=30)
+
+
+def test_a_training_that_hangs(start):
+    step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), {**TF, "silence_timeout": 10})
+    failed(step, "silence_timeout ran out after 10 s", "worker-0 silent for", "worker-1 silent for")
+
+
+def test_a_deadline_that_is_over(start):
+    program = function("import time\nwhile True:\n    print('step', flush=True)\n    time.sleep(1)")
+    failed(start(program, {**TF, "total_timeout": 30}), "total_timeout ran out after 30 s")
+
+
+def test_a_job_that_leaves_no_model(start):
+    program = {"function": "fit", "source": "def fit(model_dir: str):\n    print('nothing to save')\n"}
+    failed(start(program), "left nothing in model_dir")
+
+
+RESUMES = """\
+import time
+from pathlib import Path
+begun = Path(checkpoint_dir, "step")
+start = int(begun.read_text()) if begun.exists() else 0
+print("starts at", start, flush=True)
+for step in range(start, 20):
+    if step % 5 == 0:
+        begun.write_text(str(step))
+    print("step", step, flush=True)
+    time.sleep(1)
+    if step == 12 and start == 0 and WHO == "all":
+        print(len(bytearray(2 * 1024 ** 3)))"""
+
+
+def test_a_leader_out_of_memory_is_started_again_and_goes_on_from_its_checkpoint(start):
+    source = function(RESUMES.replace("WHO", "'all'"))["source"].replace("rows: int = 0", "checkpoint_dir: str")
+    step = start({"function": "fit", "source": source}, {"worker_memory": "400Mi"})
+    verdict = step.verdict()
+    assert verdict["succeeded"], step.log
+    assert "worker-0: failed (exit code 137 (SIGKILL), often a lack of memory, OOMKilled)" in step.log
+    assert [text for _, text in step.lines if " starts at " in text] == [
+        "[worker-0] starts at 0",
+        "[worker-0] starts at 10",
+    ]
+    assert left_behind(step) == []
+
+
+def test_an_evicted_worker_is_started_again(start, api):
+    source = function(RESUMES.replace("WHO", "'none'"))["source"].replace("rows: int = 0", "checkpoint_dir: str")
+    step = start({"function": "fit", "source": source}, TF)
+    step.wait_for(r"\[worker-1\] step 3")
+    pod = f"{step.name}-worker-1"
+    api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
+    verdict = step.verdict()
+    assert verdict["succeeded"], step.log
+    assert "worker-1: failed (" in step.log
+    assert len([text for _, text in step.lines if "[worker-1] starts at" in text]) == 2, step.log
+    assert left_behind(step) == []
+
+
+def test_a_worker_whose_pod_is_taken_away_at_once(start, api):
+    """The operator makes this a failure of the job; where no restart is allowed, that is the end, and it is said."""
+    step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), {**TF, "restart_limit": 0})
+    step.wait_for(r"\[worker-1\] begun")
+    api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)
+    failed(step, "worker-1 failed with ", "pod deleted")

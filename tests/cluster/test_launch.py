@@ -1,0 +1,131 @@
+"""Train steps that go well, on a real cluster: in pods of the operators, with the model in the object store."""
+
+import json
+import os
+import signal
+import time
+import uuid
+
+import pytest
+from cluster.jobs import left_behind
+from kubernetes import client
+
+from kfp_distributed.storage import credentials_from_environment, open_store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+SAVE = 'from pathlib import Path; Path(model_dir, "weights").write_text("1")'
+
+
+def function(body: str) -> dict:
+    """A program whose replicas need no TensorFlow: the leader leaves a model."""
+    lines = [f"    {line}" for line in (*body.splitlines(), SAVE)]
+    return {"function": "fit", "source": "def fit(model_dir: str, rows: int = 0):\n" + "\n".join(lines) + "\n"}
+
+
+@pytest.fixture
+def model_of(store_environment):
+    """What is stored of a model, by key."""
+
+    def read(uri: str) -> dict:
+        store = open_store(uri, credentials_from_environment(store_environment))
+        return {entry.key: store.read(entry.key) for entry in store.list()}
+
+    return read
+
+
+def test_a_job_of_one_pod(start, bucket, model_of):
+    uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
+    step = start(function("for row in range(rows): print('row', row)"), parameters={"rows": 500}, model_uri=uri)
+    verdict = step.verdict()
+    assert verdict["succeeded"], step.log
+    shown = [text for _, text in step.lines if text.startswith("[worker-0] row ")]
+    assert shown == [f"[worker-0] row {row}" for row in range(500)]
+    kept = model_of(uri)
+    assert kept["weights"] == b"1"
+    assert json.loads(kept["model.json"])["job"] == step.name
+    assert left_behind(step) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "replicas"),
+    [(3, 0, ["worker-0", "worker-1", "worker-2"]), (2, 2, ["chief-0", "ps-0", "ps-1", "worker-0", "worker-1"])],
+)
+def test_a_tfjob_trains_on_the_digits(start, workers, servers, replicas):
+    """MultiWorkerMirroredStrategy, and a chief with parameter servers and an evaluator."""
+    distribution = {"distribution_type": "TF", "number_of_workers": workers, "number_of_parameter_servers": servers}
+    if servers:
+        distribution["evaluator"] = True
+        replicas = [*replicas, "evaluator-0"]
+    step = start({"trainer": "keras_classifier"}, distribution, {"epochs": 12})
+    verdict = step.verdict(500)
+    assert verdict["succeeded"], step.log
+    assert {text[1:].partition("]")[0] for _, text in step.lines if text.startswith("[")} == set(replicas), step.log
+    last = verdict["metrics"][replicas[0]][-1]
+    assert last["epoch"] == 12
+    assert last["val_accuracy"] >= 0.9, last
+    if servers:
+        assert verdict["metrics"]["evaluator-0"][-1]["epoch"] == 12
+    assert left_behind(step) == []
+
+
+def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start):
+    identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")
+    first = start(program, identity=identity)
+    first.wait_for(r"\[worker-0\] begun")
+    first.process.kill()
+    first.process.wait()
+    # The model's URI and all else of the request are the same: it is the same step.
+    second = start(program, identity=identity, **_uris(first))
+    verdict = second.verdict()
+    assert verdict["succeeded"], second.log
+    assert "this step goes on with it" in second.log
+    # The log is told from its beginning, once.
+    assert [text for _, text in second.lines if "begun" in text] == ["[worker-0] begun"]
+    assert left_behind(second) == []
+
+
+def _uris(step) -> dict:
+    return {"model_uri": step.request["model_uri"]}
+
+
+def test_another_specification_of_the_same_name_is_refused(start):
+    identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
+    first = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), identity=identity)
+    first.wait_for(r"\[worker-0\] begun")
+    second = start(function("print('other')"), identity=identity, **_uris(first))
+    cause = second.verdict()["cause"]
+    assert "with another specification" in cause
+    assert f"kubectl delete jobs {first.name}" in cause
+    # What it refused to touch is still there.
+    assert first.process.poll() is None
+    assert left_behind(first, 1) != []
+
+
+@pytest.mark.parametrize("moment", ["creating", "pending", "running", "finishing"])
+def test_a_cancelled_step_leaves_nothing(start, moment):
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(30)")
+    distribution, line = {}, r"\[worker-0\] begun"
+    if moment == "creating":
+        line = r"^Job .* is created$"
+    if moment == "pending":
+        distribution, line = {"worker_cpus": 64}, "Unschedulable"
+    if moment == "finishing":
+        program, line = function("print('begun', flush=True)"), "model saved"
+    step = start(program, distribution)
+    step.wait_for(line)
+    begun = time.monotonic()
+    os.kill(step.process.pid, signal.SIGTERM)
+    step.process.wait(30)
+    # The whole end of the process; KFP leaves 0.07 s for the request that matters, which goes out first.
+    assert time.monotonic() - begun < 3
+    assert left_behind(step) == []
+
+
+def test_the_namespace_takes_no_pod_with_more_rights(training_namespace, api):
+    """The namespace of these tests does enforce the standard "restricted"."""
+    pod = {"metadata": {"name": "root"}, "spec": {"containers": [{"name": "main", "image": "python:3.11"}]}}
+    with pytest.raises(client.ApiException) as error:
+        api.create_namespaced_pod(training_namespace, pod)
+    assert error.value.status == 403
