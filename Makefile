@@ -4,10 +4,19 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-ROOMS := components trainers storage processes pipelines
+ROOMS := components trainers storage processes pipelines cli
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test test-cluster lint types specs bench clean
+.PHONY: demo test test-cluster lint types specs bench images image-name clean
+
+# The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
+BUILD = docker build --tag
+FIND = docker image inspect
+PREFIX = kfp-distributed
+IMAGES = tensorflow horovod pytorch
+# The tag is a hash of the image's folder: what is there need not be built again, and no tag ever changes its meaning.
+image = $(if $(wildcard images/$1/Containerfile),$(PREFIX)/$1:$(shell cd images/$1 && LC_ALL=C sha256sum * \
+	| sha256sum | cut -c 1-12),$(error IMAGE is "$1", there are: $(notdir $(wildcard images/*))))
 
 demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows where everything is
 	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)'
@@ -16,7 +25,8 @@ test: $(STAMP) lint types  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster'
 
 test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
-	$(BIN)/python -m pytest -m cluster
+	$(BIN)/python -m pytest -m 'cluster and not alone' -n 3
+	$(BIN)/python -m pytest -m 'cluster and alone'
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -30,6 +40,16 @@ specs: $(STAMP)  ## writes component_specs/ anew
 
 bench: $(STAMP)  ## measures, prints and writes benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
+
+images: $(IMAGES:%=image-%)  ## builds the trainer images that are not there yet
+
+.PHONY: $(IMAGES:%=image-%)
+$(IMAGES:%=image-%): image-%:
+	@$(FIND) $(call image,$*) >/dev/null 2>&1 || $(BUILD) $(call image,$*) --file images/$*/Containerfile images/$*
+	@echo $(call image,$*)
+
+image-name:  ## prints the full name of IMAGE=tensorflow
+	@echo $(call image,$(IMAGE))
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache

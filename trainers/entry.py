@@ -51,6 +51,9 @@ _PEER_LOST = 138
 _LAUNCHER_LOST = 1
 """Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
 
+_CHILD_SECONDS = 25.0
+"""How long a command may take to end: a kubelet kills all after 30 seconds."""
+
 _children: list[subprocess.Popen[bytes]] = []
 _ending = threading.Lock()
 """Taken for ever when SIGTERM comes: what a command does then is not its end."""
@@ -145,7 +148,10 @@ def _end(code: int) -> NoReturn:
     _ending.acquire()
     for child in _children:
         child.terminate()
-        child.wait()
+        try:
+            child.wait(_CHILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
     os._exit(code)
 
 

@@ -16,7 +16,10 @@ def end_when_lost(seconds: float, end: Callable[[], object], file: Path = SIGN_O
     """Call `end` in a thread when `file` has not changed for so long."""
 
     def wait() -> None:
-        seen, since = b"", time.monotonic()
+        # A replica that is started again does not wait anew: the file holds the time of the last sign of life.
+        seen = file.read_bytes() if file.exists() else b""
+        age = time.time() - int(seen) if seen.isdigit() and int(seen) else 0.0
+        since = time.monotonic() - max(0.0, age)
         while time.monotonic() - since < seconds:
             time.sleep(min(5.0, seconds / 10))
             now = file.read_bytes() if file.exists() else b""

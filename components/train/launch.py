@@ -96,6 +96,7 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
         ValueError: The request is wrong; nothing was started.
         StorageError: The dataset cannot be read; nothing was started.
         TrainingFailed: The job failed, ran out of time, or left no whole model. Nothing is left running.
+        ClusterError: The cluster refused the job; nothing is left running.
         SystemExit: SIGTERM came. Nothing is left running.
     """
     job = plan_job(request)
@@ -220,18 +221,28 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
 
 @contextmanager
 def _stopped_at_the_end(runner: Runner) -> Iterator[None]:
-    """Stops the runner whichever way the block ends; SIGTERM ends it as Ctrl-C does."""
+    """Stops the runner whichever way the block ends."""
+    with ended_by_signals(runner.stop):
+        yield
+
+
+@contextmanager
+def ended_by_signals(clean_up: Callable[[], object]) -> Iterator[None]:
+    """Cleans up whichever way the block ends: SIGTERM ends it as Ctrl-C does, and neither interrupts the cleaning."""
 
     def end(number: int, frame: object) -> None:
-        # Once is enough: a second one must not interrupt the stopping.
         signal.signal(number, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
         try:
-            runner.stop()
+            clean_up()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)

@@ -1,8 +1,11 @@
 """The HTML report of a job: its training curves, its replicas, its timeline. Pure."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
+from typing import Any
 
 from kfp_distributed.components.train.status import JobStatus, format_seconds, how_it_ended
 
@@ -15,12 +18,17 @@ _STYLE = (
 )
 
 
-def job_report(status: JobStatus, metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def job_report(
+    status: JobStatus,
+    metrics: Mapping[str, Sequence[Mapping[str, float]]],
+    manifest: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
     """Makes the report of a job.
 
     Args:
         status: How it went.
         metrics: The epochs of each replica that kept them: [{"epoch": 1, "loss": ..., ...}, ...].
+        manifest: What the job looks like to a cluster.
 
     Returns:
         A page that needs nothing else.
@@ -28,15 +36,23 @@ def job_report(status: JobStatus, metrics: Mapping[str, Sequence[Mapping[str, fl
     ended = status.ended
     verdict = "succeeded" if ended and ended.succeeded else "failed"
     seconds = format_seconds((ended.time if ended else status.started) - status.started)
-    replicas = [(each.replica, each.state, how_it_ended(each), str(each.restart)) for each in status.replicas.values()]
+    replicas = [
+        (each.replica, each.state, how_it_ended(each), str(each.restart), each.node)
+        for each in status.replicas.values()
+    ]
     timeline = [(format_seconds(time - status.started), text) for time, text in status.timeline]
     measures = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
     return (
         f"<!doctype html><meta charset=utf-8><title>{escape(status.job)}</title><style>{_STYLE}</style>"
         f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
         + "".join(_curve(each, metrics) for each in sorted(measures - {"epoch"}))
-        + _table(("replica", "state", "end", "restarts"), replicas)
+        + _table(("replica", "state", "end", "restarts", "node"), replicas)
         + _table(("after", "what happened"), timeline)
+        + (
+            f"<details><summary>manifest</summary><pre>{escape(json.dumps(manifest, indent=1))}</pre></details>"
+            if manifest
+            else ""
+        )
     )
 
 

@@ -6,11 +6,10 @@ So a pipeline that runs on a laptop can train on a cluster.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.train.launch import Request, job_name
-from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.components.train.launch import Request, ended_by_signals, job_name
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri
 
@@ -39,15 +38,17 @@ def staged(request: Request) -> Iterator[Request]:
     root = join_uri(request.checkpoint_uri, job_name(request.task_name, request.identity), "staged")
     store = open_store(root)
     store.make_bucket()
-    try:
+
+    def clean_up() -> None:
+        try:
+            store.delete([entry.key for entry in store.list()])
+        except StorageError as error:  # It must not hide how the training ended.
+            print(f"what was staged could not be deleted: {error}", flush=True)
+
+    with ended_by_signals(clean_up):
         for name in local.keys() - {"model_uri"}:
             store.upload_folder(local[name], name)
         moved: dict[str, Any] = {name: join_uri(root, name) for name in local}
         yield replace(request, **moved)
         if "model_uri" in local:
-            model = open_store(join_uri(root, "model_uri"))
-            model.download_folder(local["model_uri"])
-            # What was written last, and says that the model is whole, comes last here too.
-            model.download(MODEL_MANIFEST, Path(local["model_uri"], MODEL_MANIFEST))
-    finally:
-        store.delete([entry.key for entry in store.list()])
+            open_store(join_uri(root, "model_uri")).download_folder(local["model_uri"])

@@ -168,7 +168,7 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
     """The time budget that ran out, in a sentence that names it and what each replica does; "" if none.
 
     A start begins when all replicas have a node and an image, and lasts until all run and one has printed a line; from
-    then on silence counts. Neither counts when the leader is done.
+    then on silence counts; when the leader is done, from its end on.
     """
     replicas = status.replicas.values()
     heard = max((each.heard for each in replicas if each.heard is not None), default=None)
@@ -182,7 +182,11 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
         "scheduling_timeout": None if done else waiting,
         "image_pull_timeout": None if done else pulling,
         "start_timeout": status.attempt if placed and (heard is None or _unstarted(status)) else None,
-        "silence_timeout": heard if placed else None,
+        "silence_timeout": max(status.replicas[status.leader].since, heard or 0.0)
+        if done
+        else heard
+        if placed
+        else None,
         "running_timeout": status.running,
         "total_timeout": status.started,
     }

@@ -52,11 +52,11 @@ def run_step(
         with staged(request) if not runner.shares_disk else nullcontext(request) as visible:
             outcome = launch(visible, runner, partial(print, flush=True))
     except TrainingFailed as failure:
-        _write(report, job_report(failure.status, failure.metrics))
+        _write(report, job_report(failure.status, failure.metrics, runner.manifest))
         raise SystemExit(f"\n{failure}") from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    _write(report, job_report(outcome.status, outcome.metrics))
+    _write(report, job_report(outcome.status, outcome.metrics, runner.manifest))
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     for measure, value in outcome.model.metrics.items():
         # JSON, in which KFP takes metrics, has no NaN.

@@ -175,7 +175,7 @@ def test_an_evicted_worker_is_started_again(start, api):
 
 
 def test_a_worker_whose_pod_is_taken_away_at_once(start, api):
-    """The operator makes this a failure of the job; where no restart is allowed, that is the end, and it is said."""
+    """The operator gives the job up or makes a new pod; where no restart is allowed it is the end, and it is said."""
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), {**TF, "restart_limit": 0})
     step.wait_for(r"\[worker-1\] begun")
     api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)

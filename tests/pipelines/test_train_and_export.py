@@ -59,7 +59,7 @@ def test_a_model_that_is_not_good_enough_is_not_exported(tmp_path):
 
 def test_a_wrong_dict_fails_the_step_and_says_why(tmp_path, capsys):
     with local_run(tmp_path), pytest.raises(RuntimeError, match="train"):
-        train_and_export(distribution_specification={"distribution_type": "TF", "number_of_worker": 3})
+        train_and_export(distribution_specification={"distribution_type": "TF", "number_of_worker": 3}, runner="local")
     printed = capsys.readouterr().out
     assert "number_of_worker" in printed
     assert "number_of_workers" in printed

@@ -99,8 +99,11 @@ def test_pod_state(state, expected):
 
 def test_started_containers():
     assert started_containers({"metadata": {}}) == {}
-    assert started_containers(pod(main=INITIALIZING, init={"running": {}})) == {"packages": False}
-    assert started_containers(pod(main=terminated(1), init=terminated(0))) == {"packages": True, "tensorflow": True}
+    assert started_containers(pod(main=INITIALIZING, init={"running": {}})) == {"packages": (0, False)}
+    assert started_containers(pod(main=terminated(1), init=terminated(0))) == {
+        "packages": (0, True),
+        "tensorflow": (0, True),
+    }
 
 
 def condition(name, message="", status="True"):

@@ -72,10 +72,10 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         attempt=BEGIN + 6,
         replicas={
             "worker-0": ReplicaStatus(
-                BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, BEGIN + 8, None, ("epoch 1",)
+                BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", BEGIN + 8, None, ("epoch 1",)
             ),
             "worker-1": ReplicaStatus(
-                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, BEGIN + 8, BEGIN + 7, ("boom", "epoch 2")
+                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", BEGIN + 8, BEGIN + 7, ("boom", "epoch 2")
             ),
         },
         running=BEGIN + 1,
@@ -92,7 +92,9 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
             (BEGIN + 9, "the job succeeded"),
         ),
         ended=ended(9),
-        last_failure=ReplicaStatus(BEGIN + 4, "worker-1", "failed", None, 9, "", 0, BEGIN + 4, BEGIN + 3, ("boom",)),
+        last_failure=ReplicaStatus(
+            BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", BEGIN + 4, BEGIN + 3, ("boom",)
+        ),
     )
 
 
@@ -236,9 +238,15 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             "silence_timeout ran out after 1 min: worker-0 silent for 1 min 25 s, worker-1 silent for 1 min.",
         ),
         # The leader is done: what remains may be silent, but not for ever.
-        ({"silence_timeout": 60}, [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")], 90, ""),
+        ({"silence_timeout": 60}, [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")], 65, ""),
         (
-            {"silence_timeout": 60, "total_timeout": 90},
+            {"silence_timeout": 60},
+            [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")],
+            66,
+            "silence_timeout ran out after 1 min: worker-1 silent for 1 min 1 s.",
+        ),
+        (
+            {"silence_timeout": 100, "total_timeout": 90},
             [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")],
             90,
             "total_timeout ran out after 1 min 30 s: worker-1 silent for 1 min 25 s.",

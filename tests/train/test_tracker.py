@@ -1,5 +1,7 @@
 """What an API server tells, object by object -> facts."""
 
+from dataclasses import replace
+
 import pytest
 from train.programs.jobs import make_job, workers
 from train.test_pods import NO_IMAGE, UNSCHEDULABLE, condition, pod, terminated
@@ -140,13 +142,21 @@ def test_an_exit_code_that_is_for_good_is_left_to_the_operator(tracker):
 
 def test_a_pod_that_somebody_deletes_has_failed(tracker):
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
-    assert shown(tracker.tell_pods([pod_of(0, **RUNNING)])) == [("worker-1", "failed", None, "pod deleted", 0)]
+    assert shown(tracker.tell_pods([pod_of(0, **RUNNING)])) == []
+    assert shown(tracker.tell_time(clock() + 1)) == []
+    assert shown(tracker.tell_time(clock() + 4)) == [("worker-1", "failed", None, "pod deleted", 0)]
+    assert shown(tracker.tell_time(clock() + 5)) == []
 
 
 def test_a_pod_that_ends_because_it_is_deleted(tracker):
     killed = pod_of(1, phase="Failed", main=terminated(143))
     killed["metadata"]["deletionTimestamp"] = "2026-01-02"
-    assert shown(tracker.tell_pod(killed)) == [("worker-1", "failed", 143, "pod deleted", 0)]
+    assert shown(tracker.tell_pod(killed)) == []
+    # Its successor is there: it was no end of the job.
+    assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == [
+        ("worker-1", "failed", 143, "pod deleted", 0),
+        ("worker-1", "running", None, "", 1),
+    ]
 
 
 def test_a_pod_that_ends_because_the_job_is_done(tracker):
@@ -163,6 +173,12 @@ def test_whether_a_pod_or_its_job_ended_first_when_the_pod_is_told_last(tracker,
     list(tracker.tell_job(job_of(condition("Failed"), version=20)))
     (fact,) = tracker.tell_pod(pod_of(1, version=version, **RUNNING), deleted=True)
     assert (fact.state, fact.reason) == state
+
+
+def test_without_restarts_the_first_failure_is_the_last(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(137))))
+    assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
 
 
 def test_a_job_that_somebody_deletes_has_failed(tracker):
@@ -190,6 +206,7 @@ def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker
     assert shown(tracker.tell_pod(new)) == [("worker-0", "running", None, "", 1)]
     # That was the only restart allowed.
     list(tracker.tell_pod(new, deleted=True))
+    list(tracker.tell_time(clock() + 4))
     assert tracker.end == (False, "The restarts that restart_limit allows (1) are used up.")
     assert not tracker.may_start_again
 
@@ -198,3 +215,65 @@ def test_a_job_whose_first_failure_is_for_good_does_not_start_again(tracker):
     list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(1))))
     list(tracker.tell_job(job_of(condition("Failed"), version=20)))
     assert not tracker.may_start_again
+
+
+def test_a_job_that_went_well_is_not_run_again_whatever_is_told_first(tracker):
+    """A worker was killed and started again; in the end its operator deletes the pods, and that is told first."""
+    killed = {"phase": "Failed", "main": terminated(137)}
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, "first", 1, **killed)]))
+    list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
+    list(tracker.tell_pod(pod_of(0, phase="Succeeded", main=terminated(0))))
+    assert shown(tracker.tell_pod(pod_of(1, "second", 2, version=30, **RUNNING), deleted=True)) == []
+    done = shown(tracker.tell_job(job_of(condition("Succeeded"), version=25)))
+    assert done == [("worker-1", "stopped", None, "job is done", 1)]
+    assert tracker.end == (True, "")
+    assert not tracker.may_start_again
+
+
+def test_a_failure_of_long_ago_is_not_what_a_job_failed_for(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=3))
+    list(tracker.tell_pod(pod_of(1, "first", 1, phase="Failed", main=terminated(137))))
+    tracker._failures[0] = replace(tracker._failures[0], time=clock() - 3600)
+    list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
+    list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(1))))
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    assert not tracker.may_start_again
+
+
+def test_a_queue_that_takes_its_admission_back_is_no_failure(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    suspended = {**job_of(condition("Suspended"), version=20), "spec": {"runPolicy": {"suspend": True}}}
+    assert [fact[1] for fact in shown(tracker.tell_job(suspended))] == ["queued", "queued"]
+    assert shown(tracker.tell_pod(pod_of(0, version=21, **RUNNING), deleted=True)) == []
+    assert [fact[1] for fact in shown(tracker.tell_job(job_of(version=22)))] == ["waiting", "waiting"]
+    assert shown(tracker.tell_pod(pod_of(0, "second", 2, **RUNNING))) == [("worker-0", "running", None, "", 0)]
+
+
+def test_a_container_that_is_started_again_in_its_pod(tracker):
+    def started(count, phase="Running", **state):
+        found = pod_of(0, phase=phase, **state)
+        found["status"]["containerStatuses"][0]["restartCount"] = count
+        return found
+
+    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    told = shown(tracker.tell_pod(started(0, main={"running": {}})))
+    told += shown(tracker.tell_pod(started(0, main=terminated(137))))
+    told += shown(tracker.tell_pod(started(1, main={"waiting": {"reason": "CrashLoopBackOff"}})))
+    told += shown(tracker.tell_pod(started(1, main={"running": {}})))
+    told += shown(tracker.tell_pod(started(1, "Succeeded", main=terminated(0))))
+    assert [(state, restart) for _, state, _, _, restart in told] == [
+        ("running", 0),
+        ("failed", 0),
+        ("starting", 1),
+        ("running", 1),
+        ("succeeded", 1),
+    ]
+
+
+def test_events_without_a_name_and_of_an_earlier_job_are_passed_over(tracker):
+    job = job_of(condition("Created"))
+    job["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    list(tracker.tell_job(job))
+    old = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert shown(tracker.tell_event({"involvedObject": {}, "reason": "Odd"})) == []
+    assert shown(tracker.tell_event({"metadata": old, "involvedObject": {"name": "a-job"}, "reason": "Odd"})) == []

@@ -76,22 +76,26 @@ class ClusterApi:
             raise
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[str]:
-        """Yields the lines of an answer as they come, and ends with it.
+        """Yields the lines of an answer as they come; otherwise as `stream`."""
+        parts: list[bytes] = []
+        for data in self.stream(path, query, idle_seconds):
+            first, *others = data.split(b"\n")
+            parts.append(first)
+            for other in others:
+                yield b"".join(parts).decode(errors="replace")
+                parts = [other]
+        if any(parts):
+            yield b"".join(parts).decode(errors="replace")
+
+    def stream(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[bytes]:
+        """Yields an answer as it comes, and ends with it.
 
         Raises:
             ClusterError: The request was refused, the connection broke, or nothing came for `idle_seconds`.
         """
         response = self._send("GET", path, None, query, idle_seconds, preload=False)
-        parts: list[bytes] = []
         try:
-            for data in response.stream(64 * 1024):
-                first, *others = data.split(b"\n")
-                parts.append(first)
-                for other in others:
-                    yield b"".join(parts).decode(errors="replace")
-                    parts = [other]
-            if any(parts):
-                yield b"".join(parts).decode(errors="replace")
+            yield from response.stream(64 * 1024)
         except HTTPError as error:
             raise ClusterError(0, str(error)) from None
         finally:

@@ -1,5 +1,6 @@
 """The replicas of a job as pods, which the operators of a Kubernetes cluster start and start again."""
 
+import math
 import queue
 import threading
 import time
@@ -32,7 +33,7 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Watcher
+from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, requirements_of
 
 _SIGN_OF_LIFE_SECONDS = 30.0
@@ -42,7 +43,7 @@ _LAST_LINES_SECONDS = 5.0
 """How long an ended job's last lines and states may take to arrive."""
 
 _SHORTEST_LOST_SECONDS = 120.0
-"""A kubelet takes up to 90 seconds to hand a sign of life on to the pods."""
+"""A kubelet may take 90 seconds to hand a sign of life on. An API server that is away for longer ends such a job."""
 
 _GONE_SECONDS = 60.0
 """How long an ended job that is being deleted may take to be gone."""
@@ -58,18 +59,20 @@ class KubernetesRunner:
 
         Args:
             api: The cluster, and the namespace in it.
-            setting: The cluster's side of the job; `check` asks the API server for its `mpi_version`.
+            setting: The cluster's side of the job; the program says what image and packages it is.
         """
+        self.manifest: Object = {}
         self._api = api
         self._setting = setting
         self._watcher = Watcher(api)
         self._ours = False
         self._how = "is created"
-        self._logs: dict[tuple[str, str], threading.Thread] = {}
-        self._ended_containers: set[tuple[str, str]] = set()
+        # Of each start of a container: (uid of the pod, name, number).
+        self._logs: dict[tuple[str, str, int], threading.Thread] = {}
+        self._ended_containers: set[tuple[str, str, int]] = set()
 
     def check(self, job: TrainingJob) -> None:
-        """Asks the API server whether it would take the job: kind, permissions, every field, quota, policies.
+        """Asks the API server whether it would take the job: its kind, our permissions, every field.
 
         Raises:
             ValueError: It would not.
@@ -92,30 +95,58 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            check_cluster(self._api, self._kind, [self._manifest, *self._config_maps])
+            check_cluster(self._api, self._kind, [self.manifest, *self._config_maps])
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
     def _prepare(self, job: TrainingJob) -> None:
         self._job = job
         self._kind = job_kind(job.topology.distribution_type, self._setting.mpi_version)
-        self._manifest = job_manifest(job, self._setting)
+        self.manifest = job_manifest(job, self._setting)
         launcher = launcher_config_map(job, self._setting)
         self._config_maps = [code_config_map(job, self._setting), *([launcher] if launcher else [])]
         self._core = f"/api/v1/namespaces/{self._api.namespace}"
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
         )
+        self._path = f"{self._jobs}/{job.name}"
+        self._hash = self.manifest["metadata"]["annotations"][HASH_ANNOTATION]
         self._tracker = Tracker(job, self._kind.kind)
 
     def start(self, job: TrainingJob) -> None:
         """Creates the job, or goes on with the one that an earlier start of the same step has left.
 
         Raises:
+            ValueError: It is one of MPI, whose ranks no trainer of ours knows yet; nothing is created.
             ClusterError: The API server refused, or there is another job of this name.
         """
-        if not self._take_over():
-            self._create()
+        if job.topology.distribution_type == "MPI":
+            raise ValueError("distribution_type = 'MPI' cannot train in this version; choose TF, PyTorch or Job")
+        found = self._existing()
+        if found:
+            self._ours = True
+            self._how = "is there already: this step goes on with it"
+            if self._setting.owner:
+                owned = {"metadata": {"ownerReferences": [self._setting.owner]}}
+                self._api.call("PATCH", self._path, owned)
+        self._tracker.uid = self._own(found) if found else self._create()
+
+    def _existing(self) -> Object | None:
+        """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
+        until = time.monotonic() + _GONE_SECONDS
+        while found := self._api.read(self._path):
+            about, end = found["metadata"], job_end(found)
+            if about.get("annotations", {}).get(HASH_ANNOTATION) != self._hash:
+                self._ours = False
+                raise ClusterError(409, self._conflict())
+            if "deletionTimestamp" not in about:
+                if end is None or end[0]:
+                    return found
+                self._delete(self._path, "Foreground")
+            if time.monotonic() > until:
+                raise ClusterError(409, f"{self._path} is being deleted, but does not go away")
+            time.sleep(0.2)
+        return None
 
     def _create(self) -> str:
         """Creates the job and what belongs to it; returns the job's uid."""
@@ -123,54 +154,40 @@ class KubernetesRunner:
         for each in self._config_maps:
             self._put_config_map(each)
         try:
-            created = self._api.call("POST", self._jobs, self._manifest)
+            created = self._api.call("POST", self._jobs, self.manifest)
         except ClusterError as error:
             # The answer to an earlier try was lost, or another start of this step was faster.
-            if error.status != 409 or not self._take_over():
+            found = self._existing() if error.status == 409 else None
+            if not found:
                 raise
-            return ""
+            created = found
+        return self._own(created)
+
+    def _own(self, created: Object) -> str:
+        """Makes the job the owner of its ConfigMaps: whoever deletes it deletes them, and a cancel is one request."""
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
         for each in self._config_maps:
-            # Whoever deletes the job deletes them with it: a cancel has time for one request.
-            owned = {"metadata": {"ownerReferences": [owner]}}
-            self._api.call("PATCH", f"{self._core}/configmaps/{each['metadata']['name']}", owned)
+            self._put_config_map({**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}})
         return str(owner["uid"])
 
+    def _put_config_map(self, config_map: Object) -> None:
+        path = f"{self._core}/configmaps/{config_map['metadata']['name']}"
+        try:
+            self._api.call("PATCH", path, config_map)
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+            self._api.call("POST", f"{self._core}/configmaps", config_map)
+
     def _start_again(self) -> Iterator[Fact]:
-        path = f"{self._jobs}/{self._job.name}"
         # In the foreground: the new job's pods have the old ones' names.
-        self._delete(path, "Foreground")
+        self._delete(self._path, "Foreground")
         until = time.monotonic() + _GONE_SECONDS
-        while self._api.read(path) and time.monotonic() < until:
+        while self._api.read(self._path) and time.monotonic() < until:
             yield Quiet(clock())
             time.sleep(0.2)
         yield from self._tracker.start_again(self._create())
-
-    def _take_over(self) -> bool:
-        """Makes the job of this name ours if there is one; one that failed or is being deleted goes first."""
-        until = time.monotonic() + _GONE_SECONDS
-        path = f"{self._jobs}/{self._job.name}"
-        while found := self._api.read(path):
-            about, end = found["metadata"], job_end(found)
-            if (
-                about.get("annotations", {}).get(HASH_ANNOTATION)
-                != self._manifest["metadata"]["annotations"][HASH_ANNOTATION]
-            ):
-                raise ClusterError(409, self._conflict())
-            self._ours = True
-            if "deletionTimestamp" not in about:
-                if end is None or end[0]:
-                    if self._setting.owner:
-                        owned = {"metadata": {"ownerReferences": [self._setting.owner]}}
-                        self._api.call("PATCH", path, owned)
-                    self._how = "is there already: this step goes on with it"
-                    return True
-                self._delete(path)
-            if time.monotonic() > until:
-                raise ClusterError(409, f"{path} is being deleted, but does not go away")
-            time.sleep(0.5)
-        return False
 
     def _conflict(self) -> str:
         kind, name, namespace = self._kind, self._job.name, self._api.namespace
@@ -179,24 +196,21 @@ class KubernetesRunner:
             f"kubectl delete {kind.plural} {name} -n {namespace}"
         )
 
-    def _put_config_map(self, config_map: Object) -> None:
-        try:
-            self._api.call("POST", f"{self._core}/configmaps", config_map)
-        except ClusterError as error:
-            if error.status != 409:
-                raise
-            # Left by a start that did not come to the job.
-            self._delete(f"{self._core}/configmaps/{config_map['metadata']['name']}")
-            self._api.call("POST", f"{self._core}/configmaps", config_map)
-
     def stop(self) -> None:
-        """Deletes the job, and with it all that it owns; an ended one stays where `keep_job` says so."""
+        """Deletes the job, and with it all that it owns; an ended one stays where `keep_job` says so.
+
+        What cannot be deleted is said, and hides nothing that was known before: its owner or its time to live
+        removes it.
+        """
         self._watcher.close()
-        if not self._ours or (self._tracker.end and self._job.specification.keep_job):
+        if not self._ours or (self._tracker.end_version and self._job.specification.keep_job):
             return
-        self._delete(f"{self._jobs}/{self._job.name}")
-        for each in self._config_maps:
-            self._delete(f"{self._core}/configmaps/{each['metadata']['name']}")
+        paths = [f"{self._core}/configmaps/{each['metadata']['name']}" for each in self._config_maps]
+        try:
+            for path in (self._path, *paths):
+                self._delete(path)
+        except ClusterError as error:
+            print(f"{self._path} could not be deleted: {error}", flush=True)
         self._ours = False
 
     def _delete(self, path: str, policy: str = "Background") -> None:
@@ -213,41 +227,49 @@ class KubernetesRunner:
         watch("job", self._jobs, {"fieldSelector": f"metadata.name={name}"})
         watch("pods", f"{self._core}/pods", {"labelSelector": f"{JOB_LABEL}={name}"})
         watch("events", f"{self._core}/events", {"fieldSelector": "type=Warning"})
-        beat_due, ended = 0.0, None
-        while not (self._tracker.end and self._is_told(ended or 0.0)):
+        lost = self._job.specification.launcher_lost_timeout or math.inf
+        self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, lost / 8))
+        quiet_due, ended = 0.0, None
+        while not (self._tracker.end and ended and self._is_told(ended)):
             with suppress(queue.Empty):
                 yield from self._tell(self._watcher.news.get(timeout=0.5 if ended is None else 0.05))
-            if self._watcher.news.empty():
+            if self._watcher.news.empty() or time.monotonic() >= quiet_due:
                 yield from self._tracker.tell_time(clock())
                 yield Quiet(clock())
-                if time.monotonic() >= beat_due:
-                    self._give_sign_of_life()
-                    beat_due = time.monotonic() + _SIGN_OF_LIFE_SECONDS
+                quiet_due = time.monotonic() + 1
             if self._tracker.may_start_again:
                 yield from self._start_again()
+                ended = None
             elif self._tracker.end and ended is None:
                 ended = time.monotonic()
         yield JobEnded(clock(), *self._tracker.end)
 
     def _is_told(self, ended: float) -> bool:
-        """Whether all is told that an ended job printed."""
-        if time.monotonic() > ended + _LAST_LINES_SECONDS:
-            return bool(ended)
+        """Whether all is told that an ended job printed. What does not come within some seconds is not waited for."""
+        since = time.monotonic() - ended
         reading = any(self._logs[each].is_alive() for each in self._ended_containers if each in self._logs)
-        return self._tracker.leader_is_over and not reading and self._watcher.news.empty()
+        waiting = reading or not self._tracker.leader_is_over
+        return (self._watcher.news.empty() or since > _GONE_SECONDS) and not (waiting and since < _LAST_LINES_SECONDS)
 
-    def _give_sign_of_life(self) -> None:
+    def _give_sign_of_life(self) -> bool:
+        """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
         path = f"{self._core}/configmaps/{self._config_maps[-1]['metadata']['name']}"
-        with suppress(ClusterError):  # The next one will do.
+        try:
             if "alive" in self._config_maps[-1]["data"]:
                 alive = {"data": {"alive": str(int(time.time()))}}
-                self._api.call("PATCH", path, alive, away_seconds=0, timeout_seconds=3)
+                self._api.call("PATCH", path, alive, away_seconds=0, timeout_seconds=5)
             else:
-                self._api.call("GET", path, away_seconds=0, timeout_seconds=3)
+                self._api.call("GET", path, away_seconds=0, timeout_seconds=5)
+        except ClusterError:
+            return False
+        return True
 
     def _tell(self, news: News) -> Iterator[Fact]:
         if isinstance(news, Printed):
             yield LogLine(clock(), news.replica, news.line)
+            return
+        if isinstance(news, Trouble):
+            yield JobEvent(clock(), news.text)
             return
         objects = news.objects if isinstance(news, Listed) else [news.object]
         deleted = not isinstance(news, Listed) and news.change == "DELETED"
@@ -266,12 +288,15 @@ class KubernetesRunner:
                 yield from self._tracker.tell_pod(objects[0], deleted)
 
     def _follow_logs(self, pod: Mapping[str, Any], deleted: bool) -> None:
+        if not self._tracker.is_ours(pod):
+            return
         about = pod["metadata"]
-        for container, ended in started_containers(pod).items():
-            key = (about["uid"], container)
-            if ended or deleted:
-                self._ended_containers.add(key)
+        for container, (start, ended) in started_containers(pod).items():
+            key = (about["uid"], container, start)
+            # An earlier start of a container has ended when there is a later one.
+            earlier = [each for each in self._logs if each[:2] == key[:2] and each[2] < start]
+            self._ended_containers.update([*earlier, *([key] if ended or deleted else [])])
             if key not in self._logs and not deleted:
-                path = f"{self._core}/pods/{about['name']}/log"
+                path = f"{self._core}/pods/{about['name']}"
                 has_ended = partial(self._ended_containers.__contains__, key)
-                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, container, has_ended)
+                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, about["uid"], container, has_ended)

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 from kfp_distributed.components.train.runners.lines import LineCutter
@@ -58,6 +59,7 @@ class LocalRunner:
     """
 
     shares_disk = True
+    manifest: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, choose_ports: Callable[[int], list[int]] = free_ports) -> None:
         """Makes a runner for one job, whose ports `choose_ports` finds."""

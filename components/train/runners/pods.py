@@ -56,16 +56,24 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         return PodState("waiting", None, _because(*_reason(place)))
     if any("running" in each.get("state", {}) for each in status.get("initContainerStatuses", ())):
         return PodState("starting", None, "packages are being installed")
+    if restarts_in_place(pod):
+        return PodState("starting", None, "its container is started again")
     waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
     return PodState("pulling", None, next(filter(None, (_because(*_reason(each)) for each in waits)), ""))
 
 
-def started_containers(pod: Mapping[str, Any]) -> dict[str, bool]:
-    """The containers of a pod that have printed or may: whether each has ended, by its name."""
+def restarts_in_place(pod: Mapping[str, Any]) -> int:
+    """How often the main container was started again in the same pod, as under MPI."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    return max((each.get("restartCount", 0) for each in statuses), default=0)
+
+
+def started_containers(pod: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
+    """The containers of a pod that have printed or may, by name: how often each was started again, whether it ended."""
     status = pod.get("status", {})
     containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     return {
-        each["name"]: "terminated" in each["state"]
+        each["name"]: (each.get("restartCount", 0), "terminated" in each["state"])
         for each in containers
         if each.get("state", {}).keys() & {"running", "terminated"}
     }
@@ -84,11 +92,6 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
     """Whether a job waits for its queue to admit it."""
     spec = job["spec"]
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
-
-
-def has_status(job: Mapping[str, Any]) -> bool:
-    """Whether an operator has taken up a job."""
-    return bool(job.get("status"))
 
 
 def _reason(status: Mapping[str, Any]) -> tuple[str | None, str | None]:

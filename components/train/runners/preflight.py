@@ -19,7 +19,7 @@ def needed_permissions(kind: JobKind) -> list[tuple[str, str, str]]:
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
         *((verb, "", "configmaps") for verb in ("create", "get", "patch", "delete")),
-        *((verb, "", "pods") for verb in ("list", "watch")),
+        *((verb, "", "pods") for verb in ("get", "list", "watch")),
         ("get", "", "pods/log"),
         *((verb, "", "events") for verb in ("list", "watch")),
     ]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.components.train.topology import Topology
@@ -50,6 +50,7 @@ class ReplicaChanged:
         signal: Number of the signal that killed it.
         reason: Why, where more is known than exit code and signal say.
         restart: How often this replica has been started again.
+        node: The node that it is on, where there are nodes.
     """
 
     time: float
@@ -59,6 +60,7 @@ class ReplicaChanged:
     signal: int | None = None
     reason: str = ""
     restart: int = 0
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,15 @@ class Runner(Protocol):
 
     Attributes:
         shares_disk: Whether the replicas see the disk of the process that starts them.
+        manifest: What the job looks like to a cluster, with secrets as references; {} where there is none.
     """
 
     @property
     def shares_disk(self) -> bool:
+        """See above."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
         """See above."""
 
     def check(self, job: TrainingJob) -> None:

@@ -10,20 +10,22 @@ from kfp_distributed.components.train.runners.pods import (
     job_end,
     pod_state,
     replica_of,
+    restarts_in_place,
 )
-from kfp_distributed.components.train.runners.protocol import (
-    Fact,
-    JobEvent,
-    ReplicaChanged,
-    TrainingJob,
-    clock,
-)
+from kfp_distributed.components.train.runners.protocol import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
 from kfp_distributed.components.train.status import root_failure
 
 Object = Mapping[str, Any]
 
 _CLAIM_SECONDS = 10.0
 """How long an operator may take to notice a job."""
+
+_HOLD_SECONDS = 3.0
+"""How long a deleted pod is no failure yet: when a job is done its operator deletes pods, and of that we may hear
+before we hear of the job."""
+
+_RECENT_SECONDS = 60.0
+"""Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
 
 # What the state of a pod says too.
 _SAID_OTHERWISE = ("Failed", "BackOff", "FailedScheduling", "ErrImagePull", "ImagePullBackOff")
@@ -32,16 +34,20 @@ _OVER = ("succeeded", "failed", "stopped")
 
 
 class _Seen(NamedTuple):
-    """What is known of a replica.
+    """What is known of a replica: its pod and which start of that, where it stood, how often it was started again.
 
-    Its pod, where that stood, how often the replica was started again, and the version in which the pod was to go.
+    `doomed` is the version of the pod in which it was to go, and `held` when we heard that it had gone, and with which
+    exit code.
     """
 
     uid: str = ""
     created: str = ""
+    start: int = 0
     state: PodState = PodState("waiting")
     restart: int = 0
+    node: str = ""
     doomed: int = 0
+    held: tuple[float, int | None] | None = None
 
 
 @dataclass
@@ -51,15 +57,19 @@ class Tracker:
     Attributes:
         job: The job.
         kind: Its kind, such as "TFJob", for sentences.
+        uid: The uid of its object: an earlier one may have had the name, and news of that come late.
         end: Whether it succeeded and why not, once it has ended.
+        end_version: The version of the object with which it ended; 0 where it has not ended by itself.
     """
 
     job: TrainingJob
     kind: str
+    uid: str = ""
     end: tuple[bool, str] | None = None
-    _uid: str = ""
+    end_version: int = 0
+    _created: str = ""
     _unclaimed_since: float | None = None
-    _end_version: int = 0
+    _suspended: bool = False
     _failures: list[ReplicaChanged] = field(default_factory=list)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set)
@@ -79,62 +89,78 @@ class Tracker:
         It does so where a pod is deleted, as by the draining of a node, and where a peer of a killed replica ends with
         a smaller exit code.
         """
-        used = max(each.restart for each in self._seen.values())
-        if not (self._end_version and self._failures) or used >= self.job.specification.restart_limit:
+        recent = self._recent_failures()
+        if not self.end_version or not recent or self.end is None or self.end[0]:
             return False
-        return _is_retryable(root_failure(self._failures).exit_code)
+        used = max(each.restart for each in self._seen.values())
+        return used < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
     def start_again(self, uid: str) -> Iterator[Fact]:
         """The job was deleted, and is created anew as the object `uid`."""
         again = max(each.restart for each in self._seen.values()) + 1
-        root = root_failure(self._failures)
-        limit = self.job.specification.restart_limit
+        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
         yield JobEvent(clock(), f"restart {again} of {limit}: the whole job ({root.replica} failed)")
-        self.end, self._end_version, self._failures, self._uid = None, 0, [], uid
+        self.end, self.end_version, self._failures, self.uid = None, 0, [], uid
         for name in self._seen:
             yield from self._change(name, _Seen(restart=again))
 
+    def is_ours(self, pod: Object) -> bool:
+        """Whether a pod is a replica of this job, and not of an earlier one of its name."""
+        owners = [each["uid"] for each in pod["metadata"].get("ownerReferences", ()) if each["kind"] == self.kind]
+        return replica_of(pod) in self._seen and (not self.uid or not owners or self.uid in owners)
+
     def tell_job(self, found: Object | None, deleted: bool = False) -> Iterator[Fact]:
         """The job's object changed, or is gone."""
-        if self.end or (found and self._uid and found["metadata"]["uid"] != self._uid):
+        if self.end or (found and self.uid and found["metadata"]["uid"] != self.uid):
             return
         if found is None or deleted:
             self.end = (False, f"Somebody deleted the {self.kind}.")
             return
+        self._created = str(found["metadata"].get("creationTimestamp", ""))
         if end := job_end(found):
             self.end = (end[0], "" if end[0] else _sentence(f"{self.kind} failed", end[1]))
-            self._end_version = int(found["metadata"]["resourceVersion"])
+            self.end_version = int(found["metadata"]["resourceVersion"])
+            for name in self._seen:
+                yield from self._judge(name)
         if found.get("status"):
             self._unclaimed_since = None
         elif self._unclaimed_since is None:
             self._unclaimed_since = clock()
-        state = PodState("waiting")
-        if is_suspended(found):
-            state = PodState("queued", None, "the queue has not admitted the job")
-        for name, seen in self._seen.items():
-            # What an event said of why there is no pod is more than this.
-            if not seen.uid and state.state != seen.state.state:
-                yield from self._change(name, seen._replace(state=state))
+        yield from self._suspend(is_suspended(found))
+
+    def _suspend(self, suspended: bool) -> Iterator[Fact]:
+        """A job whose queue takes its admission back loses its pods, which is no failure."""
+        if suspended == self._suspended or self.end:
+            return
+        self._suspended = suspended
+        state = PodState("queued", None, "the queue has not admitted the job") if suspended else PodState("waiting")
+        for name, seen in list(self._seen.items()):
+            yield from self._change(name, _Seen(created=seen.created, state=state, restart=seen.restart))
 
     def tell_time(self, now: float) -> Iterator[Fact]:
-        """Nothing happened for a while: a job without a status has no operator that looks after it."""
+        """Nothing happened for a while: what was waited for does not come."""
         if self._unclaimed_since is not None and now - self._unclaimed_since > _CLAIM_SECONDS:
             self._unclaimed_since = None
-            for name, seen in self._seen.items():
-                state = PodState("waiting", None, f"no operator has taken up the {self.kind}: is it running?")
-                yield from self._change(name, seen._replace(state=state))
+            state = PodState("waiting", None, f"no operator has taken up the {self.kind}: is it running?")
+            for name, seen in list(self._seen.items()):
+                if not seen.state.reason:  # An event of the operator's may have said more.
+                    yield from self._change(name, seen._replace(state=state))
+        for name, seen in list(self._seen.items()):
+            if seen.held and now - seen.held[0] > _HOLD_SECONDS:
+                yield from self._judge(name)
 
     def tell_event(self, event: Object) -> Iterator[Fact]:
         """A warning of the namespace: those of the job and its pods are worth a line, each once."""
-        about, reason = event["involvedObject"]["name"], event.get("reason") or "Warning"
+        about, reason = event["involvedObject"].get("name", ""), event.get("reason") or "Warning"
         text = f"{reason}: {(event.get('message') or '').strip()}"
         mine = about == self.job.name or about.startswith(f"{self.job.name}-")
-        if not mine or reason in _SAID_OTHERWISE or (about, text) in self._told:
+        is_old = str(event.get("metadata", {}).get("creationTimestamp") or self._created) < self._created
+        if not mine or is_old or reason in _SAID_OTHERWISE or (about, text) in self._told:
             return
         self._told.add((about, text))
         yield JobEvent(clock(), f"{about}: {text}")
         if reason.startswith("FailedCreate"):
-            for name, seen in self._seen.items():
+            for name, seen in list(self._seen.items()):
                 if not seen.uid:
                     yield from self._change(name, seen._replace(state=PodState("waiting", None, text)))
 
@@ -143,45 +169,52 @@ class Tracker:
         there = {each["metadata"]["uid"] for each in pods}
         for name, seen in list(self._seen.items()):
             if seen.uid and seen.uid not in there:
-                yield from self._lose(name, seen, self._end_version)
+                # When it went nobody can tell any more: where the job has ended, then.
+                yield from self._hold(name, seen._replace(doomed=seen.doomed or self.end_version))
         for pod in sorted(pods, key=lambda each: str(each["metadata"]["creationTimestamp"])):
             yield from self.tell_pod(pod)
 
     def tell_pod(self, pod: Object, deleted: bool = False) -> Iterator[Fact]:
         """A pod changed, or is gone."""
         name, about = replica_of(pod), pod["metadata"]
-        seen = self._seen.get(name)
-        owners = [each["uid"] for each in about.get("ownerReferences", ()) if each["kind"] == self.kind]
-        earlier = self._uid and owners and self._uid not in owners
-        if seen is None or earlier or about["creationTimestamp"] < seen.created:
+        seen, start = self._seen.get(name), restarts_in_place(pod)
+        if seen is None or self._suspended or not self.is_ours(pod) or about["creationTimestamp"] < seen.created:
             return
-        known = about["uid"] == seen.uid
-        if known and seen.state.state in _OVER:
+        if about["uid"] != seen.uid or start != seen.start:
+            yield from self._judge(name)
+            again = self._seen[name].restart + bool(seen.uid)
+            seen = _Seen(about["uid"], about["creationTimestamp"], start, restart=again)
+        elif seen.state.state in _OVER:
             return
-        doomed = seen.doomed if known else 0
-        if not doomed and (deleted or "deletionTimestamp" in about):
-            doomed = int(about["resourceVersion"])
         state = pod_state(pod)
-        if state.state == "failed" and doomed:
-            state = self._deleted_state(doomed, state.exit_code)
-        restart = seen.restart + (bool(seen.uid) and not known)
-        seen = _Seen(about["uid"], about["creationTimestamp"], state, restart, doomed)
-        yield from self._change(name, seen)
-        if deleted:
-            yield from self._lose(name, seen, doomed)
+        seen = seen._replace(node=pod.get("spec", {}).get("nodeName", ""))
+        if deleted or "deletionTimestamp" in about:
+            seen = seen._replace(doomed=seen.doomed or int(about["resourceVersion"]))
+            if deleted or state.state == "failed":
+                yield from self._hold(name, seen, state.exit_code)
+                return
+        yield from self._change(name, seen._replace(state=state))
 
-    def _lose(self, name: str, seen: _Seen, version: int) -> Iterator[Fact]:
-        if seen.state.state not in _OVER:
-            yield from self._change(name, seen._replace(state=self._deleted_state(version, None)))
+    def _hold(self, name: str, seen: _Seen, exit_code: int | None = None) -> Iterator[Fact]:
+        """A pod is gone before its end: whether that is a failure the job's own end tells."""
+        if seen.held or seen.state.state in _OVER:
+            return
+        self._seen[name] = seen._replace(held=(clock(), exit_code))
+        if self.end_version:
+            yield from self._judge(name)
 
-    def _deleted_state(self, version: int, exit_code: int | None) -> PodState:
-        """A pod that had not ended is deleted: by the operator when the job is done, else by somebody else.
+    def _judge(self, name: str) -> Iterator[Fact]:
+        """A pod that was to go before its job ended has failed; later, the operator has stopped it.
 
-        News of pods and of the job come in any order; the numbers of their versions tell what was first.
+        The numbers of versions tell which was first, whatever we heard of first.
         """
-        if self.end and version >= self._end_version > 0:
-            return PodState("stopped", None, "job is done")
-        return PodState("failed", exit_code, "pod deleted")
+        seen = self._seen[name]
+        if not seen.held:
+            return
+        state = PodState("failed", seen.held[1], "pod deleted")
+        if self.end_version and seen.doomed >= self.end_version:
+            state = PodState("stopped", None, "job is done")
+        yield from self._change(name, seen._replace(state=state, held=None))
 
     def _change(self, name: str, now: _Seen) -> Iterator[Fact]:
         before, self._seen[name] = self._seen[name], now
@@ -193,14 +226,18 @@ class Tracker:
             if (name, reason) in self._told:
                 return
             self._told.add((name, reason))
-        fact = ReplicaChanged(clock(), name, state, exit_code=code, reason=reason, restart=now.restart)
+        fact = ReplicaChanged(clock(), name, state, exit_code=code, reason=reason, restart=now.restart, node=now.node)
         yield fact
         if state == "failed":
             self._failures.append(fact)
             limit = self.job.specification.restart_limit
             # An exit code that is for good is the operator's to judge.
-            if limit and _is_retryable(code) and now.restart >= limit and not self.end:
+            if _is_retryable(code) and now.restart >= limit and not self.end:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
+
+    def _recent_failures(self) -> list[ReplicaChanged]:
+        since = clock() - _RECENT_SECONDS
+        return [each for each in self._failures if each.time >= since]
 
 
 def _is_retryable(exit_code: int | None) -> bool:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.lines import LONGEST_LINE
+from kfp_distributed.components.train.runners.pod_log import LogReader
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _WATCH_SECONDS = 240
@@ -43,7 +43,13 @@ class Printed(NamedTuple):
     line: str
 
 
-News = Listed | Changed | Printed
+class Trouble(NamedTuple):
+    """Something is refused to us, and we go on asking."""
+
+    text: str
+
+
+News = Listed | Changed | Printed | Trouble
 
 
 class Watcher:
@@ -65,9 +71,28 @@ class Watcher:
         """Begins to tell of the objects of a path."""
         self._begin(self._watch, source, path, query)
 
-    def follow_log(self, replica: str, path: str, container: str, ended: Callable[[], bool]) -> threading.Thread:
-        """Begins to tell what a container prints; `ended` says whether it is known to have ended."""
-        return self._begin(self._follow_log, replica, path, container, ended)
+    def follow_log(
+        self, replica: str, path: str, uid: str, container: str, ended: Callable[[], bool]
+    ) -> threading.Thread:
+        """Begins to tell what a container prints.
+
+        Args:
+            replica: Whose lines they are.
+            path: Of the pod.
+            uid: Of the pod; a replica's next pod may have the same name.
+            container: Its name.
+            ended: Says whether it is known to have ended.
+        """
+        return self._begin(self._follow_log, replica, path, uid, container, ended)
+
+    def repeat(self, work: Callable[[], bool], seconds: float) -> None:
+        """Does something every so often, by a thread of its own; again soon where it did not work."""
+
+        def go_on() -> None:
+            while not self._closed.is_set():
+                self._closed.wait(seconds if work() else _LATEST_DELAY)
+
+        self._begin(go_on)
 
     def _begin(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
         # Of no importance to the end of the process: a read that waits cannot be interrupted.
@@ -106,39 +131,39 @@ class Watcher:
             except ClusterError as error:
                 if error.status == 410:
                     version = ""
+                elif error.status:
+                    self._put(Trouble(f"cannot watch the {source}: {error}"))
             except ValueError:  # A line that was cut in the middle.
                 pass
             self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
 
-    def _follow_log(self, replica: str, path: str, container: str, ended: Callable[[], bool]) -> None:
+    def _follow_log(self, replica: str, path: str, uid: str, container: str, ended: Callable[[], bool]) -> None:
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        last, same, delay = "", 0, 0.1
+        log, delay = LogReader(), 0.1
         while not self._closed.is_set():
-            was_ended, skip, whole = ended(), same, False
+            was_ended = ended()
             try:
-                for stamped in self._api.lines(path, query, _IDLE_SECONDS):
-                    stamp, _, line = stamped.partition(" ")
-                    if stamp < last or (stamp == last and skip > 0):
-                        skip -= stamp == last
-                        continue
-                    last, same = (stamp, same + 1) if stamp == last else (stamp, 1)
-                    delay = 0.1
-                    # A progress bar overwrites its line: the last text is what a terminal would show.
-                    self._put(Printed(replica, line.rstrip("\r").rpartition("\r")[2][:LONGEST_LINE]))
-                whole = True
+                for data in self._api.stream(f"{path}/log", {**query, **log.place()}, _IDLE_SECONDS):
+                    for line in log.feed(data, time.monotonic()):
+                        self._put(Printed(replica, line))
+                        delay = 0.1
+                if was_ended:
+                    for line in log.feed(b"", time.monotonic()):
+                        self._put(Printed(replica, line))
+                    return
             except ClusterError as error:
                 if error.status == 404:
                     return
-            if whole and (was_ended or ended()):
-                return
-            if last:
-                # Whole seconds are all that the server takes here, so a part comes again and is passed over.
-                query["sinceTime"] = f"{last[:19]}{_zone(last)}"
-            time.sleep(delay)
+            self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
+            if not self._is_there(path, uid):
+                return
 
-
-def _zone(stamp: str) -> str:
-    """The time zone of a time such as 2026-01-01T00:00:00.123456789+02:00, which nodes have their own of."""
-    return stamp[-6:] if stamp[-6:-5] in ("+", "-") else "Z"
+    def _is_there(self, path: str, uid: str) -> bool:
+        """Whether a pod is still the one that it was; also where nobody can tell."""
+        try:
+            pod = self._api.read(path)
+        except ClusterError:
+            return True
+        return pod is not None and pod["metadata"]["uid"] == uid

@@ -1,0 +1,302 @@
+"""What the facts about a cluster mean for training on it: one line a check, and what mends it. Pure."""
+
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from kfp_distributed.components.train.manifests import JobKind, job_kind
+from kfp_distributed.components.train.manifests.setting import MpiVersion, Object
+from kfp_distributed.components.train.specification import DistributionType
+from kfp_distributed.storage.kfp_store import KFP_SECRET, WHAT_TO_SET, StoreReference
+
+Level = Literal["ok", "warning", "failed"]
+
+TYPES: tuple[DistributionType, ...] = ("Job", "TF", "PyTorch", "MPI")
+
+_INSTALLS = {
+    "training-operator": "kubectl apply --server-side --kustomize "
+    "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.2'",
+    "mpi-operator": "kubectl apply --server-side --filename "
+    "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml",
+}
+
+
+_ACCOUNT = "system:serviceaccount:"
+
+
+class Check(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        name: What it is.
+        level: "failed" is what no training can do without; "warning" is what may be wrong, or could not be seen.
+        found: How it is.
+        mend: What to do about it, mostly a command; "" where nothing is to be done.
+    """
+
+    name: str
+    level: Level
+    found: str
+    mend: str = ""
+
+
+class Permission(NamedTuple):
+    """What somebody may do in the namespace; without a name, with all objects of the resource."""
+
+    verb: str
+    group: str
+    resource: str
+    name: str = ""
+
+
+class Refusal(str):
+    """Stands for a fact that could not be had: what the server said instead."""
+
+
+class BucketAnswer(NamedTuple):
+    """How a bucket answered: whether its server did at all, and what was wrong."""
+
+    reached: bool
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be looked at.
+
+    Attributes:
+        namespace: Where the pipelines' pods run.
+        chosen: The type of job that must work; None where any may be used.
+        image: Image of the replicas.
+        account: The service account of the steps; "" for whoever asks.
+        bucket: Address of a bucket; "" for that of the pipelines.
+    """
+
+    namespace: str
+    image: str
+    chosen: DistributionType | None = None
+    account: str = ""
+    bucket: str = ""
+
+
+def judge_namespace(
+    question: Question, namespace: Object | Refusal | None, account: Object | Refusal | None
+) -> list[Check]:
+    """Whether there are the namespace and the service account, where one is named."""
+    name, who, found = question.namespace, question.account, []
+    if namespace is None:
+        found.append(Check("namespace", "failed", f"there is no {name}", f"kubectl create namespace {name}"))
+    if who and account is None:
+        mend = f"kubectl create serviceaccount {who} --namespace {name}"
+        found.append(Check("service account", "failed", f"there is no {name}/{who}", mend))
+    return found
+
+
+def kinds_of(served: Mapping[str, Collection[str]]) -> dict[DistributionType, JobKind]:
+    """The kind of each type of job that an API server has.
+
+    Args:
+        served: The plurals in each "group/version".
+    """
+    versions: tuple[MpiVersion, MpiVersion] = ("v2beta1", "v1")
+    mpi = next((each for each in versions if "mpijobs" in served[f"kubeflow.org/{each}"]), None)
+    kinds: dict[DistributionType, JobKind] = {each: job_kind(each, mpi) for each in TYPES if each != "MPI" or mpi}
+    return {name: kind for name, kind in kinds.items() if kind.plural in served[f"{kind.group}/{kind.version}"]}
+
+
+def judge_kinds(question: Question, kinds: Mapping[DistributionType, JobKind]) -> Iterator[Check]:
+    """Whether the API server has the kinds of job."""
+    for each in [question.chosen] if question.chosen else TYPES:
+        if kind := kinds.get(each):
+            yield Check(kind.kind, "ok", f"served as {kind.group}/{kind.version}")
+        else:
+            level: Level = "failed" if question.chosen else "warning"
+            # A training operator without MPIJob leaves it to the other one.
+            operator = "mpi-operator" if each == "MPI" and "TF" in kinds else "training-operator"
+            missing = f"not served, so distribution_type {each} cannot be used"
+            yield Check(f"{each.removesuffix('Job')}Job", level, missing, _INSTALLS[operator])
+
+
+def judge_operators(
+    question: Question, kinds: Mapping[DistributionType, JobKind], deployments: Sequence[Object] | Refusal
+) -> list[Check]:
+    """Whether somebody makes pods of the jobs."""
+    wanted: dict[str, list[str]] = {}
+    for each in kinds.values():
+        if each.group != "batch":
+            operator = "mpi-operator" if each.version == "v2beta1" else "training-operator"
+            wanted.setdefault(operator, []).append(each.kind)
+    return [_judge_operator(each, names, question.namespace, deployments) for each, names in wanted.items()]
+
+
+def _judge_operator(
+    operator: str, kinds: Sequence[str], namespace: str, deployments: Sequence[Object] | Refusal
+) -> Check:
+    jobs = ", ".join(kinds)
+    if isinstance(deployments, Refusal):
+        mend = "ask who may list Deployments: kubectl get deployments --all-namespaces"
+        return Check(operator, "warning", f"cannot see whether it runs, for {jobs}: {deployments}", mend)
+    found = [(each, watched) for each in deployments if (watched := _watched(each, operator, kinds, namespace))]
+    if not found:
+        missing = f"no Deployment of it watches {namespace}: nobody would start the pods of {jobs}"
+        return Check(operator, "failed", missing, _INSTALLS[operator])
+    first, watched = next((each for each in found if each[0].get("status", {}).get("readyReplicas")), found[0])
+    place = "deployment/{name} --namespace {namespace}".format(**first["metadata"])
+    if not first.get("status", {}).get("readyReplicas"):
+        asleep = first["spec"].get("replicas") == 0
+        mend = f"kubectl scale {place} --replicas 1" if asleep else f"kubectl describe {place}, and look at its pods"
+        return Check(operator, "failed", f"{place} is not ready: {jobs} would wait", mend)
+    if unwatched := ", ".join(each for each in kinds if each not in watched):
+        mend = f"kubectl edit {place}, and give its arguments --enable-scheme for {unwatched}"
+        return Check(operator, "failed", f"{place} does not watch {unwatched}", mend)
+    return Check(operator, "ok", f"{place} is ready and watches {jobs}")
+
+
+def judge_permissions(question: Question, user: str, refused: Sequence[Permission] | Refusal) -> Check:
+    """Whether the steps may do what they must.
+
+    Args:
+        question: What is asked.
+        user: Who asks, as the API server knows him; "" where it does not say.
+        refused: What is needed and not allowed.
+    """
+    who = question.account or user or "this user"
+    if isinstance(refused, Refusal):
+        mend = "ask without --service-account from within a step, or let an administrator ask"
+        return Check("permissions", "warning", f"cannot see what {who} may do: {refused}", mend)
+    if not refused:
+        is_step = question.account or user.startswith(_ACCOUNT)
+        hint = "" if is_step else "what the steps may do: --service-account pipeline-runner"
+        return Check("permissions", "ok", f"{who} may do all that a train step does in {question.namespace}", hint)
+    found = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
+    # The Role names but the Secret that Kubeflow Pipelines is installed with.
+    others = [each.name for each in refused if each.name not in ("", KFP_SECRET)]
+    first = f"add {', '.join(others)} to the resourceNames of deploy/rbac.yaml; " if others else ""
+    return Check("permissions", "failed", found, first + _grant(question, user))
+
+
+def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refusal | None) -> list[Check]:
+    """Whether it is known where the object store is, and its Secret has the keys.
+
+    Args:
+        store: What was found.
+        fields: The fields of its Secret that are not empty; None where there is no Secret.
+    """
+    if isinstance(store, Refusal):
+        return [Check("object store", "failed", str(store), f"in the pipeline or here, {WHAT_TO_SET}")]
+    found = [Check("object store", "ok", f"http{'s' * store.secure}://{store.endpoint}")]
+    secret, needed = f"{store.namespace}/{store.secret}", (store.access_key_field, store.secret_key_field)
+    files = " ".join(f"--from-file {each}=FILE" for each in needed)
+    command = f"kubectl create secret generic {store.secret} --namespace {store.namespace} {files}"
+    replace = f"kubectl delete secret {store.secret} --namespace {store.namespace} && {command}"
+    if isinstance(fields, Refusal):
+        found.append(Check("secret", "warning", f"cannot see whether {secret} is in order: {fields}"))
+    elif fields is None:
+        found.append(Check("secret", "failed", f"there is no {secret} with the object store's keys", command))
+    elif missing := [each for each in needed if each not in fields]:
+        found.append(Check("secret", "failed", f"{secret} has no {' and no '.join(missing)}", replace))
+    else:
+        found.append(Check("secret", "ok", f"{secret} has {' and '.join(needed)}"))
+    return found
+
+
+def judge_bucket(uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None) -> Check:
+    """Whether a bucket answers; None where nobody could ask, for want of an address or of keys."""
+    if answer is None or isinstance(store, Refusal):
+        return Check("bucket", "warning", f"{uri} was not asked: that takes the store's address and keys")
+    if not answer.reached:
+        found = f"{uri} cannot be asked from here: {answer.error}; pods may reach it all the same"
+        return Check("bucket", "warning", found, _forward(store.endpoint))
+    if "NoSuchBucket" in answer.error:
+        return Check("bucket", "warning", f"{uri} is not there yet; the train step makes the bucket if its keys may")
+    if answer.error:
+        return Check("bucket", "failed", f"{uri}: {answer.error}", "correct the Secret, or what its account may do")
+    return Check("bucket", "ok", f"{uri} answers to the keys of the Secret")
+
+
+def judge_image(question: Question, nodes: Sequence[Object] | Refusal) -> Check:
+    """Whether nodes have an image; whether others can pull it, no question to the API can tell."""
+    unknown = "only a pod that pulls it can tell whether it can be pulled"
+    image, place = question.image, f"--namespace {question.namespace}"
+    mend = f"kubectl run pull {place} --image {shlex.quote(image)} --restart Never --rm --attach --command -- true"
+    if isinstance(nodes, Refusal):
+        return Check("image", "warning", f"cannot see whether a node has {image}: {nodes}; {unknown}", mend)
+    wanted = _whole_name(image)
+    having = sum(wanted in _image_names(node) for node in nodes)
+    if not having:
+        # A node tells of its fifty largest images.
+        return Check("image", "warning", f"no node is known to have {image}; {unknown}", mend)
+    others = "" if having == len(nodes) else f"; for the others, {unknown}"
+    return Check("image", "ok", f"{having} of {len(nodes)} nodes have {image}{others}")
+
+
+def as_line(check: Check) -> str:
+    """A check as people read it: a line, and below it what mends it."""
+    line = f"{check.level:<8} {check.name}: {check.found}"
+    return f"{line}\n         -> {check.mend}" if check.mend else line
+
+
+def _watched(deployment: Object, operator: str, names: Sequence[str], namespace: str) -> list[str]:
+    """Which of an operator's kinds a Deployment watches in a namespace; none if it is not that operator's."""
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    called = [deployment["metadata"]["name"], *(each[key] for each in containers for key in ("name", "image"))]
+    if not any(operator in each for each in called):
+        return []
+    arguments = [word for each in containers for key in ("command", "args") for word in each.get(key) or ()]
+    options = [word.lstrip("-").partition("=") for word in arguments]
+    if namespace not in ([value for key, _, value in options if key == "namespace" and value] or [namespace]):
+        return []
+    schemes = [value.lower() for key, _, value in options if key == "enable-scheme"]
+    return [name for name in names if not schemes or name.lower() in schemes]
+
+
+def _in_words(permissions: Sequence[Permission]) -> str:
+    """As people write them, a resource once: "get, list jobs.batch; get secrets NAME"."""
+    verbs: dict[str, list[str]] = {}
+    for verb, group, resource, name in permissions:
+        verbs.setdefault(f"{resource}{group and f'.{group}'}{name and f' {name}'}", []).append(verb)
+    return "; ".join(f"{', '.join(each)} {what}" for what, each in verbs.items())
+
+
+def _grant(question: Question, user: str) -> str:
+    """Applies the Role, and binds it to who is not the one it is bound to."""
+    account, place = question.account, f"--namespace {question.namespace}"
+    if user.startswith(_ACCOUNT) and not account:
+        home, _, account = user.removeprefix(_ACCOUNT).partition(":")
+    else:
+        home = question.namespace
+    commands = [f"kubectl apply {place} --kustomize deploy"]
+    if account != "pipeline-runner" or home != question.namespace:
+        who = f"--serviceaccount {home}:{account}" if account else f"--user {shlex.quote(user or 'NAME')}"
+        name = f"kfp-distributed-train-{account or 'user'}"
+        commands.append(f"kubectl create rolebinding {name} {place} --role kfp-distributed-train {who}")
+    return " && ".join(commands)
+
+
+def _forward(endpoint: str) -> str:
+    """How an address of the cluster, such as service.namespace:9000, is reached from outside."""
+    host, _, port = endpoint.partition(":")
+    service, _, home = host.partition(".")
+    if not home or "." in home:
+        return "set AWS_ENDPOINT_URL to an address of it that answers here"
+    return (
+        f"kubectl port-forward --namespace {home} service/{service} {port}, and meanwhile "
+        f"AWS_ENDPOINT_URL=http://localhost:{port} kfp-distributed doctor"
+    )
+
+
+def _image_names(node: Object) -> set[str]:
+    # A node's images may have no name any more.
+    images = node.get("status", {}).get("images") or ()
+    return {_whole_name(name) for each in images for name in each.get("names") or ()}
+
+
+def _whole_name(image: str) -> str:
+    """An image's name with what is understood where it is left out."""
+    first, slash, _ = image.partition("/")
+    if not slash:
+        image = f"docker.io/library/{image}"
+    elif not ("." in first or ":" in first or first == "localhost"):
+        image = f"docker.io/{image}"
+    return image if ":" in image.rpartition("/")[2] else f"{image}:latest"

@@ -1,0 +1,133 @@
+"""`kfp-distributed`: what to run before the first training on a cluster."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from kfp_distributed.trainers.requirements import STOCK_IMAGE
+
+
+class WrongArgument(click.ClickException):
+    """Something that was asked for cannot be; one line, without the usage."""
+
+    exit_code = 2
+
+
+class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+    """JSON, or @ and the name of a file that has it."""
+
+    name = "JSON|@FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Reads it; what is wrong with what it says, the step's own checks tell."""
+        try:
+            text = Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+            return json.loads(text)
+        except (OSError, ValueError) as error:
+            option = f"--{param.name}".replace("_", "-") if param else "JSON"
+            raise WrongArgument(f"{option} {value[:80]!r} is neither JSON nor @FILE with JSON: {error}") from None
+
+
+_JSON = JsonOrFile()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kfp-distributed")
+def main() -> None:
+    """Looks a cluster over before the first training, and shows what a training would create there."""
+
+
+@main.command()
+@click.option("--namespace", default="", help="Where the pipelines' pods run. Default: that of the configuration.")
+@click.option(
+    "--distribution", type=_JSON, help="A distribution_specification that must work. Default: any may be used."
+)
+@click.option("--image", default=STOCK_IMAGE, show_default=True, help="Image of the replicas.")
+@click.option(
+    "--service-account", default="", help="Whose permissions to look at, such as pipeline-runner. Default: yours."
+)
+@click.option(
+    "--bucket", default="", help="s3://BUCKET/KEY to look at. Default: where the pipelines keep their artifacts."
+)
+@click.pass_context
+def doctor(
+    context: click.Context,
+    namespace: str,
+    distribution: Any,  # noqa: ANN401
+    image: str,
+    service_account: str,
+    bucket: str,
+) -> None:
+    """Says whether a cluster is in order for training, and what mends it where it is not.
+
+    The cluster is the one of KUBECONFIG, in a pod its own. Nothing is created. The exit code is 1 where something has
+    failed that training needs.
+    """
+    # Here, for kfp and the Kubernetes client take seconds to import, and --help should not.
+    from kfp_distributed.cli.checks import Question, as_line
+    from kfp_distributed.cli.survey import survey
+    from kfp_distributed.components.train.runners.cluster_api import connect
+    from kfp_distributed.components.train.runners.protocol import ClusterError
+    from kfp_distributed.components.train.specification import parse_distribution
+    from kfp_distributed.storage.uri import parse_uri
+
+    try:
+        chosen = None if distribution is None else parse_distribution(distribution).distribution_type
+        if bucket and parse_uri(bucket).scheme != "s3":
+            raise ValueError(
+                f"--bucket {bucket!r} is not in object storage: allowed are s3://bucket/key, minio://bucket/key"
+            )
+        api = connect(namespace)
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+    question = Question(api.namespace, image, chosen, service_account, bucket)
+    levels = set()
+    try:
+        for check in survey(api, question):
+            click.echo(as_line(check))
+            levels.add(check.level)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+    context.exit(int("failed" in levels))
+
+
+@main.command()
+@click.option("--train-specification", type=_JSON, required=True, help="What to run.")
+@click.option("--train-parameters", type=_JSON, default="{}", help="Its arguments.")
+@click.option("--distribution-specification", type=_JSON, default="{}", help="How it is distributed. Default: one pod.")
+@click.option("--namespace", default="kubeflow", show_default=True, help="Where the job would run.")
+@click.option(
+    "--mpi-version",
+    type=click.Choice(["v1", "v2beta1"]),
+    default="v2beta1",
+    show_default=True,
+    help="The version of MPIJob that the cluster serves; doctor says it.",
+)
+@click.option("--image", default="", help="Image of the replicas, in place of the specification's.")
+@click.option("--full", is_flag=True, help="Print the source of our modules, too.")
+def render(
+    train_specification: Any,  # noqa: ANN401
+    train_parameters: Any,  # noqa: ANN401
+    distribution_specification: Any,  # noqa: ANN401
+    namespace: str,
+    mpi_version: Literal["v1", "v2beta1"],
+    image: str,
+    full: bool,
+) -> None:
+    """Prints as YAML what a train step would create: the job and its ConfigMaps.
+
+    Needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file that has it.
+    """
+    from kfp_distributed.cli.render import as_yaml, rendered_objects
+
+    if image and isinstance(train_specification, dict):
+        train_specification = {**train_specification, "image": image}
+    try:
+        objects = rendered_objects(
+            train_specification, train_parameters, distribution_specification, namespace, mpi_version
+        )
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+    click.echo(as_yaml(objects, full=full), nl=False)

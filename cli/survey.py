@@ -1,0 +1,177 @@
+"""Asks a cluster what `checks` judges. Only reads and reviews: nothing is created, and no key is kept or shown."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+from kfp_distributed.cli.checks import (
+    TYPES,
+    BucketAnswer,
+    Check,
+    Permission,
+    Question,
+    Refusal,
+    judge_bucket,
+    judge_image,
+    judge_kinds,
+    judge_namespace,
+    judge_operators,
+    judge_permissions,
+    judge_store,
+    kinds_of,
+)
+from kfp_distributed.components.train.manifests.setting import Object
+from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.preflight import needed_permissions, served_kinds
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.kfp_store import MayNotRead, Read, StoreReference, find_object_store, read_keys
+from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.uri import parse_endpoint
+
+_AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+
+
+def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
+    """Looks a cluster over; yields each check as soon as it is made.
+
+    Raises:
+        ClusterError: The API server stopped answering.
+    """
+    try:
+        version = api.call("GET", "/version", away_seconds=3)["gitVersion"]
+    except ClusterError as error:
+        yield Check("cluster", "failed", str(error), "kubectl cluster-info, with the same KUBECONFIG")
+        return
+    yield Check("cluster", "ok", f"Kubernetes {version}, namespace {question.namespace}")
+    place = f"/api/v1/namespaces/{question.namespace}"
+    namespace, account = _read(api, place), _read(api, f"{place}/serviceaccounts/{question.account or 'default'}")
+    yield from judge_namespace(question, namespace, account)
+
+    groups = {"batch/v1", "kubeflow.org/v1", "kubeflow.org/v2beta1"}
+    kinds = kinds_of({each: served_kinds(api, *each.split("/")) for each in groups})
+    yield from judge_kinds(question, kinds)
+    kinds = {name: kind for name, kind in kinds.items() if question.chosen in (None, name)}
+    yield from judge_operators(question, kinds, _items(api, "/apis/apps/v1/deployments"))
+
+    read = _reader(api)
+    uri, store = _find_store(read, question)
+    needed = [Permission(*each) for name in TYPES if name in kinds for each in needed_permissions(kinds[name])]
+    if isinstance(store, StoreReference):
+        needed.append(Permission("get", "", "secrets", store.secret))
+    refused = _refused(api, question, list(dict.fromkeys(needed)))
+    yield judge_permissions(question, _user(api), refused)
+    yield from _object_store(read, uri, store)
+    yield judge_image(question, _items(api, "/api/v1/nodes"))
+
+
+def _object_store(read: Read, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:
+    fields: set[str] | Refusal | None = None
+    answer = None
+    if isinstance(store, StoreReference):
+        try:
+            secret = read(f"/api/v1/namespaces/{store.namespace}/secrets/{store.secret}")
+            fields = None if secret is None else {name for name, value in (secret.get("data") or {}).items() if value}
+        except ValueError as error:
+            fields = Refusal(error)
+        if isinstance(fields, set) and {store.access_key_field, store.secret_key_field} <= fields:
+            answer = _ask_bucket(read, uri, store)
+    yield from judge_store(store, fields)
+    yield judge_bucket(uri, store, answer)
+
+
+def _ask_bucket(read: Read, uri: str, store: StoreReference) -> BucketAnswer:
+    """Lists what no bucket has, with the keys of the Secret, at AWS_ENDPOINT_URL where that is set."""
+    try:
+        url = os.environ.get("AWS_ENDPOINT_URL")
+        endpoint, secure = parse_endpoint(url) if url else (store.endpoint, store.secure)
+        host, _, port = endpoint.partition(":")
+        socket.create_connection((host, int(port or (443 if secure else 80))), timeout=3).close()
+    except (OSError, ValueError) as error:
+        return BucketAnswer(False, str(error))
+    bundle = os.environ.get("AWS_CA_BUNDLE", "")
+    try:
+        access, secret = read_keys(read, store)
+        credentials = Credentials(endpoint, access, secret, region=store.region, secure=secure, ca_bundle=bundle)
+        open_store(uri, credentials, retry_seconds=1).list("kfp-distributed-doctor/")
+    except StorageError as error:
+        return BucketAnswer(True, error.cause)
+    except ValueError as error:
+        return BucketAnswer(True, str(error))
+    return BucketAnswer(True)
+
+
+def _find_store(read: Read, question: Question) -> tuple[str, StoreReference | Refusal]:
+    """The bucket's address, and where its store is; whether its Secret is there, is looked at by itself."""
+    place = f"/api/v1/namespaces/{question.namespace}"
+    uri = question.bucket or "minio://mlpipeline/v2/artifacts"
+    try:
+        launcher = (read(f"{place}/configmaps/kfp-launcher") or {}).get("data") or {}
+        uri = question.bucket or launcher.get("defaultPipelineRoot") or uri
+        return uri, find_object_store(lambda path: {} if "/secrets/" in path else read(path), question.namespace, uri)
+    except ValueError as error:
+        return uri, Refusal(error)
+
+
+def _refused(api: ClusterApi, question: Question, needed: list[Permission]) -> list[Permission] | Refusal:
+    try:
+        return [each for each in needed if not _may(api, question, each)]
+    except ClusterError as error:
+        return _refusal(error)
+
+
+def _may(api: ClusterApi, question: Question, permission: Permission) -> bool:
+    resource, _, subresource = permission.resource.partition("/")
+    attributes = {**permission._asdict(), "namespace": question.namespace}
+    spec: Object = {"resourceAttributes": attributes | {"resource": resource, "subresource": subresource}}
+    kind = "SelfSubjectAccessReview"
+    if question.account:
+        kind, groups = "SubjectAccessReview", ["system:serviceaccounts", f"system:serviceaccounts:{question.namespace}"]
+        user = f"system:serviceaccount:{question.namespace}:{question.account}"
+        spec |= {"user": user, "groups": [*groups, "system:authenticated"]}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    return bool(api.call("POST", f"{_AUTHORIZATION}/{kind.lower()}s", review)["status"]["allowed"])
+
+
+def _user(api: ClusterApi) -> str:
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = api.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+    except ClusterError as error:
+        # Before Kubernetes 1.28 there is none.
+        if error.status in (403, 404):
+            return ""
+        raise
+    return str(answer["status"]["userInfo"]["username"])
+
+
+def _reader(api: ClusterApi) -> Read:
+    def read(path: str) -> Object | None:
+        found = _read(api, path)
+        if isinstance(found, Refusal):
+            raise MayNotRead(found)
+        return found
+
+    return read
+
+
+def _read(api: ClusterApi, path: str) -> Object | Refusal | None:
+    try:
+        return api.read(path)
+    except ClusterError as error:
+        return _refusal(error)
+
+
+def _items(api: ClusterApi, path: str) -> list[Object] | Refusal:
+    try:
+        return list(api.call("GET", path)["items"])
+    except ClusterError as error:
+        return _refusal(error)
+
+
+def _refusal(error: ClusterError) -> Refusal:
+    """What may not be seen is a fact about the cluster; that it does not answer is none."""
+    if error.status != 403:
+        raise error
+    return Refusal(error)

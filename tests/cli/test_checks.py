@@ -1,0 +1,346 @@
+"""What the doctor makes of facts, by whole checks."""
+
+import pytest
+
+from kfp_distributed.cli.checks import (
+    BucketAnswer,
+    Check,
+    Permission,
+    Question,
+    Refusal,
+    as_line,
+    judge_bucket,
+    judge_image,
+    judge_kinds,
+    judge_namespace,
+    judge_operators,
+    judge_permissions,
+    judge_store,
+    kinds_of,
+)
+from kfp_distributed.storage.kfp_store import StoreReference
+
+QUESTION = Question("team", "python:3.11")
+BARE = {"batch/v1": {"jobs"}, "kubeflow.org/v1": set(), "kubeflow.org/v2beta1": set()}
+TRAINING = {**BARE, "kubeflow.org/v1": {"tfjobs", "pytorchjobs", "mpijobs", "xgboostjobs"}}
+BOTH = {**BARE, "kubeflow.org/v1": {"tfjobs", "pytorchjobs"}, "kubeflow.org/v2beta1": {"mpijobs"}}
+STORE = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")
+
+INSTALL_TRAINING = (
+    "kubectl apply --server-side --kustomize "
+    "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.2'"
+)
+INSTALL_MPI = (
+    "kubectl apply --server-side --filename "
+    "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml"
+)
+
+
+def deployment(name="training-operator", ready=1, replicas=1, args=(), image="operators:2"):
+    container = {"name": "manager", "image": image, "args": list(args)}
+    return {
+        "metadata": {"name": name, "namespace": "kubeflow"},
+        "spec": {"replicas": replicas, "template": {"spec": {"containers": [container]}}},
+        "status": {"readyReplicas": ready} if ready else {},
+    }
+
+
+def operators(served, deployments, question=QUESTION):
+    return [tuple(each) for each in judge_operators(question, kinds_of(served), deployments)]
+
+
+class TestNamespace:
+    def test_there_and_not_seen_are_no_check(self):
+        assert judge_namespace(QUESTION, {"kind": "Namespace"}, None) == []
+        assert judge_namespace(QUESTION, Refusal("forbidden"), None) == []
+
+    def test_missing(self):
+        assert judge_namespace(Question("team", "", account="runner"), None, None) == [
+            Check("namespace", "failed", "there is no team", "kubectl create namespace team"),
+            Check(
+                "service account",
+                "failed",
+                "there is no team/runner",
+                "kubectl create serviceaccount runner --namespace team",
+            ),
+        ]
+
+
+class TestKinds:
+    def test_all_are_served(self):
+        assert list(judge_kinds(QUESTION, kinds_of(BOTH))) == [
+            Check("Job", "ok", "served as batch/v1"),
+            Check("TFJob", "ok", "served as kubeflow.org/v1"),
+            Check("PyTorchJob", "ok", "served as kubeflow.org/v1"),
+            Check("MPIJob", "ok", "served as kubeflow.org/v2beta1"),
+        ]
+
+    def test_what_nobody_has_chosen_may_be_missing(self):
+        assert list(judge_kinds(QUESTION, kinds_of(BARE)))[1:] == [
+            Check(f"{each}Job", "warning", f"not served, so distribution_type {each} cannot be used", INSTALL_TRAINING)
+            for each in ("TF", "PyTorch", "MPI")
+        ]
+
+    def test_what_is_chosen_may_not(self):
+        served = {**BARE, "kubeflow.org/v1": {"tfjobs"}}
+        assert list(judge_kinds(Question("team", "", "MPI"), kinds_of(served))) == [
+            Check("MPIJob", "failed", "not served, so distribution_type MPI cannot be used", INSTALL_MPI)
+        ]
+
+
+class TestOperators:
+    def test_no_kind_needs_none(self):
+        assert operators(BARE, []) == []
+
+    def test_ready(self):
+        schemes = ["--enable-scheme=tfjob", "--enable-scheme=pytorchjob"]
+        assert operators(BOTH, [deployment(args=schemes), deployment("mpi", image="mpioperator/mpi-operator:0.6")]) == [
+            (
+                "training-operator",
+                "ok",
+                "deployment/training-operator --namespace kubeflow is ready and watches TFJob, PyTorchJob",
+                "",
+            ),
+            ("mpi-operator", "ok", "deployment/mpi --namespace kubeflow is ready and watches MPIJob", ""),
+        ]
+
+    @pytest.mark.parametrize(
+        ("deployments", "found", "mend"),
+        [
+            (
+                [deployment("another"), deployment(args=["--namespace=elsewhere"])],
+                "no Deployment of it watches team: nobody would start the pods of TFJob, PyTorchJob, MPIJob",
+                INSTALL_TRAINING,
+            ),
+            (
+                [deployment(ready=0)],
+                "deployment/training-operator --namespace kubeflow is not ready: TFJob, PyTorchJob, MPIJob would wait",
+                "kubectl describe deployment/training-operator --namespace kubeflow, and look at its pods",
+            ),
+            (
+                [deployment(ready=0, replicas=0)],
+                "deployment/training-operator --namespace kubeflow is not ready: TFJob, PyTorchJob, MPIJob would wait",
+                "kubectl scale deployment/training-operator --namespace kubeflow --replicas 1",
+            ),
+            (
+                [deployment(args=["--enable-scheme=tfjob", "-enable-scheme=PyTorchJob"])],
+                "deployment/training-operator --namespace kubeflow does not watch MPIJob",
+                "kubectl edit deployment/training-operator --namespace kubeflow, and give its arguments "
+                "--enable-scheme for MPIJob",
+            ),
+        ],
+    )
+    def test_failed(self, deployments, found, mend):
+        assert operators(TRAINING, deployments) == [("training-operator", "failed", found, mend)]
+
+    def test_a_ready_one_counts_before_one_that_is_not(self):
+        assert operators(TRAINING, [deployment(ready=0), deployment("training-operator-2")])[0][1] == "ok"
+
+    def test_one_that_watches_this_namespace_alone(self):
+        assert operators(TRAINING, [deployment(args=["--namespace=team"])])[0][1] == "ok"
+
+    def test_not_seen(self):
+        assert operators(TRAINING, Refusal("deployments.apps is forbidden")) == [
+            (
+                "training-operator",
+                "warning",
+                "cannot see whether it runs, for TFJob, PyTorchJob, MPIJob: deployments.apps is forbidden",
+                "ask who may list Deployments: kubectl get deployments --all-namespaces",
+            )
+        ]
+
+
+class TestPermissions:
+    REFUSED = (
+        Permission("create", "kubeflow.org", "tfjobs"),
+        Permission("get", "kubeflow.org", "tfjobs"),
+        Permission("get", "", "pods/log"),
+        Permission("get", "", "secrets", "mlpipeline-minio-artifact"),
+    )
+    FOUND = "may not, in team: create, get tfjobs.kubeflow.org; get pods/log; get secrets mlpipeline-minio-artifact"
+    APPLY = "kubectl apply --namespace team --kustomize deploy"
+    BIND = "kubectl create rolebinding kfp-distributed-train-{} --namespace team --role kfp-distributed-train"
+
+    def test_all_are_there(self):
+        question = Question("team", "", account="pipeline-runner")
+        found = "pipeline-runner may do all that a train step does in team"
+        assert judge_permissions(question, "admin", ()) == Check("permissions", "ok", found)
+
+    def test_a_person_is_told_that_the_steps_may_do_something_else(self):
+        assert judge_permissions(QUESTION, "ann", ()) == Check(
+            "permissions",
+            "ok",
+            "ann may do all that a train step does in team",
+            "what the steps may do: --service-account pipeline-runner",
+        )
+
+    @pytest.mark.parametrize(
+        ("account", "user", "who", "mend"),
+        [
+            ("pipeline-runner", "admin", "pipeline-runner", APPLY),
+            (
+                "default-editor",
+                "admin",
+                "default-editor",
+                f"{APPLY} && {BIND.format('default-editor')} --serviceaccount team:default-editor",
+            ),
+            ("", "ann lee", "ann lee", f"{APPLY} && {BIND.format('user')} --user 'ann lee'"),
+            ("", "", "this user", f"{APPLY} && {BIND.format('user')} --user NAME"),
+            ("", "system:serviceaccount:team:pipeline-runner", "system:serviceaccount:team:pipeline-runner", APPLY),
+            (
+                "",
+                "system:serviceaccount:ci:pipeline-runner",
+                "system:serviceaccount:ci:pipeline-runner",
+                f"{APPLY} && {BIND.format('pipeline-runner')} --serviceaccount ci:pipeline-runner",
+            ),
+        ],
+    )
+    def test_some_are_missing(self, account, user, who, mend):
+        found = judge_permissions(Question("team", "", account=account), user, self.REFUSED)
+        assert found == Check("permissions", "failed", f"{who} {self.FOUND}", mend)
+
+    def test_a_secret_of_another_name(self):
+        question = Question("team", "", account="pipeline-runner")
+        found = judge_permissions(question, "", [Permission("get", "", "secrets", "keys")])
+        assert found.mend == f"add keys to the resourceNames of deploy/rbac.yaml; {self.APPLY}"
+
+    def test_not_seen(self):
+        question = Question("team", "", account="pipeline-runner")
+        assert judge_permissions(question, "ann", Refusal("ann may not create")) == Check(
+            "permissions",
+            "warning",
+            "cannot see what pipeline-runner may do: ann may not create",
+            "ask without --service-account from within a step, or let an administrator ask",
+        )
+
+
+class TestStore:
+    CREATE = (
+        "kubectl create secret generic mlpipeline-minio-artifact --namespace team "
+        "--from-file accesskey=FILE --from-file secretkey=FILE"
+    )
+
+    @pytest.mark.parametrize(
+        ("fields", "check"),
+        [
+            (
+                {"accesskey", "secretkey"},
+                Check("secret", "ok", "team/mlpipeline-minio-artifact has accesskey and secretkey"),
+            ),
+            (
+                None,
+                Check(
+                    "secret",
+                    "failed",
+                    "there is no team/mlpipeline-minio-artifact with the object store's keys",
+                    CREATE,
+                ),
+            ),
+            (
+                {"accesskey"},
+                Check(
+                    "secret",
+                    "failed",
+                    "team/mlpipeline-minio-artifact has no secretkey",
+                    f"kubectl delete secret mlpipeline-minio-artifact --namespace team && {CREATE}",
+                ),
+            ),
+            (
+                Refusal("forbidden"),
+                Check("secret", "warning", "cannot see whether team/mlpipeline-minio-artifact is in order: forbidden"),
+            ),
+        ],
+    )
+    def test_found(self, fields, check):
+        assert judge_store(STORE, fields) == [Check("object store", "ok", "http://minio-service.kubeflow:9000"), check]
+
+    def test_not_found(self):
+        assert judge_store(Refusal("there is no Service"), None) == [
+            Check(
+                "object store",
+                "failed",
+                "there is no Service",
+                "in the pipeline or here, set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                "KFP_DISTRIBUTED_OBJECT_STORE_SECRET to a Kubernetes Secret",
+            )
+        ]
+
+
+@pytest.mark.parametrize(
+    ("store", "answer", "check"),
+    [
+        (STORE, BucketAnswer(True), ("ok", "s3://b answers to the keys of the Secret", "")),
+        (STORE, None, ("warning", "s3://b was not asked: that takes the store's address and keys", "")),
+        (
+            STORE,
+            BucketAnswer(True, "there is no such bucket (NoSuchBucket)"),
+            ("warning", "s3://b is not there yet; the train step makes the bucket if its keys may", ""),
+        ),
+        (
+            STORE,
+            BucketAnswer(True, "the server refuses the account"),
+            ("failed", "s3://b: the server refuses the account", "correct the Secret, or what its account may do"),
+        ),
+        (
+            STORE,
+            BucketAnswer(False, "timed out"),
+            (
+                "warning",
+                "s3://b cannot be asked from here: timed out; pods may reach it all the same",
+                "kubectl port-forward --namespace kubeflow service/minio-service 9000, and meanwhile "
+                "AWS_ENDPOINT_URL=http://localhost:9000 kfp-distributed doctor",
+            ),
+        ),
+        (
+            StoreReference("s3.example.com", "keys", "team"),
+            BucketAnswer(False, "timed out"),
+            (
+                "warning",
+                "s3://b cannot be asked from here: timed out; pods may reach it all the same",
+                "set AWS_ENDPOINT_URL to an address of it that answers here",
+            ),
+        ),
+    ],
+)
+def test_bucket(store, answer, check):
+    assert judge_bucket("s3://b", store, answer) == ("bucket", *check)
+
+
+class TestImage:
+    PULL = "kubectl run pull --namespace team --image {} --restart Never --rm --attach --command -- true"
+    UNKNOWN = "only a pod that pulls it can tell whether it can be pulled"
+
+    def judge(self, image, nodes):
+        return judge_image(Question("team", image), nodes)
+
+    @pytest.mark.parametrize(
+        ("image", "name"),
+        [
+            ("python:3.11", "docker.io/library/python:3.11"),
+            ("team/trainer", "docker.io/team/trainer:latest"),
+            ("localhost/trainer:1", "localhost/trainer:1"),
+            ("registry.example.com:5000/trainer:1", "registry.example.com:5000/trainer:1"),
+        ],
+    )
+    def test_there(self, image, name):
+        nodes = [{"status": {"images": [{"names": None}, {"names": ["other@sha256:12", name]}]}}]
+        assert self.judge(image, nodes) == Check("image", "ok", f"1 of 1 nodes have {image}")
+
+    def test_on_some_nodes(self):
+        nodes = [{"status": {"images": [{"names": ["a/b:1"]}]}}, {"status": {}}]
+        assert self.judge("a/b:1", nodes) == Check(
+            "image", "ok", f"1 of 2 nodes have a/b:1; for the others, {self.UNKNOWN}"
+        )
+
+    def test_on_none(self):
+        found = f"no node is known to have a/b:1; {self.UNKNOWN}"
+        assert self.judge("a/b:1", [{"status": {}}]) == Check("image", "warning", found, self.PULL.format("a/b:1"))
+
+    def test_not_seen(self):
+        found = f"cannot see whether a node has a/b:1: forbidden; {self.UNKNOWN}"
+        assert self.judge("a/b:1", Refusal("forbidden")) == Check("image", "warning", found, self.PULL.format("a/b:1"))
+
+
+def test_a_line_and_what_mends_it():
+    assert as_line(Check("cluster", "ok", "is there")) == "ok       cluster: is there"
+    assert as_line(Check("image", "warning", "is not", "get it")) == "warning  image: is not\n         -> get it"

@@ -1,0 +1,272 @@
+"""`kfp-distributed render`: what it prints, and what it says of wrong specifications."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from kfp_distributed.cli.main import main
+from kfp_distributed.components.train.manifests import HASH_ANNOTATION
+
+TEMPLATE = """\
+        metadata:
+          labels:
+            app.kubernetes.io/managed-by: kfp-distributed
+            kfp-distributed/job: train-4f73820a8556
+            kfp-distributed/run: RUN
+            kfp-distributed/task: train
+          annotations:
+            sidecar.istio.io/inject: 'false'
+        spec:
+          automountServiceAccountToken: false
+          enableServiceLinks: false
+          securityContext:
+            runAsNonRoot: true
+            runAsUser: 1000
+            runAsGroup: 1000
+            fsGroup: 1000
+            seccompProfile:
+              type: RuntimeDefault
+          containers:
+          - name: pytorch
+            command:
+            - python3
+            - -m
+            - kfp_distributed.trainers.entry
+            workingDir: /kfp-distributed/work
+            env:
+            - name: PYTHONPATH
+              value: /kfp-distributed/code
+            - name: PYTHONUNBUFFERED
+              value: '1'
+            - name: HOME
+              value: /kfp-distributed/work
+            - name: KFP_DISTRIBUTED_JOB
+              value: /kfp-distributed/code/job.json
+            - name: AWS_ENDPOINT_URL
+              value: http://minio-service.kubeflow:9000
+            - name: AWS_ACCESS_KEY_ID
+              valueFrom:
+                secretKeyRef:
+                  name: mlpipeline-minio-artifact
+                  key: accesskey
+            - name: AWS_SECRET_ACCESS_KEY
+              valueFrom:
+                secretKeyRef:
+                  name: mlpipeline-minio-artifact
+                  key: secretkey
+            volumeMounts:
+            - name: code
+              mountPath: /kfp-distributed/code
+            - name: work
+              mountPath: /kfp-distributed/work
+            image: team/trainer:1
+            securityContext:
+              allowPrivilegeEscalation: false
+              capabilities:
+                drop:
+                - ALL
+          volumes:
+          - name: code
+            configMap:
+              name: train-4f73820a8556-code
+              items:
+              - key: job.json
+                path: job.json
+MODULES
+          - name: work
+            emptyDir: {}"""
+
+JOB = """\
+# What a train step would create in namespace team. Words in capitals stand for what a run fills in; the hash
+# and the job's name change with them. The object store is the one that Kubeflow Pipelines is installed with.
+---
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: train-4f73820a8556
+  namespace: team
+  labels:
+    app.kubernetes.io/managed-by: kfp-distributed
+    kfp-distributed/job: train-4f73820a8556
+    kfp-distributed/run: RUN
+    kfp-distributed/task: train
+  annotations:
+    kfp-distributed/spec-hash: HASH
+spec:
+  runPolicy:
+    cleanPodPolicy: Running
+    backoffLimit: 2
+    ttlSecondsAfterFinished: 3600
+  nprocPerNode: '1'
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      restartPolicy: Never
+      template:
+TEMPLATE
+    Worker:
+      replicas: 1
+      restartPolicy: Never
+      template:
+TEMPLATE
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: train-4f73820a8556-code
+  namespace: team
+  labels:
+    app.kubernetes.io/managed-by: kfp-distributed
+    kfp-distributed/job: train-4f73820a8556
+    kfp-distributed/run: RUN
+    kfp-distributed/task: train
+data:
+SOURCES
+  job.json: |-
+    {
+     "name": "train-4f73820a8556",
+     "program": {
+      "command": [
+       "python3",
+       "fit.py"
+      ],
+      "image": "team/trainer:1"
+     },
+     "parameters": {
+      "epochs": 2
+     },
+     "train_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/prepare-data/TASK/train_dataset",
+     "validation_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/prepare-data/TASK/validation_dataset",
+     "model_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/model",
+     "checkpoint_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/checkpoints/train-4f73820a8556/checkpoints",
+     "metrics_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/checkpoints/train-4f73820a8556/metrics",
+     "leader": "master-0",
+     "data_replicas": [
+      "master-0",
+      "worker-0"
+     ],
+     "parameter_servers": 0
+    }
+"""
+
+
+def render(specification, distribution=None, parameters=None, *options):
+    arguments = ["--train-specification", json.dumps(specification)]
+    if distribution is not None:
+        arguments += ["--distribution-specification", json.dumps(distribution)]
+    if parameters is not None:
+        arguments += ["--train-parameters", json.dumps(parameters)]
+    return CliRunner().invoke(main, ["render", *arguments, *options])
+
+
+def objects(*arguments):
+    made = render(*arguments)
+    assert made.exit_code == 0, made.output
+    return list(yaml.safe_load_all(made.output))
+
+
+def sources():
+    """The modules of the rooms that replicas run."""
+    found = {}
+    for room in ("storage", "trainers"):
+        folder = Path(import_module(f"kfp_distributed.{room}").__file__).parent
+        found |= {f"kfp_distributed/{room}/{each.name}": each.read_text() for each in sorted(folder.glob("*.py"))}
+    return found
+
+
+def expected(found_hash):
+    """The text above, with what the rooms hold now."""
+    keys = {path: path.replace("/", ".") for path in sources()}
+    modules = "\n".join(f"              - key: {key}\n                path: {path}" for path, key in keys.items())
+    lines = {path: source.count("\n") for path, source in sources().items()}
+    shown = "\n".join(f"  {keys[path]}: ({count} lines, --full prints them)" for path, count in lines.items())
+    text = JOB.replace("TEMPLATE", TEMPLATE.replace("MODULES", modules))
+    return text.replace("SOURCES", shown).replace("HASH", found_hash)
+
+
+def test_a_whole_training():
+    distribution = {
+        "distribution_type": "PyTorch",
+        "number_of_workers": 1,
+        "restart_limit": 0,
+        "launcher_lost_timeout": "unlimited",
+    }
+    made = render(
+        {"command": ["python3", "fit.py"]},
+        distribution,
+        {"epochs": 2},
+        *["--namespace", "team", "--image", "team/trainer:1"],
+    )
+    assert made.exit_code == 0
+    found_hash = yaml.safe_load(made.output.split("\n---\n")[1])["metadata"]["annotations"][HASH_ANNOTATION]
+    assert made.output == expected(found_hash)
+
+
+def test_full_prints_every_module():
+    _, code, launcher = objects({"trainer": "keras_classifier"}, None, None, "--full")
+    assert {key: text for key, text in code["data"].items() if key != "job.json"} == {
+        path.replace("/", "."): source for path, source in sources().items()
+    }
+    assert launcher["data"] == {"alive": "0"}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "options", "kind"),
+    [
+        ({}, [], "batch/v1 Job"),
+        ({"distribution_type": "TF"}, [], "kubeflow.org/v1 TFJob"),
+        ({"distribution_type": "MPI"}, [], "kubeflow.org/v2beta1 MPIJob"),
+        ({"distribution_type": "MPI"}, ["--mpi-version", "v1"], "kubeflow.org/v1 MPIJob"),
+    ],
+)
+def test_each_kind(distribution, options, kind):
+    job, *config_maps = objects({"trainer": "keras_classifier"}, distribution, {}, *options)
+    assert f"{job['apiVersion']} {job['kind']}" == kind
+    assert [each["metadata"]["name"].rpartition("-")[2] for each in config_maps] == ["code", "launcher"]
+
+
+def test_a_list_of_numbers_is_one_line():
+    exit_codes = ", ".join(map(str, range(1, 128)))
+    assert f"        values: [{exit_codes}]\n" in render({"trainer": "keras_classifier"}).output
+
+
+def test_from_files(tmp_path):
+    file = tmp_path / "specification.json"
+    file.write_text('{"trainer": "keras_classifier"}')
+    made = CliRunner().invoke(main, ["render", "--train-specification", f"@{file}"])
+    assert made.output == render({"trainer": "keras_classifier"}).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ({"trainer": "keras_classifier"}, {"gpus": 1}),
+            "distribution_specification: 'gpus' = 1 is not a known key; did you mean worker_gpus?",
+        ),
+        (
+            ({"trainer": "keras_classifier"}, {"launcher_lost_timeout": 10}),
+            "launcher_lost_timeout = 10 is less than 120 seconds, the least on Kubernetes: a kubelet takes up to 90 "
+            "seconds to hand a sign of life on",
+        ),
+        (
+            ({"function": "fit", "source": "def fit(model_dir, epochs: int): pass"}, {}, {}),
+            "train_parameters: fit needs epochs",
+        ),
+    ],
+)
+def test_a_wrong_specification_is_the_steps_own_error(arguments, error):
+    made = render(*arguments)
+    assert (made.exit_code, made.output) == (2, f"Error: {error}\n")
+
+
+@pytest.mark.parametrize("value", ["{", "@/nowhere.json"])
+def test_what_is_no_json(value):
+    made = CliRunner().invoke(main, ["render", "--train-specification", value])
+    assert made.exit_code == 2
+    assert made.output.startswith(f"Error: --train-specification {value!r} is neither JSON nor @FILE with JSON: ")
+    assert made.output.count("\n") == 1

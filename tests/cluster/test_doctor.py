@@ -1,0 +1,148 @@
+"""`kfp-distributed doctor` and `render` on a real cluster: a namespace that is in order, and a bare one."""
+
+import base64
+import json
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from kubernetes import client
+
+from kfp_distributed.cli.main import main
+from kfp_distributed.storage import credentials_from_environment, open_store
+
+pytestmark = pytest.mark.cluster
+
+RBAC = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+SECRET = "mlpipeline-minio-artifact"
+
+
+@pytest.fixture(scope="module")
+def bare(api):
+    name = f"kd-cli-{uuid.uuid4().hex[:8]}"
+    api.create_namespace({"metadata": {"name": name}})
+    yield name
+    api.delete_namespace(name)
+
+
+@pytest.fixture(scope="module")
+def good(api, object_store_secret, store_environment):
+    """A namespace with the service account, the Role, the Secret and a bucket of its name."""
+    name = f"kd-cli-{uuid.uuid4().hex[:8]}"
+    api.create_namespace({"metadata": {"name": name}})
+    try:
+        api.create_namespaced_service_account(name, {"metadata": {"name": "pipeline-runner"}})
+        api.create_namespaced_secret(name, {"metadata": {"name": SECRET}, "stringData": object_store_secret})
+        role, binding = yaml.safe_load_all(RBAC.read_text())
+        rbac = client.RbacAuthorizationV1Api()
+        rbac.create_namespaced_role(name, role)
+        rbac.create_namespaced_role_binding(name, binding)
+        open_store(f"s3://{name}", credentials_from_environment(store_environment)).make_bucket()
+        yield name
+    finally:
+        api.delete_namespace(name)
+
+
+@pytest.fixture(autouse=True)
+def _store_from_here(monkeypatch, store_endpoint):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", store_endpoint)
+
+
+def doctor(namespace, *options):
+    """Its exit code, and what it says by the name of the check."""
+    arguments = ["doctor", "--namespace", namespace, "--service-account", "pipeline-runner", *options]
+    found = CliRunner().invoke(main, arguments)
+    lines = [line for line in found.output.splitlines() if not line.startswith("  ")]
+    return found.exit_code, {line[9:].partition(": ")[0]: line.split()[0] for line in lines}, found.output
+
+
+def test_a_namespace_that_is_in_order(good, object_store_secret):
+    end = time.monotonic() + 30
+    # The API server learns of new roles a moment after they are there.
+    while (found := doctor(good, "--bucket", f"s3://{good}/models"))[0] and time.monotonic() < end:
+        time.sleep(0.5)
+    code, levels, output = found
+    assert code == 0, output
+    unknown = {"image"}  # Whether a node has it, and which operator serves MPIJob, differs from cluster to cluster.
+    assert {"failed", "warning"}.isdisjoint(level for name, level in levels.items() if name not in unknown), output
+    jobs = {"Job", "TFJob", "PyTorchJob", "MPIJob"}
+    assert {"cluster", *jobs, "permissions", "object store", "secret", "bucket", "image"} <= levels.keys()
+    assert f"s3://{good}/models answers to the keys of the Secret" in output
+    assert object_store_secret["secretkey"] not in output
+
+
+def test_a_bare_namespace_lacks_what_its_output_then_mends(bare):
+    code, levels, output = doctor(bare, "--distribution", '{"distribution_type": "TF"}')
+    assert code == 1
+    assert {name for name, level in levels.items() if level == "failed"} == {"service account", "permissions", "secret"}
+    assert "MPIJob" not in levels
+    for mend in (
+        f"kubectl create serviceaccount pipeline-runner --namespace {bare}",
+        f"kubectl apply --namespace {bare} --kustomize deploy",
+        f"kubectl create secret generic {SECRET} --namespace {bare} "
+        "--from-file accesskey=FILE --from-file secretkey=FILE",
+    ):
+        assert f"         -> {mend}\n" in output
+
+
+def test_a_bucket_that_is_not_there_and_keys_that_are_wrong(api, good, object_store_secret):
+    code, levels, output = doctor(good, "--bucket", "s3://nobody-has-made-this")
+    assert (code, levels["bucket"]) == (0, "warning"), output
+    wrong = base64.b64encode(b"wrong-one").decode()
+    api.patch_namespaced_secret(SECRET, good, {"data": {"secretkey": wrong}})
+    code, levels, output = doctor(good, "--bucket", f"s3://{good}")
+    assert (code, levels["secret"], levels["bucket"]) == (1, "ok", "failed"), output
+    api.patch_namespaced_secret(SECRET, good, {"data": {"accesskey": None}})
+    code, levels, output = doctor(good)
+    assert (code, levels["secret"], levels["bucket"]) == (1, "failed", "warning"), output
+    assert "wrong-one" not in output
+    api.patch_namespaced_secret(SECRET, good, {"stringData": object_store_secret})
+
+
+def test_a_namespace_that_is_not_there():
+    code, levels, output = doctor("kd-cli-nobody-has-made-this")
+    assert (code, levels["namespace"]) == (1, "failed"), output
+
+
+@pytest.fixture
+def runner_configuration(api, good, tmp_path, monkeypatch):
+    """KUBECONFIG of the steps' own service account, which may look at nothing beside its own namespace."""
+    token = api.create_namespaced_service_account_token("pipeline-runner", good, {"spec": {}}).status.token
+    settings = client.Configuration.get_default_copy()
+    cluster = {"server": settings.host, "certificate-authority": settings.ssl_ca_cert}
+    file = tmp_path / "kubeconfig"
+    content = {
+        "current-context": "runner",
+        "contexts": [{"name": "runner", "context": {"cluster": "it", "user": "runner", "namespace": good}}],
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "runner", "user": {"token": token}}],
+    }
+    file.write_text(json.dumps(content))
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+
+
+@pytest.mark.usefixtures("runner_configuration")
+def test_as_the_steps_account_itself(good):
+    """It sees neither operators nor nodes, and may ask for nobody else; it says so, and all it needs is there."""
+    found = CliRunner().invoke(main, ["doctor", "--bucket", f"s3://{good}"])
+    assert found.exit_code == 0, found.output
+    assert f"system:serviceaccount:{good}:pipeline-runner may do all that a train step does in {good}" in found.output
+    assert "warning  training-operator: cannot see whether it runs" in found.output
+    assert "warning  image: cannot see whether a node has python:3.11" in found.output
+    asked = CliRunner().invoke(main, ["doctor", "--service-account", "pipeline-runner", "--bucket", f"s3://{good}"])
+    assert asked.exit_code == 0, asked.output
+    assert "warning  permissions: cannot see what pipeline-runner may do" in asked.output
+
+
+@pytest.mark.parametrize("kind", ["Job", "TF", "PyTorch"])
+def test_the_api_server_takes_what_is_rendered_in_full(bare, kind):
+    options = ["--distribution-specification", json.dumps({"distribution_type": kind}), "--namespace", bare, "--full"]
+    made = CliRunner().invoke(main, ["render", "--train-specification", '{"trainer": "keras_classifier"}', *options])
+    command = ["kubectl", "create", "--dry-run=server", "--validate=strict", "--filename", "-"]
+    taken = subprocess.run(command, input=made.output, capture_output=True, text=True, check=False)
+    assert taken.returncode == 0, taken.stderr
+    assert taken.stdout.count("created") == 3

@@ -1,0 +1,38 @@
+"""Whether a replica notices that its train step is lost."""
+
+import threading
+import time
+
+from kfp_distributed.trainers.launcher import end_when_lost
+
+
+def test_it_ends_when_no_sign_comes(tmp_path):
+    ended = threading.Event()
+    end_when_lost(1.0, ended.set, tmp_path / "alive")
+    assert not ended.wait(0.7)
+    assert ended.wait(2)
+
+
+def test_signs_of_life_keep_it_going(tmp_path):
+    ended, file = threading.Event(), tmp_path / "alive"
+    end_when_lost(1.0, ended.set, file)
+    for number in range(8):
+        file.write_text(str(int(time.time()) + number))
+        assert not ended.wait(0.3)
+    assert ended.wait(2)
+
+
+def test_one_that_is_started_again_does_not_wait_anew(tmp_path):
+    file = tmp_path / "alive"
+    file.write_text(str(int(time.time()) - 100))
+    ended = threading.Event()
+    end_when_lost(60.0, ended.set, file)
+    assert ended.wait(1)
+
+
+def test_the_first_content_says_nothing(tmp_path):
+    file = tmp_path / "alive"
+    file.write_text("0")
+    ended = threading.Event()
+    end_when_lost(60.0, ended.set, file)
+    assert not ended.wait(0.5)
