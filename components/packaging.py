@@ -26,6 +26,7 @@ from python_minifier.f_string import OuterFString
 STOCK_IMAGE = "python:3.11"
 
 _NAMESPACE = "kfp_distributed"
+_KEPT_IMPORTS = (_NAMESPACE, "__future__")
 
 # Base 85 takes 1.25 characters a byte, base 64 takes 1.33. The three characters that mean something to KFP, to Argo or
 # to a shell are written as three that base 85 leaves unused.
@@ -197,13 +198,26 @@ def _minified(file: Path, *, keep_annotations: bool) -> str:
         # Dataclasses are made of these.
         remove_class_attribute_annotations=False,
     )
-    return python_minifier.minify(
+    text = python_minifier.minify(
         file.read_text(encoding="utf-8"),
         remove_annotations=annotations,
         remove_literal_statements=True,
         hoist_literals=False,
         rename_globals=False,
     )
+    return _without_unused_imports(text)
+
+
+def _without_unused_imports(source: str) -> str:
+    """Removes what only annotations used. Imports from our own modules stay: others may import from here."""
+    tree = ast.parse(source)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in list(tree.body):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] not in _KEPT_IMPORTS:
+            node.names = [alias for alias in node.names if (alias.asname or alias.name) in used]
+            if not node.names:
+                tree.body.remove(node)
+    return python_minifier.unparse(tree)
 
 
 def _file_of(name: str) -> Path | None:
