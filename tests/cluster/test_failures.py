@@ -29,23 +29,23 @@ def failed(step, *parts: str, seconds: float = 240) -> str:
 
 
 def test_an_image_that_cannot_be_pulled(start):
-    step = start({**function(""), "image": "registry.invalid/absent:1"}, {"image_pull_timeout": 15})
+    step = start({**function(""), "image": "registry.invalid/absent:1"}, {"image_pull_timeout": 40})
     told = step.wait_for("ErrImagePull|ImagePullBackOff")
-    assert told - step.wait_for("is created") < 15
-    failed(step, "image_pull_timeout ran out after 15 s", "worker-0 not started", "registry.invalid/absent:1")
+    assert told - step.wait_for("is created") < 40
+    failed(step, "image_pull_timeout ran out after 40 s", "worker-0 not started", "registry.invalid/absent:1")
 
 
 def test_a_pod_that_no_node_has_room_for(start):
-    step = start(function(""), {**TF, "worker_cpus": 64, "scheduling_timeout": 10})
-    failed(step, "scheduling_timeout ran out after 10 s", "Unschedulable", "Insufficient cpu")
+    step = start(function(""), {**TF, "worker_cpus": 64, "scheduling_timeout": 20})
+    failed(step, "scheduling_timeout ran out after 20 s", "Unschedulable", "Insufficient cpu")
 
 
 def test_a_quota_that_is_used_up(start, namespace, api, object_store_secret):
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
     api.create_namespaced_secret(namespace, secret)
     api.create_namespaced_resource_quota(namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
-    step = start(function(""), {**TF, "scheduling_timeout": 10}, namespace=namespace)
-    failed(step, "scheduling_timeout ran out after 10 s", "exceeded quota", "FailedCreatePod")
+    step = start(function(""), {**TF, "scheduling_timeout": 20}, namespace=namespace)
+    failed(step, "scheduling_timeout ran out after 20 s", "exceeded quota", "FailedCreatePod")
 
 
 def test_a_namespace_that_is_not_there(start):

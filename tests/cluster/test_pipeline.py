@@ -50,7 +50,7 @@ def test_steps_here_and_training_there(
         where: outputs(tmp_path / where, "evaluate")["parameterValues"]["accuracy"] for where in ("cluster", "local")
     }
     # The same data, seed and replicas: what differs is the order in which numbers are added.
-    assert accuracies["cluster"] == pytest.approx(accuracies["local"], abs=0.03), accuracies
+    assert accuracies["cluster"] == pytest.approx(accuracies["local"], abs=0.05), accuracies
     assert accuracies["local"] > 0.93
     keys = [each.key for each in open_store(f"s3://{bucket}", credentials_from_environment(store_environment)).list()]
     assert "pipeline-models/digits/1/saved_model.pb" in keys

@@ -9,6 +9,7 @@ from kfp_distributed.components.train.runners.protocol import ClusterError, Runn
 
 if TYPE_CHECKING:
     from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+    from kfp_distributed.storage.kfp_store import Read, StoreReference
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -42,12 +43,15 @@ def choose_runner(name: str, model_uri: str = "") -> Runner:
 def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
     """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
+    KFP_DISTRIBUTED_OBJECT_STORE_SECRET in the step's environment names another Secret, of the job's own namespace, and
+    AWS_ENDPOINT_URL then says where the store is.
+
     Raises:
         ValueError: The object store is not found.
     """
     from kfp_distributed.components.train.manifests.setting import Setting
     from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
-    from kfp_distributed.storage.kfp_store import MayNotRead, environment_entries, find_object_store
+    from kfp_distributed.storage.kfp_store import MayNotRead, environment_entries
 
     def read(path: str) -> dict[str, Any] | None:
         try:
@@ -55,11 +59,28 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
         except ClusterError as error:
             raise (MayNotRead if error.status == 403 else ValueError)(str(error)) from None
 
-    reference = find_object_store(read, api.namespace, model_uri)
+    reference = _object_store(read, api.namespace, model_uri)
     setting = Setting(
         api.namespace, environment=tuple(environment_entries(reference)), modules=_modules(), owner=_pod()
     )
     return KubernetesRunner(api, setting)
+
+
+def _object_store(read: "Read", namespace: str, uri: str) -> "StoreReference":
+    from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference, find_object_store, find_service
+    from kfp_distributed.storage.uri import parse_endpoint
+
+    home, _, secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")
+    if home not in ("", namespace):
+        raise ValueError(
+            f"{SECRET_VARIABLE} = '{home}/{secret}' is not in {namespace}, where the job's pods run: they see the "
+            "Secrets of their own namespace alone; copy it there"
+        )
+    if not secret:
+        return find_object_store(read, namespace, uri)
+    url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint, secure = parse_endpoint(url) if url else (find_service(read, namespace), False)
+    return StoreReference(endpoint, secret, namespace, secure=secure)
 
 
 def _pod() -> dict[str, Any] | None:

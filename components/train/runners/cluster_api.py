@@ -151,7 +151,7 @@ def connect(namespace: str = "") -> ClusterApi:
             config.load_kube_config(client_configuration=configuration)
             own = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
     except config.ConfigException as error:
-        raise ValueError(f"runner = 'kubernetes' needs a cluster's configuration (KUBECONFIG): {error}") from None
+        raise ValueError(f"there is no configuration of a cluster, set KUBECONFIG to one: {error}") from None
     return ClusterApi(configuration, namespace or own)
 
 
