@@ -1,0 +1,54 @@
+"""Which runner a step gets, and where its pods find the object store."""
+
+import pytest
+
+from kfp_distributed.components.train.runners.choose import _object_store, choose_runner
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    for name in ("KUBECONFIG", SECRET_VARIABLE, "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("name", ["auto", "local"])
+def test_without_a_cluster_it_is_local(name):
+    assert isinstance(choose_runner(name), LocalRunner)
+
+
+def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    with pytest.raises(ValueError, match="there is no configuration of a cluster, set KUBECONFIG to one"):
+        choose_runner("auto")
+
+
+def of_cluster(*paths):
+    """Reads a cluster that has nothing but these."""
+    return lambda path: {} if path in paths else None
+
+
+SERVICE = "/api/v1/namespaces/kubeflow/services/minio-service"
+
+
+def test_the_store_of_kubeflow_pipelines():
+    read = of_cluster(SERVICE, "/api/v1/namespaces/team-a/secrets/mlpipeline-minio-artifact")
+    found = _object_store(read, "team-a", "s3://models/digits")
+    assert found == StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team-a")
+
+
+@pytest.mark.parametrize("secret", ["own-keys", "team-a/own-keys"])
+def test_a_secret_that_the_environment_names(monkeypatch, secret):
+    monkeypatch.setenv(SECRET_VARIABLE, secret)
+    found = _object_store(of_cluster(SERVICE), "team-a", "s3://models")
+    assert found == StoreReference("minio-service.kubeflow:9000", "own-keys", "team-a")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example.com")
+    found = _object_store(of_cluster(), "team-a", "s3://models")
+    assert found == StoreReference("store.example.com", "own-keys", "team-a", secure=True)
+
+
+def test_a_secret_that_the_pods_cannot_see(monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, "team-b/own-keys")
+    with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the job's pods run"):
+        _object_store(of_cluster(), "team-a", "s3://models")
