@@ -67,6 +67,7 @@ def main() -> int:
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster = parse_program(job.program), read_cluster(os.environ)
     name = replica_name(os.environ, cluster, job)
+    os.environ[REPLICA_VARIABLE] = name
     role, leads = name.rpartition("-")[0], name == job.leader
     os.environ.update(tensorflow_environment(os.environ, cluster))
     if program.kind != "command" and cluster.addresses and role != "evaluator":
@@ -152,6 +153,8 @@ def _end(code: int) -> NoReturn:
             child.wait(_CHILD_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
+    # What it had left at rest by then is there when it is started again.
+    sync.flush()
     os._exit(code)
 
 

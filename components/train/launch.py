@@ -20,7 +20,7 @@ from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import open_store
-from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.job import EVALUATOR_METRICS, TRAINING_METRICS, JobDescription
 from kfp_distributed.trainers.program import check_parameters, parse_program
 
@@ -126,6 +126,8 @@ def plan_job(request: Request) -> TrainingJob:
         ValueError: Something in it is wrong; the text names it.
     """
     specification = parse_distribution(request.distribution_specification)
+    if request.checkpoint_uri:
+        parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)

@@ -22,6 +22,7 @@ def job_report(
     status: JobStatus,
     metrics: Mapping[str, Sequence[Mapping[str, float]]],
     manifest: Mapping[str, Any] = MappingProxyType({}),
+    cause: str = "",
 ) -> str:
     """Makes the report of a job.
 
@@ -29,6 +30,7 @@ def job_report(
         status: How it went.
         metrics: The epochs of each replica that kept them: [{"epoch": 1, "loss": ..., ...}, ...].
         manifest: What the job looks like to a cluster.
+        cause: Why it failed, the last lines of its root included.
 
     Returns:
         A page that needs nothing else.
@@ -45,6 +47,7 @@ def job_report(
     return (
         f"<!doctype html><meta charset=utf-8><title>{escape(status.job)}</title><style>{_STYLE}</style>"
         f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
+        + (f"<pre>{escape(cause)}</pre>" if cause else "")
         + "".join(_curve(each, metrics) for each in sorted(measures - {"epoch"}))
         + _table(("replica", "state", "end", "restarts", "node"), replicas)
         + _table(("after", "what happened"), timeline)

@@ -11,7 +11,7 @@ from typing import Any
 from kfp_distributed.components.train.launch import Request, ended_by_signals, job_name
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.store import open_store
-from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.storage.uri import join_uri, parse_uri
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def staged(request: Request) -> Iterator[Request]:
     whichever way the block ends. A request without local folders is yielded as it is.
 
     Raises:
-        ValueError: There are local folders and no `checkpoint_uri`.
+        ValueError: There are local folders, and `checkpoint_uri` is not in object storage.
         StorageError: They cannot be stored, or the model cannot be brought.
     """
     folders = {name: getattr(request, name) for name in ("train_uri", "validation_uri", "model_uri")}
@@ -30,7 +30,7 @@ def staged(request: Request) -> Iterator[Request]:
     if not local:
         yield request
         return
-    if "://" not in request.checkpoint_uri:
+    if not request.checkpoint_uri or parse_uri(request.checkpoint_uri).scheme != "s3":
         raise ValueError(
             f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage: the pods of the cluster do not see "
             f"{request.model_uri} on this machine; name a folder such as s3://bucket/training"

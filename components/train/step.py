@@ -52,7 +52,7 @@ def run_step(
         with staged(request) if not runner.shares_disk else nullcontext(request) as visible:
             outcome = launch(visible, runner, partial(print, flush=True))
     except TrainingFailed as failure:
-        _write(report, job_report(failure.status, failure.metrics, runner.manifest))
+        _write(report, job_report(failure.status, failure.metrics, runner.manifest, str(failure)))
         raise SystemExit(f"\n{failure}") from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None

@@ -83,6 +83,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
         ),
         {evil: [{"epoch": 1, evil: 1.0}]},
         {"metadata": {"name": evil}},
+        f"ValueError: {evil}",
     )
     page = Page(text)
     assert page.tags == {

@@ -111,6 +111,11 @@ def test_reasons_while_it_waits(tracker):
     ]
 
 
+def test_an_image_that_can_never_be_pulled_ends_the_job(tracker):
+    list(tracker.tell_pod(pod_of(0, main={"waiting": {"reason": "InvalidImageName", "message": "no such form"}})))
+    assert tracker.end == (False, "worker-0 cannot start: InvalidImageName: no such form.")
+
+
 def test_reasons_that_come_by_turns_are_told_once(tracker):
     told = []
     for _ in range(3):

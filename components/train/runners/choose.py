@@ -57,7 +57,11 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
         try:
             return api.read(path)
         except ClusterError as error:
-            raise (MayNotRead if error.status == 403 else ValueError)(str(error)) from None
+            if error.status != 403:
+                raise ValueError(str(error)) from None
+            raise MayNotRead(
+                f"{error}; deploy/rbac.yaml of kfp-distributed has the Role that this step needs"
+            ) from None
 
     reference = _object_store(read, api.namespace, model_uri)
     setting = Setting(

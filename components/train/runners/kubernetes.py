@@ -203,7 +203,11 @@ class KubernetesRunner:
         removes it.
         """
         self._watcher.close()
-        if not self._ours or (self._tracker.end_version and self._job.specification.keep_job):
+        if not self._ours:
+            return
+        if self._tracker.end_version and self._job.specification.keep_job:
+            kind, name, namespace = self._kind.plural, self._job.name, self._api.namespace
+            print(f"the job is kept (keep_job); to remove it: kubectl delete {kind} {name} -n {namespace}", flush=True)
             return
         paths = [f"{self._core}/configmaps/{each['metadata']['name']}" for each in self._config_maps]
         try:

@@ -28,7 +28,7 @@ _RECENT_SECONDS = 60.0
 """Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
 
 # What the state of a pod says too.
-_SAID_OTHERWISE = ("Failed", "BackOff", "FailedScheduling", "ErrImagePull", "ImagePullBackOff")
+_SAID_OTHERWISE = ("Failed", "BackOff", "FailedScheduling", "ErrImagePull", "ImagePullBackOff", "Error")
 
 _OVER = ("succeeded", "failed", "stopped")
 
@@ -228,6 +228,8 @@ class Tracker:
             self._told.add((name, reason))
         fact = ReplicaChanged(clock(), name, state, exit_code=code, reason=reason, restart=now.restart, node=now.node)
         yield fact
+        if reason.startswith("InvalidImageName") and not self.end:
+            self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":
             self._failures.append(fact)
             limit = self.job.specification.restart_limit
