@@ -25,7 +25,7 @@ def end_when_lost(seconds: float, end: Callable[[], object], file: Path = SIGN_O
             now = file.read_bytes() if file.exists() else b""
             if now != seen:
                 seen, since = now, time.monotonic()
-        print(f"no sign of life of the train step for {seconds:g} s (launcher_lost_timeout): this ends", flush=True)
+        print(f"no sign of life of the train step for {seconds:g} s (launcher_lost_timeout)", flush=True)
         end()
 
     threading.Thread(target=wait, daemon=True).start()

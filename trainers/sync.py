@@ -59,9 +59,13 @@ def flush_at_rest() -> None:
 
 
 def read_epochs(file: Path) -> list[dict[str, float]]:
-    """Return the epochs of a metrics file; none where there is no such file."""
-    epochs: list[dict[str, float]] = json.loads(file.read_text())["epochs"] if file.exists() else []
-    return epochs
+    """Return the epochs of a metrics file; none where there is no such file, or one of another form."""
+    try:
+        epochs: list[dict[str, float]] = json.loads(file.read_text())["epochs"] if file.exists() else []
+        return [{"epoch": entry["epoch"], **entry} for entry in epochs]
+    except (KeyError, TypeError, ValueError):
+        print(f"{file.name} has no epochs of the form that is read", flush=True)
+        return []
 
 
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, float]) -> None:

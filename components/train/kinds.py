@@ -24,14 +24,13 @@ _NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 
 class Kind(NamedTuple):
-    """A kind of value: `allowed` in words, `read` to its typed form (or ValueError), `write` back to plain JSON.
+    """A kind of value: `allowed` in words, `read` to its typed form (or ValueError).
 
     Of a key of a specification, `types` are the types of job that it belongs to.
     """
 
     allowed: str
     read: Callable[[object], Any]
-    write: Callable[[Any], object] = lambda value: value
     types: tuple[str, ...] = ()
 
 
@@ -193,12 +192,10 @@ _FINITE = _number(
 )
 SECONDS = _FINITE._replace(
     read=lambda value: None if value == "unlimited" else _FINITE.read(value),
-    write=lambda seconds: seconds or "unlimited",
 )
 RESOURCE_NAME = _text('the name of an extended resource, such as "nvidia.com/gpu"', f"{_DNS_NAME}/{_NAME}")
-NODE_LABELS = Kind("a dict of node labels, keys and values as text", _read_labels, dict)
+NODE_LABELS = Kind("a dict of node labels, keys and values as text", _read_labels)
 TOLERATIONS = Kind(
     "a list of tolerations: a key, or operator Exists and no value; tolerationSeconds with effect NoExecute alone",
     lambda value: tuple(map(_read_toleration, _from_json(value, list | tuple))),
-    lambda found: [dict(each) for each in found],
 )

@@ -191,9 +191,14 @@ def read_metrics(uri: str) -> Metrics:
     store = open_store(uri)
     found = {}
     for key in (TRAINING_METRICS, EVALUATOR_METRICS):
-        with suppress(KeyNotFound):
+        # A program of the user's may keep something else there, of which the replica has said so.
+        with suppress(KeyNotFound, KeyError, TypeError, ValueError):
             kept = json.loads(store.read(key))
-            found[kept["replica"]] = kept["epochs"]
+            found[str(kept["replica"])] = [
+                {"epoch": entry["epoch"] * 1.0}
+                | {key: each for key, each in entry.items() if isinstance(each, int | float)}
+                for entry in kept["epochs"]
+            ]
     return found
 
 

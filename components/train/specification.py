@@ -135,14 +135,6 @@ class DistributionSpecification:
             if wrong:
                 raise ValueError(f"{name} = {shown(getattr(self, name))} {reason}")
 
-    def to_dict(self) -> dict[str, object]:
-        """The specification as plain JSON, every default spelled out; parsed again it is an equal one."""
-        return {
-            name: plain
-            for name, kind in KEYS.items()
-            if self.distribution_type in kind.types and (plain := kind.write(getattr(self, name))) is not None
-        }
-
 
 KEYS: Mapping[str, Kind] = {each.name: each.metadata["kind"] for each in fields(DistributionSpecification)}
 

@@ -32,8 +32,8 @@ def staged(request: Request) -> Iterator[Request]:
         return
     if not request.checkpoint_uri or parse_uri(request.checkpoint_uri).scheme != "s3":
         raise ValueError(
-            f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage: the pods of the cluster do not see "
-            f"{request.model_uri} on this machine; name a folder such as s3://bucket/training"
+            f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage, and pods do not see this machine's "
+            "disk; name a folder such as s3://bucket/training"
         )
     root = join_uri(request.checkpoint_uri, job_name(request.task_name, request.identity), "staged")
     store = open_store(root)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from train.programs.jobs import workers
 
-from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
+from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job, read_metrics
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
@@ -319,3 +319,10 @@ def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):
         step(data, tmp_path, train_parameters={"epochs": "many"})
     assert end.value.code == f"\nValueError: {WRONG[5][1]}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_metric_is_not_read_as_one(tmp_path):
+    epochs = [{"epoch": 1, "loss": 2, "note": "warm-up"}, {"epoch": 2, "loss": 0.5}]
+    (tmp_path / "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": epochs}))
+    (tmp_path / "evaluator.json").write_text('{"replica": "evaluator-0", "epochs": [{"epoch": "first"}]}')
+    assert read_metrics(str(tmp_path)) == {"worker-0": [{"epoch": 1, "loss": 2}, {"epoch": 2, "loss": 0.5}]}

@@ -70,7 +70,7 @@ def test_why_there_are_no_pods(tracker):
     unclaimed = {**job_of(), "status": {}}
     assert shown(tracker.tell_job(unclaimed)) == []
     assert shown(tracker.tell_time(clock() + 9)) == []
-    nobody = "no operator has taken up the TFJob: is it running?"
+    nobody = "no operator has taken up the TFJob"
     said = [(f"worker-{index}", "waiting", None, nobody, 0) for index in range(2)]
     assert shown(tracker.tell_time(clock() + 11)) == said
     assert shown(tracker.tell_time(clock() + 12)) == []

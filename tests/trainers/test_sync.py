@@ -101,3 +101,13 @@ def test_epochs_that_are_done_again_replace_what_was_kept(tmp_path, capsys):
         "epochs": [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}],
     }
     assert capsys.readouterr().out.splitlines()[-1] == "epoch 2/3 loss=0.2500"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"loss": 1}', '{"epochs": 3}', '{"epochs": [{"loss": 1}]}', '{"epochs": [1]}']
+)
+def test_a_metrics_file_of_another_form_is_passed_over(tmp_path, capsys, text):
+    file = tmp_path / "training.json"
+    file.write_text(text)
+    assert read_epochs(file) == []
+    assert "training.json has no epochs of the form that is read" in capsys.readouterr().out

@@ -27,9 +27,7 @@ def choose_runner(name: str, model_uri: str = "") -> Runner:
         ClusterError: The API server does not answer.
     """
     if name not in ("auto", "local", "kubernetes"):
-        raise ValueError(
-            f"runner = {name!r} is not one of auto, kubernetes (pods of a cluster), local (processes of this step)"
-        )
+        raise ValueError(f"runner = {name!r} is not one of auto, kubernetes, local")
     # Either is imported where it is used: the Kubernetes client takes half a second.
     if name == "kubernetes" or (name == "auto" and (_SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG"))):
         from kfp_distributed.components.train.runners.cluster_api import connect
@@ -59,9 +57,7 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
         except ClusterError as error:
             if error.status != 403:
                 raise ValueError(str(error)) from None
-            raise MayNotRead(
-                f"{error}; deploy/rbac.yaml of kfp-distributed has the Role that this step needs"
-            ) from None
+            raise MayNotRead(f"{error}; see deploy/rbac.yaml of kfp-distributed") from None
 
     reference = _object_store(read, api.namespace, model_uri)
     setting = Setting(

@@ -81,7 +81,7 @@ class KubernetesRunner:
         if lost is not None and lost < _SHORTEST_LOST_SECONDS:
             raise ValueError(
                 f"launcher_lost_timeout = {lost:g} is less than {_SHORTEST_LOST_SECONDS:g} seconds, the least on "
-                "Kubernetes: a kubelet takes up to 90 seconds to hand a sign of life on"
+                "Kubernetes: a kubelet may hand a sign of life on 90 seconds late"
             )
         try:
             mpi_version = served_mpi_version(self._api) if job.topology.distribution_type == "MPI" else None
@@ -190,11 +190,13 @@ class KubernetesRunner:
         yield from self._tracker.start_again(self._create())
 
     def _conflict(self) -> str:
-        kind, name, namespace = self._kind, self._job.name, self._api.namespace
         return (
-            f"there is a {kind.kind} {namespace}/{name} with another specification; if nobody needs it: "
-            f"kubectl delete {kind.plural} {name} -n {namespace}"
+            f"there is a {self._kind.kind} {self._api.namespace}/{self._job.name} with another specification; "
+            f"if nobody needs it: {self._removal()}"
         )
+
+    def _removal(self) -> str:
+        return f"kubectl delete {self._kind.plural} {self._job.name} -n {self._api.namespace}"
 
     def stop(self) -> None:
         """Deletes the job, and with it all that it owns; an ended one stays where `keep_job` says so.
@@ -206,8 +208,7 @@ class KubernetesRunner:
         if not self._ours:
             return
         if self._tracker.end_version and self._job.specification.keep_job:
-            kind, name, namespace = self._kind.plural, self._job.name, self._api.namespace
-            print(f"the job is kept (keep_job); to remove it: kubectl delete {kind} {name} -n {namespace}", flush=True)
+            print(f"the job is kept (keep_job); to remove it: {self._removal()}", flush=True)
             return
         paths = [f"{self._core}/configmaps/{each['metadata']['name']}" for each in self._config_maps]
         try:

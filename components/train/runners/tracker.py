@@ -141,7 +141,7 @@ class Tracker:
         """Nothing happened for a while: what was waited for does not come."""
         if self._unclaimed_since is not None and now - self._unclaimed_since > _CLAIM_SECONDS:
             self._unclaimed_since = None
-            state = PodState("waiting", None, f"no operator has taken up the {self.kind}: is it running?")
+            state = PodState("waiting", None, f"no operator has taken up the {self.kind}")
             for name, seen in list(self._seen.items()):
                 if not seen.state.reason:  # An event of the operator's may have said more.
                     yield from self._change(name, seen._replace(state=state))
