@@ -41,9 +41,9 @@ def test_yaml_stays_small(fresh, name, limit):
 
 
 def test_the_pipeline_fits_into_a_workflow(fresh):
-    """Argo keeps some eleven copies of each task's container in a Workflow of at most 1 MiB; the rest is for others."""
+    """Argo keeps some eleven copies of each task's container in a Workflow of at most 1 MiB; 15 % are for all else."""
     spec = yaml.safe_load((fresh / "train_and_export.yaml").read_text(encoding="utf-8"))
-    assert len(json.dumps(spec["deploymentSpec"])) < 2**20 // 13
+    assert 11 * len(json.dumps(spec["deploymentSpec"])) < 0.85 * 2**20
 
 
 def test_compiling_twice_gives_the_same_bytes(fresh, tmp_path):
