@@ -250,8 +250,8 @@ def test_from_files(tmp_path):
         ),
         (
             ({"trainer": "keras_classifier"}, {"launcher_lost_timeout": 10}),
-            "launcher_lost_timeout = 10 is less than 120 seconds, the least on Kubernetes: a kubelet takes up to 90 "
-            "seconds to hand a sign of life on",
+            "launcher_lost_timeout = 10 is less than 120 seconds, the least on Kubernetes: a kubelet may hand a "
+            "sign of life on 90 seconds late",
         ),
         (
             ({"function": "fit", "source": "def fit(model_dir, epochs: int): pass"}, {}, {}),
