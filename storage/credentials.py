@@ -9,9 +9,7 @@ from kfp_distributed.storage.kfp_store import (
     KFP_NAMESPACE,
     SECRET_VARIABLE,
     WHAT_TO_SET,
-    StoreReference,
-    find_object_store,
-    find_service,
+    choose_object_store,
     kubernetes_reader,
     read_keys,
 )
@@ -71,10 +69,7 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
         read = kubernetes_reader()
         namespace, _, name = (secret or "").rpartition("/")
         namespace = namespace or (_OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else KFP_NAMESPACE)
-        if name:
-            reference = StoreReference(url or find_service(read, namespace), name, namespace)
-        else:
-            reference = find_object_store(read, namespace, uri)
+        reference = choose_object_store(get, read, namespace, name, uri)
         access_key, secret_key = read_keys(read, reference)
         token, region = "", region or reference.region
         if not url:

@@ -82,6 +82,28 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
     return reference
 
 
+def choose_object_store(
+    get: Callable[[str], str | None], read: Read, namespace: str, secret: str, uri: str
+) -> StoreReference:
+    """Take the Secret and the endpoint that the environment names, or find the store of Kubeflow Pipelines.
+
+    Args:
+        get: Reads a variable of the environment. An endpoint there counts for a named Secret alone.
+        read: Reads the Kubernetes API.
+        namespace: The Secret's namespace.
+        secret: Its name; "" where none is named.
+        uri: The address that the store is wanted for.
+
+    Raises:
+        ValueError: The endpoint is wrong, or no store is found.
+    """
+    if not secret:
+        return find_object_store(read, namespace, uri)
+    url = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL")
+    endpoint, secure = parse_endpoint(url) if url else (find_service(read, namespace), False)
+    return StoreReference(endpoint, secret, namespace, secure=secure)
+
+
 def find_service(read: Read, namespace: str) -> str:
     """Find the Service of the store that Kubeflow Pipelines is installed with, as "host:port".
 

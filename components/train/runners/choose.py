@@ -67,8 +67,7 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
 
 
 def _object_store(read: "Read", namespace: str, uri: str) -> "StoreReference":
-    from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference, find_object_store, find_service
-    from kfp_distributed.storage.uri import parse_endpoint
+    from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, choose_object_store
 
     home, _, secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")
     if home not in ("", namespace):
@@ -76,11 +75,7 @@ def _object_store(read: "Read", namespace: str, uri: str) -> "StoreReference":
             f"{SECRET_VARIABLE} = '{home}/{secret}' is not in {namespace}, where the job's pods run: they see the "
             "Secrets of their own namespace alone; copy it there"
         )
-    if not secret:
-        return find_object_store(read, namespace, uri)
-    url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    endpoint, secure = parse_endpoint(url) if url else (find_service(read, namespace), False)
-    return StoreReference(endpoint, secret, namespace, secure=secure)
+    return choose_object_store(os.environ.get, read, namespace, secret, uri)
 
 
 def _pod() -> dict[str, Any] | None:
