@@ -32,8 +32,14 @@ def choose_runner(name: str, model_uri: str = "") -> Runner:
         from kfp_distributed.components.train.runners.cluster_api import connect
 
         return kubernetes_runner(connect(), model_uri)
-    from kfp_distributed.components.train.runners.local import LocalRunner
-
+    try:
+        from kfp_distributed.components.train.runners.local import LocalRunner
+    except ImportError:
+        raise ValueError(
+            f"runner = {name!r}: there is no cluster here, and this step does not carry what runs replicas beside it; "
+            "run it in a pod, with KUBECONFIG set or under kfp_distributed's local_run(), or compile it with "
+            "steps(local=True)"
+        ) from None
     return LocalRunner()
 
 
