@@ -57,7 +57,9 @@ class ClusterApi:
                 answer: Object = json.loads(response.data)
                 return answer
             except ClusterError as error:
-                if error.status not in (0, *_TRANSIENT) or time.monotonic() + delay > until:
+                # A certificate does not become right by waiting.
+                wrong = error.status not in (0, *_TRANSIENT) or "CERTIFICATE_VERIFY_FAILED" in str(error)
+                if wrong or time.monotonic() + delay > until:
                     raise
             time.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
