@@ -109,14 +109,15 @@ def test_all_that_a_secret_may_say(pem):
         token=TOKEN,
         authority=pem.strip(),
         endpoint="http://store.example.com:9000",
-        store_keys={"AWS_ACCESS_KEY_ID": "minio", "AWS_SECRET_ACCESS_KEY": STORE_KEY},
+        access_key="minio",
+        secret_key=STORE_KEY,
     )
 
 
 def test_the_least_that_a_secret_must_say():
-    values = {"host": "https://rancher.example.com/k8s/clusters/c-1/", "token": TOKEN, "namespace": "training"}
+    values = {"host": "https://rancher.example.com/k8s/clusters/c-1", "token": TOKEN, "namespace": "training"}
     assert parse_remote_cluster("a/b", encoded(values)) == RemoteCluster(
-        "https://rancher.example.com/k8s/clusters/c-1", "training", TOKEN
+        "https://rancher.example.com/k8s/clusters/c-1", TOKEN, "training", "", "", "", ""
     )
 
 

@@ -1,7 +1,6 @@
 """Which runner a `train` step asks for, and what it must know of the place where it runs."""
 
 import os
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,21 +60,22 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str, secret: str = "") -> Ru
     from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
     from kfp_distributed.storage.kfp_store import environment_entries, find_object_store
 
+    keys: dict[str, str] = {}
     if secret:
         from kfp_distributed.components.train.runners.remote import open_remote_cluster
 
         remote, api = open_remote_cluster(_reader(api), api.namespace, secret)
-        environment = (
-            [{"name": "AWS_ENDPOINT_URL", "value": remote.endpoint}]
-            if remote.store_keys
-            else environment_entries(find_object_store(_reader(api), api.namespace, model_uri))
-        )
         # No owner: in another cluster the step's pod is unknown, and what it owns is deleted at once.
-        setting = Setting(api.namespace, environment=tuple(environment), object_store=remote.store_keys)
+        owner = None
+        if remote.endpoint:
+            environment = [{"name": "AWS_ENDPOINT_URL", "value": remote.endpoint}]
+            keys = {"AWS_ACCESS_KEY_ID": remote.access_key, "AWS_SECRET_ACCESS_KEY": remote.secret_key}
+        else:
+            environment = environment_entries(find_object_store(_reader(api), api.namespace, model_uri))
     else:
-        reference = _object_store(_reader(api), api.namespace, model_uri)
-        setting = Setting(api.namespace, environment=tuple(environment_entries(reference)), owner=_pod())
-    return KubernetesRunner(api, replace(setting, modules=_modules()))
+        environment, owner = environment_entries(_object_store(_reader(api), api.namespace, model_uri)), _pod()
+    setting = Setting(api.namespace, environment=tuple(environment), object_store=keys, modules=_modules(), owner=owner)
+    return KubernetesRunner(api, setting)
 
 
 def _reader(api: "ClusterApi") -> "Read":

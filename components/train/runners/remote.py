@@ -15,6 +15,7 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.kfp_store import Read
 
 _HOST = r"://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?"
+# In the order of RemoteCluster's fields: what a value must match, and what it is.
 _KEYS = {
     "host": (rf"https{_HOST}(/[\w./-]*)?", "https://HOST:PORT of the API server"),
     "token": (r"[!-~]+", "the token of an account there"),
@@ -32,19 +33,21 @@ class RemoteCluster:
 
     Attributes:
         host: URL of the API server.
-        namespace: Where jobs run.
         token: The account's.
+        namespace: Where jobs run.
         authority: The certificates to trust, as PEM; "" means the public ones.
         endpoint: URL of the object store for the pods; "" means that it is found there as in any cluster.
-        store_keys: Access key and secret key, by the names that replicas know them by.
+        access_key: The object store's access key; "" without an endpoint.
+        secret_key: Its secret key, likewise.
     """
 
     host: str
-    namespace: str
     token: str = field(repr=False)
-    authority: str = ""
-    endpoint: str = ""
-    store_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    namespace: str
+    authority: str
+    endpoint: str
+    access_key: str
+    secret_key: str = field(repr=False)
 
 
 def parse_remote_cluster(secret: str, data: Mapping[str, str]) -> RemoteCluster:
@@ -59,21 +62,10 @@ def parse_remote_cluster(secret: str, data: Mapping[str, str]) -> RemoteCluster:
     """
     if unknown := sorted({*data} - {*_KEYS}):
         raise ValueError(f"the Secret {secret} has unknown keys {unknown}: allowed are {', '.join(_KEYS)}")
-    with_store = any(key.startswith("object_store") for key in data)
-    needed = [key for key in _KEYS if with_store or not key.startswith("object_store")]
-    found = {key: _value(secret, key, data.get(key)) for key in needed if key in data or key != "ca.crt"}
-    keys = {
-        "AWS_ACCESS_KEY_ID": found.get("object_store_access_key", ""),
-        "AWS_SECRET_ACCESS_KEY": found.get("object_store_secret_key", ""),
-    }
-    return RemoteCluster(
-        found["host"].rstrip("/"),
-        found["namespace"],
-        found["token"],
-        found.get("ca.crt", ""),
-        found.get("object_store_endpoint", ""),
-        keys if with_store else {},
-    )
+    store = {key for key in _KEYS if key.startswith("object_store")}
+    # All three or none.
+    optional = {"ca.crt"} if store & {*data} else {"ca.crt", *store}
+    return RemoteCluster(*("" if key in optional - {*data} else _value(secret, key, data.get(key)) for key in _KEYS))
 
 
 def _value(secret: str, key: str, encoded: str | None) -> str:
