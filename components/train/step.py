@@ -23,7 +23,7 @@ def run_step(
     metrics: Any,  # noqa: ANN401
     report: Any,  # noqa: ANN401
     runner_name: str,
-    cluster_secret: str,
+    cluster_secret: str = "",
     **wanted: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.

@@ -156,6 +156,16 @@ def test_the_step_itself_with_the_store_that_is_found_there(
     assert left_behind(SimpleNamespace(name=job, namespace=remote["namespace"])) == []
 
 
+def test_a_job_that_is_kept_has_no_keys_any_more(start, describe, remote, store):
+    step = start(function(""), {"keep_job": True}, **describe({**remote, **store}))
+    assert step.verdict()["succeeded"], step.log
+    assert "the job is kept (keep_job)" in step.log
+    place = SimpleNamespace(name=step.name, namespace=remote["namespace"])
+    assert {each.split()[0] for each in left_behind(place, 1)} == {"jobs", "pod", "configmap"}
+    client.BatchV1Api().delete_namespaced_job(step.name, remote["namespace"], propagation_policy="Foreground")
+    nothing_is_left(step, remote)
+
+
 def test_a_cancelled_step_leaves_nothing_there(start, describe, remote, store):
     step = start(function(SLEEP), **describe({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")

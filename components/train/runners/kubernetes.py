@@ -218,11 +218,15 @@ class KubernetesRunner:
         self._watcher.close()
         if not self._ours:
             return
-        if self._tracker.end_version and self._job.specification.keep_job:
+        kept = self._tracker.end_version and self._job.specification.keep_job
+        # An ended job has no more use for keys.
+        paths = [self._path_of(each) for each in self._parts if not kept or each["kind"] == "Secret"]
+        if kept:
             print(f"the job is kept (keep_job); to remove it: {self._removal()}", flush=True)
-            return
+        else:
+            paths.insert(0, self._path)
         try:
-            for path in (self._path, *map(self._path_of, self._parts)):
+            for path in paths:
                 self._delete(path)
         except ClusterError as error:
             print(f"{self._path} could not be deleted: {error}", flush=True)
