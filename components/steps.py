@@ -29,12 +29,14 @@ class Steps(NamedTuple):
     export_model: Any
 
 
-def steps(*, image: str = "", package: str = "") -> Steps:
+def steps(*, image: str = "", package: str = "", task_config: bool = False) -> Steps:
     """Makes the four steps for an image or a package of yours.
 
     Args:
         image: An image that has kfp-distributed and what its steps need; nothing is then installed at start.
         package: A requirement or the address of a wheel, installed by pip when a step starts.
+        task_config: Whether what is set on the task `train` reaches the pods of its job, where
+            `distribution_specification` does not say otherwise. Takes a backend of KFP 2.15.
 
     Returns:
         The steps. With neither argument they carry their code in the compiled YAML.
@@ -56,6 +58,7 @@ def steps(*, image: str = "", package: str = "") -> Steps:
             delivery=delivery,
             started_by_name=_ENTRY,
             trainers=_TRAINERS,
+            task_config=task_config,
         ),
         make_step(evaluate, packages=[*TENSORFLOW, *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),

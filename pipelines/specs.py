@@ -36,8 +36,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the YAML files go")
     parser.add_argument("--image", default="", help="an image of yours with kfp-distributed, instead of embedded code")
     parser.add_argument("--package", default="", help="what pip installs at start, instead of embedded code")
+    parser.add_argument(
+        "--task-config", action="store_true", help="what is set on `train` is for its pods; takes KFP 2.15"
+    )
     options = parser.parse_args()
-    for file in write_specs(options.folder, steps(image=options.image, package=options.package)):
+    made = steps(image=options.image, package=options.package, task_config=options.task_config)
+    for file in write_specs(options.folder, made):
         print(f"{file}  {file.stat().st_size:,} bytes")
 
 

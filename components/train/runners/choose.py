@@ -1,8 +1,10 @@
 """Which runner a `train` step asks for, and what it must know of the place where it runs."""
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
@@ -11,19 +13,21 @@ if TYPE_CHECKING:
     from kfp_distributed.components.train.runners.cluster_api import ClusterApi
     from kfp_distributed.storage.kfp_store import Read, StoreReference
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def choose_runner(name: str, model_uri: str = "") -> Runner:
+def choose_runner(name: str, model_uri: str = "", task_config: Mapping[str, Any] = _NOTHING) -> Runner:
     """Returns the runner that a `train` step asks for.
 
     Args:
         name: "local" or "kubernetes"; "auto" is Kubernetes in a pod and where KUBECONFIG is set. The file
             ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there.
         model_uri: Where the model goes, which says in which object store.
+        task_config: What is set on the step's own task, for pods.
 
     Raises:
-        ValueError: There is no such runner, or not here.
+        ValueError: There is no such runner, or not here, or `task_config` cannot be read.
         ClusterError: The API server does not answer.
     """
     if name not in ("auto", "local", "kubernetes"):
@@ -32,22 +36,22 @@ def choose_runner(name: str, model_uri: str = "") -> Runner:
     if name == "kubernetes" or (name == "auto" and (_SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG"))):
         from kfp_distributed.components.train.runners.cluster_api import connect
 
-        return kubernetes_runner(connect(), model_uri)
+        return kubernetes_runner(connect(), model_uri, task_config)
     from kfp_distributed.components.train.runners.local import LocalRunner
 
     return LocalRunner()
 
 
-def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
+def kubernetes_runner(api: "ClusterApi", model_uri: str, task_config: Mapping[str, Any] = _NOTHING) -> Runner:
     """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
     KFP_DISTRIBUTED_OBJECT_STORE_SECRET in the step's environment names another Secret, of the job's own namespace, and
     AWS_ENDPOINT_URL then says where the store is.
 
     Raises:
-        ValueError: The object store is not found.
+        ValueError: The object store is not found, or `task_config` cannot be read.
     """
-    from kfp_distributed.components.train.manifests.setting import Setting
+    from kfp_distributed.components.train.manifests.setting import Setting, read_task_settings
     from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
     from kfp_distributed.storage.kfp_store import MayNotRead, environment_entries
 
@@ -61,7 +65,11 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
 
     reference = _object_store(read, api.namespace, model_uri)
     setting = Setting(
-        api.namespace, environment=tuple(environment_entries(reference)), modules=_modules(), owner=_pod()
+        api.namespace,
+        environment=tuple(environment_entries(reference)),
+        modules=_modules(),
+        owner=_pod(),
+        task=read_task_settings(task_config),
     )
     return KubernetesRunner(api, setting)
 
