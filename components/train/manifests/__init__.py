@@ -5,7 +5,7 @@ import json
 from typing import NamedTuple
 
 from kfp_distributed.components.train.manifests import batch_job, mpi_job, pytorch_job, tf_job
-from kfp_distributed.components.train.manifests.pod import JOB_KEY, JOB_LABEL, labels_of, module_key
+from kfp_distributed.components.train.manifests.pod import JOB_KEY, JOB_LABEL, MANAGED, labels_of, module_key
 from kfp_distributed.components.train.manifests.setting import MpiVersion, Object, Setting
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.specification import DistributionType
@@ -18,6 +18,7 @@ __all__ = [
     "job_kind",
     "job_manifest",
     "launcher_config_map",
+    "volume_claims",
 ]
 
 HASH_ANNOTATION = "kfp-distributed/spec-hash"
@@ -92,6 +93,25 @@ def launcher_config_map(job: TrainingJob, setting: Setting) -> Object | None:
     if job.specification.launcher_lost_timeout is None:
         return None
     return _config_map(job, setting, "launcher", {"alive": "0"})
+
+
+def volume_claims(job: TrainingJob, setting: Setting) -> list[Object]:
+    """The claims to make where they are not there yet. Nobody owns them: what replicas leave in one is to stay."""
+    access_mode = "ReadWriteMany" if len(job.topology.replicas) > 1 else "ReadWriteOnce"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": each["name"], "namespace": setting.namespace, "labels": MANAGED},
+            "spec": {
+                "accessModes": [each.get("access_mode", access_mode)],
+                "resources": {"requests": {"storage": each["size"]}},
+                "storageClassName": each.get("storage_class"),
+            },
+        }
+        for each in map(dict, job.specification.volumes)
+        if "size" in each
+    ]
 
 
 def _config_map(job: TrainingJob, setting: Setting, part: str, data: dict[str, str]) -> Object:

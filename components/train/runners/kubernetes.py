@@ -17,6 +17,7 @@ from kfp_distributed.components.train.manifests import (
     job_kind,
     job_manifest,
     launcher_config_map,
+    volume_claims,
 )
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
@@ -95,7 +96,13 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            check_cluster(self._api, self._kind, [self.manifest, *self._config_maps])
+            check_cluster(self._api, self._kind, [self.manifest, *self._config_maps, *self._claims])
+            for each in map(dict, job.specification.volumes):
+                if "size" not in each and self._api.read(f"{self._core}/persistentvolumeclaims/{each['name']}") is None:
+                    raise ValueError(
+                        f"volumes: there is no PersistentVolumeClaim {self._api.namespace}/{each['name']}; create it, "
+                        "or say the size with which this step is to create it"
+                    )
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
@@ -105,6 +112,7 @@ class KubernetesRunner:
         self.manifest = job_manifest(job, self._setting)
         launcher = launcher_config_map(job, self._setting)
         self._config_maps = [code_config_map(job, self._setting), *([launcher] if launcher else [])]
+        self._claims = volume_claims(job, self._setting)
         self._core = f"/api/v1/namespaces/{self._api.namespace}"
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
@@ -153,6 +161,12 @@ class KubernetesRunner:
         self._ours = True
         for each in self._config_maps:
             self._put_config_map(each)
+        for each in self._claims:
+            try:
+                self._api.call("POST", f"{self._core}/persistentvolumeclaims", each)
+            except ClusterError as error:
+                if error.status != 409:  # It is there already.
+                    raise
         try:
             created = self._api.call("POST", self._jobs, self.manifest)
         except ClusterError as error:

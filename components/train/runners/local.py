@@ -100,6 +100,8 @@ class LocalRunner:
         program = self._job.description.program
         if program.get("image"):
             yield JobEvent(clock(), "image of train_specification is ignored: this step's own Python runs all")
+        if self._job.specification.volumes:
+            yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
         for command in pip_commands(missing_here(program), str(self._packages), sys.executable):
             yield from self._install(command)
             if not self._packages.is_dir():

@@ -87,7 +87,7 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> 
             "deploy/rbac.yaml of kfp-distributed has the Role that it needs"
         )
     for each in objects:
-        version, plural = each["apiVersion"], kind.plural if each["kind"] == kind.kind else "configmaps"
+        version, plural = each["apiVersion"], f"{each['kind'].lower()}s"
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:
             api.call(
