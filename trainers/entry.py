@@ -30,6 +30,7 @@ from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
     REPLICA_VARIABLE,
+    TENSORBOARD,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -76,6 +77,8 @@ def main() -> int:
     if is_served and role == "ps":
         _serve(name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
+    # Inside another one, with which it is sent.
+    folders["tensorboard_dir"] = folders["metrics_dir"] / TENSORBOARD
     _fetch_data(job, program.kind == "trainer", name, folders)
     if is_served and role == "worker":
         _serve(name)
@@ -86,6 +89,8 @@ def main() -> int:
     paths = {folder: str(path) for folder, path in folders.items()}
     if not job.validation_uri:
         paths["validation_dir"] = ""
+    if not job.tensorboard:
+        paths["tensorboard_dir"] = ""
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
     if code == 0 and leads:
