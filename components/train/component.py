@@ -55,5 +55,5 @@ def train(
         train_parameters=train_parameters,
         distribution_specification=distribution_specification,
         checkpoint_uri=checkpoint_uri,
-        task_config=vars(task_config) if task_config else {},
+        task_config=task_config and vars(task_config),
     )

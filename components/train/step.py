@@ -24,7 +24,7 @@ def run_step(
     metrics: Any,  # noqa: ANN401
     report: Any,  # noqa: ANN401
     runner_name: str,
-    task_config: Mapping[str, Any],
+    task_config: Mapping[str, Any] | None,
     **wanted: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.

@@ -285,7 +285,7 @@ def step(data, folder, **wanted):
         metrics=metrics,
         report=report,
         runner_name="local",
-        task_config={},
+        task_config=None,
         identity=("run",),
         **wanted,
     )

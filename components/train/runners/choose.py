@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
@@ -13,11 +12,10 @@ if TYPE_CHECKING:
     from kfp_distributed.components.train.runners.cluster_api import ClusterApi
     from kfp_distributed.storage.kfp_store import Read, StoreReference
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def choose_runner(name: str, model_uri: str = "", task_config: Mapping[str, Any] = _NOTHING) -> Runner:
+def choose_runner(name: str, model_uri: str = "", task_config: Mapping[str, Any] | None = None) -> Runner:
     """Returns the runner that a `train` step asks for.
 
     Args:
@@ -42,7 +40,7 @@ def choose_runner(name: str, model_uri: str = "", task_config: Mapping[str, Any]
     return LocalRunner()
 
 
-def kubernetes_runner(api: "ClusterApi", model_uri: str, task_config: Mapping[str, Any] = _NOTHING) -> Runner:
+def kubernetes_runner(api: "ClusterApi", model_uri: str, task_config: Mapping[str, Any] | None = None) -> Runner:
     """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
     KFP_DISTRIBUTED_OBJECT_STORE_SECRET in the step's environment names another Secret, of the job's own namespace, and
@@ -69,7 +67,7 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str, task_config: Mapping[st
         environment=tuple(environment_entries(reference)),
         modules=_modules(),
         owner=_pod(),
-        task=read_task_settings(task_config),
+        task=read_task_settings(task_config or {}),
     )
     return KubernetesRunner(api, setting)
 
