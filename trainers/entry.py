@@ -77,8 +77,6 @@ def main() -> int:
     if is_served and role == "ps":
         _serve(name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    # Inside another one, with which it is sent.
-    folders["tensorboard_dir"] = folders["metrics_dir"] / TENSORBOARD
     _fetch_data(job, program.kind == "trainer", name, folders)
     if is_served and role == "worker":
         _serve(name)
@@ -201,8 +199,9 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
     if leads:
-        folder = folders["checkpoint_dir"]
+        folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda is_whole: save_checkpoint(checkpoints, folder, is_whole))
+        sync.keep(logs, lambda is_whole: metrics.upload_folder(logs, TENSORBOARD), grows=True)
     if leads or evaluates:
         sync.keep(folders["metrics_dir"], lambda is_whole: metrics.upload_folder(folders["metrics_dir"]))
 

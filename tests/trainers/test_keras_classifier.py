@@ -39,8 +39,7 @@ def folders(tmp_path, write_dataset, monkeypatch):
     for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
         arrays, labels = table(rows, seed)
         write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
-    folders = {f"{name}_dir": tmp_path / name for name in ("model", "checkpoint", "metrics")}
-    folders["tensorboard_dir"] = tmp_path / "metrics" / "tensorboard"
+    folders = {f"{name}_dir": tmp_path / name for name in ("model", "checkpoint", "metrics", "tensorboard")}
     for folder in folders.values():
         folder.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -72,7 +71,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folder
         for file in Path(folders["tensorboard_dir"]).rglob("*.v2")
     }
     assert logged == {
-        f"metrics/tensorboard/{run}": [
+        f"tensorboard/{run}": [
             (entry["epoch"], name, "scalars", pytest.approx(entry[prefix + name]))
             for entry in history["epochs"]
             for name in ("loss", "accuracy")
