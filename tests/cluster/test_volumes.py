@@ -30,30 +30,30 @@ time.sleep(5)"""
 def disk(api, namespace):
     """The storage class of a volume of 1Gi on a node's disk, to which nobody has a claim yet."""
     name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
-    # A host's folder is root's, and the replicas are not.
-    _run_on(api, namespace, name, "chmod 777 /data")
+    # For any user: the replicas are not root.
+    _run_on_node(api, namespace, f"mkdir -m 777 /host/{name}")
     spec = {
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
         "storageClassName": name,
-        "hostPath": {"path": f"/tmp/{name}", "type": "DirectoryOrCreate"},
+        "hostPath": {"path": f"/tmp/{name}", "type": "Directory"},
     }
     api.create_persistent_volume({"metadata": {"name": name}, "spec": spec})
     yield name
     api.delete_persistent_volume(name)
-    _run_on(api, namespace, name, "find /data -mindepth 1 -delete")
+    _run_on_node(api, namespace, f"rm -r /host/{name}")
 
 
-def _run_on(api, namespace, name, script):
-    """Runs a script as root with a node's folder /tmp/NAME at /data."""
+def _run_on_node(api, namespace, script):
+    """Runs a script as root with the node's folder /tmp at /host."""
     container = {
         "name": "main",
         "image": "python:3.11",
         "command": ["sh", "-c", script],
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}],
     }
-    path = {"path": f"/tmp/{name}", "type": "DirectoryOrCreate"}
-    spec = {"restartPolicy": "Never", "containers": [container], "volumes": [{"name": "data", "hostPath": path}]}
+    volumes = [{"name": "host", "hostPath": {"path": "/tmp"}}]
+    spec = {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
     made = api.create_namespaced_pod(namespace, {"metadata": {"generateName": "disk-"}, "spec": spec})
     watched = watch.Watch()
     for event in watched.stream(
