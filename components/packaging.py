@@ -55,6 +55,12 @@ if os.environ.get("{installed}") != "true":
 _ORDER, _MEMORY = 8, 1 << 24
 _UNPACKER = "pyppmd>=1.1,<2"
 
+# Of what is set on a task the step itself needs the environment alone: where its object store is may be said there.
+_PASSED_ON = [
+    dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)
+    for field in dsl.TaskConfigField
+]
+
 
 def _print_f_string(printer: Any, node: ast.JoinedStr) -> None:  # noqa: ANN401  (the minifier has no types)
     printer.printer.fstring(str(OuterFString(node, pep701=False)))  # type: ignore[no-untyped-call]
@@ -95,6 +101,7 @@ def make_step(
     started_by_name: Sequence[str] = (),
     trainers: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    task_config: bool = False,
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Makes the KFP component of one step.
 
@@ -105,15 +112,21 @@ def make_step(
         started_by_name: Modules to carry beside those that the function's body imports, and what they import in turn.
         trainers: More such modules, whose annotations tell what parameters a trainer takes.
         left_out: Modules that it does not carry, though others import them.
+        task_config: Whether KFP is asked for what is set on the task, for a parameter of the type TaskConfig.
 
     Returns:
         A component to call inside a `@dsl.pipeline` function.
     """
     if delivery.image:
-        return dsl.component(base_image=delivery.image, install_kfp_package=False)(function)
-    if delivery.package:
-        return dsl.component(base_image=STOCK_IMAGE, packages_to_install=[delivery.package, *packages])(function)
-    component = dsl.component(base_image=STOCK_IMAGE, packages_to_install=[*packages, _UNPACKER])(function)
+        base: dict[str, Any] = {"base_image": delivery.image, "install_kfp_package": False}
+    else:
+        installed = [delivery.package, *packages] if delivery.package else [*packages, _UNPACKER]
+        base = {"base_image": STOCK_IMAGE, "packages_to_install": installed}
+    component = dsl.component(**base, task_config_passthroughs=_PASSED_ON if task_config else None)(function)
+    if not task_config:
+        component = _without_task_config(component)
+    if delivery.image or delivery.package:
+        return component
     # kfp's own embedded_artifact_path packs owner and time of each file too, so that no two compilations are equal:
     # the committed YAML could not be checked and KFP's cache would never hit.
     command = component.component_spec.implementation.container.command
@@ -135,6 +148,16 @@ def make_step(
     )
     command[-1] = unpack_first + body
     return component
+
+
+def _without_task_config(component: Any) -> Any:  # noqa: ANN401
+    """The component without its parameters of the type TaskConfig, which a backend before 2.15 refuses.
+
+    The function still takes them: kfp gives it an empty one of what a component does not declare.
+    """
+    spec = component.component_spec
+    spec.inputs = {name: each for name, each in spec.inputs.items() if each.type != dsl.TaskConfig.__name__}
+    return type(component)(spec, component.python_func)
 
 
 def imported_modules(source: str) -> list[str]:

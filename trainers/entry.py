@@ -30,6 +30,7 @@ from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
     REPLICA_VARIABLE,
+    TENSORBOARD,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -100,6 +101,8 @@ def main() -> int:
     paths = {folder: str(path) for folder, path in folders.items()}
     if not job.validation_uri:
         paths["validation_dir"] = ""
+    if not job.tensorboard:
+        paths["tensorboard_dir"] = ""
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
     if code == 0 and leads:
@@ -207,8 +210,9 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
     if leads:
-        folder = folders["checkpoint_dir"]
+        folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda is_whole: save_checkpoint(checkpoints, folder, is_whole))
+        sync.keep(logs, lambda is_whole: metrics.upload_folder(logs, TENSORBOARD), grows=True)
     if leads or evaluates:
         sync.keep(folders["metrics_dir"], lambda is_whole: metrics.upload_folder(folders["metrics_dir"]))
 

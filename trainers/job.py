@@ -15,6 +15,8 @@ REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
+TENSORBOARD = "tensorboard"
+"""Folder beside the metrics with what TensorBoard reads."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class JobDescription:
         leader: The replica that saves the model, and whose end is the job's end.
         data_replicas: The replicas that read training shards, in the order of their ranks.
         parameter_servers: How many parameter servers the job has.
+        tensorboard: Whether the program is given a folder for TensorBoard's logs.
     """
 
     name: str
@@ -46,6 +49,7 @@ class JobDescription:
     leader: str
     data_replicas: tuple[str, ...]
     parameter_servers: int = 0
+    tensorboard: bool = False
 
     def to_json(self) -> str:
         """Return the job file's text."""

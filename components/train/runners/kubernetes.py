@@ -19,6 +19,7 @@ from kfp_distributed.components.train.manifests import (
     job_manifest,
     launcher_config_map,
     object_store_secret,
+    volume_claims,
 )
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.mpirun import printed_by
@@ -99,7 +100,13 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            check_cluster(self._api, self._kind, [self.manifest, *self._parts])
+            check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
+            for each in map(dict, job.specification.volumes):
+                if "size" not in each and self._api.read(f"{self._core}/persistentvolumeclaims/{each['name']}") is None:
+                    raise ValueError(
+                        f"volumes: there is no PersistentVolumeClaim {self._api.namespace}/{each['name']}; create it, "
+                        "or say the size with which this step is to create it"
+                    )
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
@@ -110,6 +117,7 @@ class KubernetesRunner:
         # The sign of life is the last.
         parts = [make(job, self._setting) for make in (object_store_secret, code_config_map, launcher_config_map)]
         self._parts = [each for each in parts if each]
+        self._claims = volume_claims(job, self._setting)
         self._core = f"/api/v1/namespaces/{self._api.namespace}"
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
@@ -157,6 +165,12 @@ class KubernetesRunner:
         for each in self._parts:
             if each["kind"] == "ConfigMap":
                 self._put_part(each)
+        for each in self._claims:
+            try:
+                self._api.call("POST", f"{self._core}/persistentvolumeclaims", each)
+            except ClusterError as error:
+                if error.status != 409:  # It is there already.
+                    raise
         try:
             created = self._api.call("POST", self._jobs, self.manifest)
         except ClusterError as error:
