@@ -9,7 +9,6 @@ names for local variables.
 import ast
 import base64
 import importlib.util
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,24 +34,26 @@ _RISKY, _HARMLESS = "{}$", ",./"
 INSTALLED_VARIABLE = "KFP_DISTRIBUTED_INSTALLED"
 """Environment variable: "true" where a step runs in the Python that compiled it, and takes the modules from there."""
 
+# It stands in each step, and so is as short as it can be read.
 _UNPACK = """\
-import base64, json, os, pathlib, sys, tempfile
+import base64, os, pathlib, sys, tempfile
 _archive = "{archive}"
 if os.environ.get("{installed}") != "true":
-    import pyppmd
-    _modules = tempfile.TemporaryDirectory(prefix="kfp-distributed-")
-    _packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
-    for _name, _text in json.loads(pyppmd.decompress(_packed, max_order={order}, mem_size={memory})).items():
-        _file = pathlib.Path(_modules.name, _name)
-        _file.parent.mkdir(parents=True, exist_ok=True)
-        _file.write_text(_text, encoding="utf-8")
-    sys.path.insert(0, _modules.name)
+ import pyppmd
+ _modules = tempfile.TemporaryDirectory()
+ _packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
+ _texts = pyppmd.decompress(_packed, max_order={order}, mem_size={memory}).split("\\0")
+ for _name, _text in zip(_texts[::2], _texts[1::2]):
+  _file = pathlib.Path(_modules.name, _name)
+  _file.parent.mkdir(parents=True, exist_ok=True)
+  _file.write_text(_text, encoding="utf-8")
+ sys.path.insert(0, _modules.name)
 """
 
 
 # PPMd, of which text takes an eighth less than of bzip2: that much more of a Workflow is left to other tasks. Longer
 # contexts and more memory gain nothing.
-_ORDER, _MEMORY = 8, 1 << 24
+_ORDER, _MEMORY = 16, 1 << 24
 _UNPACKER = "pyppmd>=1.1,<2"
 
 # Of what is set on a task the step itself needs the environment alone: where its object store is may be said there.
@@ -213,7 +214,7 @@ def read_modules(names: Sequence[str], trainers: Sequence[str] = (), left_out: S
 
 def pack(sources: Mapping[str, str]) -> str:
     """Packs sources into one line of ASCII, the same line for the same sources."""
-    text = json.dumps(sources, ensure_ascii=False, separators=(",", ":"))
+    text = "\0".join(part for item in sources.items() for part in item)
     packed = pyppmd.compress(text.encode(), max_order=_ORDER, mem_size=_MEMORY)
     archive = base64.b85encode(packed).decode("ascii")
     return archive.translate(str.maketrans(_RISKY, _HARMLESS))
@@ -222,9 +223,9 @@ def pack(sources: Mapping[str, str]) -> str:
 def unpack(archive: str) -> dict[str, str]:
     """Reads what `pack` made."""
     packed = archive.translate(str.maketrans(_HARMLESS, _RISKY))
-    text = pyppmd.decompress(base64.b85decode(packed), max_order=_ORDER, mem_size=_MEMORY)
-    sources: dict[str, str] = json.loads(text)
-    return sources
+    text = str(pyppmd.decompress(base64.b85decode(packed), max_order=_ORDER, mem_size=_MEMORY))
+    parts = text.split("\0")
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 @cache
