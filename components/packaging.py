@@ -42,7 +42,7 @@ if os.environ.get("{installed}") != "true":
  import pyppmd
  _modules = tempfile.TemporaryDirectory()
  _packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
- _texts = pyppmd.decompress(_packed, max_order={order}, mem_size={memory}).split("\\0")
+ _texts = pyppmd.decompress(_packed, max_order={order}, mem_size={memory}).decode().split("\\0")
  for _name, _text in zip(_texts[::2], _texts[1::2]):
   _file = pathlib.Path(_modules.name, _name)
   _file.parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +223,8 @@ def pack(sources: Mapping[str, str]) -> str:
 def unpack(archive: str) -> dict[str, str]:
     """Reads what `pack` made."""
     packed = archive.translate(str.maketrans(_HARMLESS, _RISKY))
-    text = str(pyppmd.decompress(base64.b85decode(packed), max_order=_ORDER, mem_size=_MEMORY))
-    parts = text.split("\0")
+    text = bytes(pyppmd.decompress(base64.b85decode(packed), max_order=_ORDER, mem_size=_MEMORY))  # type: ignore[arg-type]
+    parts = text.decode().split("\0")
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
