@@ -88,7 +88,7 @@ def test_replica_of(labels, name):
         (pod("Running", main=terminated(137, "OOMKilled")), PodState("failed", 137, "OOMKilled")),
         (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1)),
         (
-            pod("Failed", reason="Evicted", message="The node was low on resource: memory."),
+            pod("Failed", reason="Evicted", message="The node was low on resource: memory. "),
             PodState("failed", None, "Evicted: The node was low on resource: memory."),
         ),
     ],

@@ -99,5 +99,5 @@ def _reason(status: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _because(reason: str | None, message: str | None) -> str:
-    text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message)))
+    text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message))).strip()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
