@@ -184,6 +184,8 @@ def test_without_restarts_the_first_failure_is_the_last(tracker):
     tracker.job = make_job(["unused"], workers(2, restart_limit=0))
     list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(137))))
     assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
+    # The operator starts it again all the same. What counts is how it ended, not what its peers then do.
+    assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == []
 
 
 def test_a_job_that_somebody_deletes_has_failed(tracker):
