@@ -30,7 +30,9 @@ def failed(step, *parts: str, seconds: float = 240, since: str = "") -> str:
     """
     verdict = step.verdict(seconds)
     if since:
-        took = step.lines[-1][0] - [stamp for stamp, text in step.lines if re.search(since, text)][-1]
+        told = [stamp for stamp, text in step.lines if re.search(since, text)]
+        assert told, f"no line has {since!r}:\n{step.log}"
+        took = step.lines[-1][0] - told[-1]
         assert took < 15, f"{took:.1f} s after {since!r}:\n{step.log}"
     assert not verdict["succeeded"], step.log
     for part in parts:

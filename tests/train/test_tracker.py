@@ -188,6 +188,14 @@ def test_without_restarts_the_first_failure_is_the_last(tracker):
     assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == []
 
 
+def test_a_deleted_pod_that_was_the_end_is_not_seen_to_start_again(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    again = pod_of(1, "second", 1, **RUNNING)
+    assert shown(tracker.tell_pod(again)) == [("worker-1", "failed", None, "pod deleted", 0)]
+
+
 def test_a_job_that_somebody_deletes_has_failed(tracker):
     list(tracker.tell_job(None))
     assert tracker.end == (False, "Somebody deleted the TFJob.")

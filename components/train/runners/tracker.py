@@ -181,9 +181,9 @@ class Tracker:
         if seen is None or self._suspended or not self.is_ours(pod) or about["creationTimestamp"] < seen.created:
             return
         if about["uid"] != seen.uid or start != seen.start:
-            if self.end and not self.end_version and seen.state.state == "failed":
-                return  # Its operator does not know yet that this was the end.
             yield from self._judge(name)
+            if self.end and not self.end_version and self._seen[name].state.state == "failed":
+                return  # Its operator does not know yet that this was the end.
             again = self._seen[name].restart + bool(seen.uid)
             seen = _Seen(about["uid"], about["creationTimestamp"], start, restart=again)
         elif seen.state.state in _OVER:
