@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 
 def environment(name: str, *installs: Sequence[str]) -> Path:
     """Returns the Python of an environment in which `pip install` has run with each list of arguments in turn.
@@ -30,3 +32,15 @@ def environment(name: str, *installs: Sequence[str]) -> Path:
                 subprocess.run([*pip, *arguments], check=True)
             (folder / "complete").write_text(wanted)
     return folder / "bin" / "python"
+
+
+def horovod() -> str:
+    """Returns the Python of the environment with Horovod, as `make environments` makes it.
+
+    Where it cannot be made the test is skipped with the reason; on CI that is a failure.
+    """
+    script = Path(__file__).parents[1] / "images" / "environment.py"
+    made = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    if made.returncode:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(made.stderr.strip())
+    return made.stdout.splitlines()[-1]

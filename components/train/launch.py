@@ -124,6 +124,8 @@ def plan_job(request: Request) -> TrainingJob:
         ValueError: Something in it is wrong; the text names it.
     """
     specification = parse_distribution(request.distribution_specification)
+    if specification.distribution_type == "MPI" and specification.min_workers:
+        raise ValueError("min_workers, max_workers: not for MPI in this version; remove them, or choose PyTorch")
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification)

@@ -80,7 +80,7 @@ def store_environment(object_store_secret, store_endpoint):
 
 @pytest.fixture(scope="session")
 def image_name():
-    """From a folder of images/ to the name of its image, which `make images` has built and the cluster has."""
+    """A function from a folder of images/ to its image, which `make images` has built and the cluster has."""
 
     def find(name):
         command = ["make", "--silent", "image-name", f"IMAGE={name}", "PREFIX=localhost/kfp-distributed"]

@@ -140,6 +140,10 @@ WRONG = [
         "distribution_specification: number_of_workers = 0 is not a whole number from 1 to 10000",
     ),
     (
+        {"distribution_specification": {"distribution_type": "MPI", "min_workers": 1}},
+        "min_workers, max_workers: not for MPI in this version; remove them, or choose PyTorch",
+    ),
+    (
         {"train_specification": {"trainer": "keras_clasifier"}},
         "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier, keras_horovod",
     ),
