@@ -74,7 +74,10 @@ def main() -> int:
     if "ps" in cluster.addresses:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-    if rank:  # The ranks of one replica are given the same folder.
+    if rank:
+        # The launcher marks what is written at once, and unbuffered that is each argument of a print().
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+        # The ranks of one replica are given the same folder.
         Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
         os.chdir(f"rank-{rank.rank}")
     if program.kind != "command" and cluster.addresses and role != "evaluator":

@@ -3,10 +3,11 @@
 import math
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -172,7 +173,7 @@ class KubernetesRunner:
                 if error.status != 409:  # It is there already.
                     raise
         try:
-            created = self._api.call("POST", self._jobs, self.manifest)
+            created = self._post(self._jobs, self.manifest)
         except ClusterError as error:
             # The answer to an earlier try was lost, or another start of this step was faster.
             found = self._existing() if error.status == 409 else None
@@ -203,7 +204,12 @@ class KubernetesRunner:
         except ClusterError as error:
             if error.status != 404:
                 raise
-        self._api.call("POST", path.rpartition("/")[0], part)
+        self._post(path.rpartition("/")[0], part)
+
+    def _post(self, path: str, body: Object) -> Object:
+        """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete."""
+        with _signals_wait():
+            return self._api.call("POST", path, body)
 
     def _start_again(self) -> Iterator[Fact]:
         # In the foreground: the new job's pods have the old ones' names.
@@ -334,3 +340,17 @@ class KubernetesRunner:
                 path = f"{self._core}/pods/{about['name']}"
                 has_ended = partial(self._ended_containers.__contains__, key)
                 self._logs[key] = self._watcher.follow_log(replica_of(pod), path, about["uid"], container, has_ended)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    came: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for each, handler in zip(numbers, before, strict=True):
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)
