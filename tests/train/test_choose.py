@@ -58,7 +58,7 @@ def test_a_secret_that_the_pods_cannot_see(monkeypatch):
 
 def test_what_is_set_on_the_task_is_for_the_pods():
     config = {"node_selector": {"disk": "ssd"}, "env": [{"name": "MODE", "value": "fast"}], "affinity": None}
-    runner = kubernetes_runner(PaperCluster("team-a", "v1"), "minio://mlpipeline/model", config)
+    runner = kubernetes_runner(PaperCluster("team-a", "v1"), "minio://mlpipeline/model", task_config=config)
     runner.check(make_job(["unused"]))
     pod = runner.manifest["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"disk": "ssd"}
@@ -67,4 +67,4 @@ def test_what_is_set_on_the_task_is_for_the_pods():
 
 def test_a_task_config_of_another_form_is_refused_before_anything_is_asked():
     with pytest.raises(ValueError, match="task_config: env is not a list of dicts, each with a name"):
-        kubernetes_runner(PaperCluster("team-a", "v1"), "minio://mlpipeline/model", {"env": ["MODE=fast"]})
+        kubernetes_runner(PaperCluster("team-a", "v1"), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})
