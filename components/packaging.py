@@ -22,9 +22,13 @@ from python_minifier import RemoveAnnotationsOptions
 from python_minifier.expression_printer import ExpressionPrinter
 from python_minifier.f_string import OuterFString
 
+from kfp_distributed.components.shaking import shaken
+
 STOCK_IMAGE = "python:3.11"
 
 _NAMESPACE = "kfp_distributed"
+# What functions of users import inside replicas.
+_PUBLIC = ("kfp_distributed.storage.dataset",)
 _KEPT_IMPORTS = (_NAMESPACE, "__future__")
 
 # Base 85 takes 1.25 characters a byte, base 64 takes 1.33. The three characters that mean something to KFP, to Argo or
@@ -138,7 +142,9 @@ def make_step(
         rename_locals=False,
         hoist_literals=False,
     )
-    archive = pack(read_modules([*imported_modules(body), *started_by_name], trainers, left_out))
+    modules = read_modules([*imported_modules(body), *started_by_name], trainers, left_out)
+    kept = [f"{name.replace('.', '/')}.py" for name in (*_PUBLIC, *trainers)] if trainers else []
+    archive = pack(shaken(modules, [body], kept))
     unpack_first = _UNPACK.format(
         archive=archive,
         installed=INSTALLED_VARIABLE,
@@ -248,13 +254,13 @@ def _minified(file: Path, *, keep_annotations: bool) -> str:
 
 
 def _without_field_types(source: str) -> str:
-    """Replaces the types of a class's fields: a dataclass wants some annotation, whatever it says."""
+    """Replaces the types of a class's fields: a dataclass and a NamedTuple want one, whatever it is."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for field in node.body:
                 if isinstance(field, ast.AnnAssign):
-                    field.annotation = ast.Constant(0)
+                    field.annotation = ast.Name("int", ast.Load())
     return python_minifier.unparse(tree)
 
 
