@@ -16,6 +16,9 @@ REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
 
+PEAK_MEMORY = "peak-memory"
+"""File in a replica's working directory: the KiB that the largest of its processes had, written when it ends."""
+
 
 @dataclass(frozen=True)
 class JobDescription:

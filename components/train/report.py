@@ -39,7 +39,14 @@ def job_report(
     verdict = "succeeded" if ended and ended.succeeded else "failed"
     seconds = format_seconds((ended.time if ended else status.started) - status.started)
     replicas = [
-        (each.replica, each.state, how_it_ended(each), str(each.restart), each.node)
+        (
+            each.replica,
+            each.state,
+            how_it_ended(each),
+            str(each.restart),
+            f"{each.peak_memory / 1024:.0f} MiB" if each.peak_memory else "",
+            each.node,
+        )
         for each in status.replicas.values()
     ]
     timeline = [(format_seconds(time - status.started), text) for time, text in status.timeline]
@@ -49,7 +56,7 @@ def job_report(
         f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
         + (f"<pre>{escape(cause)}</pre>" if cause else "")
         + "".join(_curve(each, metrics) for each in sorted(measures - {"epoch"}))
-        + _table(("replica", "state", "end", "restarts", "node"), replicas)
+        + _table(("replica", "state", "end", "restarts", "peak memory", "node"), replicas)
         + _table(("after", "what happened"), timeline)
         + (
             f"<details><summary>manifest</summary><pre>{escape(json.dumps(manifest, indent=1))}</pre></details>"

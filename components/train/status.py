@@ -89,6 +89,8 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
             after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
         else:
             since = before.since if fact.state == before.state else fact.time
+            # Of all its starts.
+            fact = replace(fact, peak_memory=max(fact.peak_memory, before.peak_memory))
             after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=before.tail)
             if before.state in _UNPLACED and fact.state not in _UNPLACED:
                 status = replace(status, attempt=fact.time)
