@@ -14,6 +14,7 @@ _STYLE = (
     ":root{color-scheme:light dark}body{font:15px system-ui;margin:2em}"
     "table{border-collapse:collapse;display:block;overflow:auto;margin:1em 0}"
     "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
+    "th,td:first-child{white-space:nowrap}pre{white-space:pre-wrap}"
     "svg{display:block;max-width:100%}text{fill:currentColor;font-size:12px}"
 )
 
@@ -41,7 +42,8 @@ def job_report(
     replicas = [
         (
             each.replica,
-            each.state,
+            # What was not waited for is ended with its job.
+            "stopped" if each.state == "running" else each.state,
             how_it_ended(each),
             str(each.restart),
             f"{each.peak_memory / 1024:.0f} MiB" if each.peak_memory else "",

@@ -115,7 +115,7 @@ def describe(fact: Fact) -> str:
         return fact.text
     if isinstance(fact, JobEnded):
         return "the job succeeded" if fact.succeeded else f"the job failed: {fact.reason}"
-    if not isinstance(fact, ReplicaChanged) or (fact.state in ("starting", *_UNPLACED) and not fact.reason):
+    if not isinstance(fact, ReplicaChanged) or (fact.state in ("queued", "waiting", "starting") and not fact.reason):
         return ""
     how = how_it_ended(fact) if fact.state == "failed" else fact.reason
     return f"{fact.replica}: {fact.state}" + (f" ({how})" if how else "")

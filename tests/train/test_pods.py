@@ -87,6 +87,11 @@ def test_replica_of(labels, name):
         (pod("Running", main={"running": {}}, init=terminated(0, "Completed")), PodState("running")),
         (pod("Succeeded", main=terminated(0, "Completed")), PodState("succeeded", 0)),
         (pod("Succeeded", main=terminated(0, "Completed", "524288")), PodState("succeeded", 0, "", 524288)),
+        (pod("Running", main=terminated(0, "Completed")), PodState("succeeded", 0)),
+        (
+            pod("Failed", main=terminated(0, "Completed"), reason="Evicted", message="disk"),
+            PodState("failed", None, "Evicted: disk"),
+        ),
         (pod("Failed", main=terminated(3)), PodState("failed", 3)),
         (pod("Failed", main=terminated(3, message="524288")), PodState("failed", 3, "", 524288)),
         (

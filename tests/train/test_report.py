@@ -72,6 +72,11 @@ def test_report_of_a_job():
     assert {"worker-0 loss", "worker-0 val_loss", "evaluator-0 loss", "epoch 2", "3", "1"} <= set(page.texts)
 
 
+def test_what_still_ran_when_its_job_ended_was_stopped():
+    page = Page(job_report(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {}))
+    assert page.rows[1:3] == [["worker-0", "waiting", "", "0", "", ""], ["worker-1", "stopped", "", "0", "", ""]]
+
+
 def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
     evil = "<script>alert(1)</script>&"
     text = job_report(

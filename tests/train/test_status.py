@@ -113,6 +113,8 @@ def test_tail_and_timeline_keep_the_newest():
         (line(1, "worker-0"), ""),
         (Quiet(BEGIN), ""),
         (changed(1, "worker-0", "starting"), ""),
+        (changed(1, "worker-0", "waiting"), ""),
+        (changed(1, "worker-0", "pulling"), "worker-0: pulling"),
         (changed(1, "worker-0", "running"), "worker-0: running"),
         (changed(1, "worker-0", "failed", exit_code=3), "worker-0: failed (exit code 3)"),
         (changed(1, "worker-0", "stopped", reason="why"), "worker-0: stopped (why)"),

@@ -44,7 +44,9 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     # The entry program's last word; another message says why the container ended.
     peak = next((int(each["message"]) for each in ends if each.get("message", "").isdecimal()), 0)
     bad = next((end for end in ends if end["exitCode"]), None)
-    if phase == "Succeeded":
+    main = [each.get("state", {}) for each in status.get("containerStatuses", ())]
+    # The containers have ended well before their pod says so.
+    if phase == "Succeeded" or (phase == "Running" and main and not bad and all("terminated" in each for each in main)):
         return PodState("succeeded", 0, "", peak)
     if phase == "Failed" or bad:
         # Of an evicted pod the pod itself says why, and often no container ended by itself.
@@ -53,7 +55,7 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
             message = _memory_limit(pod)
         why = _because(status.get("reason"), status.get("message")) or _because(reason, None if peak else message)
         return PodState("failed", bad["exitCode"] if bad else None, why, peak)
-    if any("running" in each.get("state", {}) for each in status.get("containerStatuses", ())):
+    if any("running" in each for each in main):
         return PodState("running")
     if "nodeName" not in pod.get("spec", {}):
         place: Mapping[str, Any] = next(

@@ -27,8 +27,16 @@ before we hear of the job."""
 _RECENT_SECONDS = 60.0
 """Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
 
-# What the state of a pod says too.
-_SAID_OTHERWISE = ("Failed", "BackOff", "FailedScheduling", "ErrImagePull", "ImagePullBackOff", "Error")
+# What the state of a pod says too, and what its deletion brings about.
+_SAID_OTHERWISE = (
+    "Failed",
+    "BackOff",
+    "FailedScheduling",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "Error",
+    "FailedToUpdateEndpoint",
+)
 
 _UNKNOWN = PodState("waiting")
 
