@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,10 @@ class Measured:
     peak_mib: float
 
 
-def measure(argv: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Measured:
-    """Runs a command to its end.
+def measure(
+    argv: Sequence[str | Path], environment: Mapping[str, str] | None = None, output: IO[bytes] | None = None
+) -> Measured:
+    """Runs a command to its end; a file may take what it prints.
 
     Raises:
         RuntimeError: It failed; the message has its output.
@@ -33,16 +36,16 @@ def measure(argv: Sequence[str | Path], environment: Mapping[str, str] | None = 
     started = time.monotonic()
     process = subprocess.Popen(
         [str(part) for part in argv],
-        stdout=subprocess.PIPE,
+        stdout=output or subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, **(environment or {})},
     )
-    output = process.stdout.read() if process.stdout else ""
+    text = process.stdout.read() if process.stdout else ""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise RuntimeError(f"{argv} ended with {process.returncode}:\n{output[-4000:]}")
+        raise RuntimeError(f"{argv} ended with {process.returncode}:\n{text[-4000:]}")
     return Measured(time.monotonic() - started, _mebibytes(usage))
 
 

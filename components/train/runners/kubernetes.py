@@ -2,12 +2,10 @@
 
 import math
 import queue
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kfp_distributed.components.train.manifests import (
@@ -33,7 +31,7 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
+from kfp_distributed.components.train.runners.watching import Follower, Listed, News, Printed, Trouble, Watcher
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, requirements_of
 
 _SIGN_OF_LIFE_SECONDS = 30.0
@@ -68,8 +66,8 @@ class KubernetesRunner:
         self._ours = False
         self._how = "is created"
         # Of each start of a container: (uid of the pod, name, number).
-        self._logs: dict[tuple[str, str, int], threading.Thread] = {}
-        self._ended_containers: set[tuple[str, str, int]] = set()
+        self._logs: dict[tuple[str, str, int], Follower] = {}
+        self._last_line = 0.0
 
     def check(self, job: TrainingJob) -> None:
         """Asks the API server whether it would take the job: its kind, our permissions, every field.
@@ -250,11 +248,13 @@ class KubernetesRunner:
         yield JobEnded(clock(), *self._tracker.end)
 
     def _is_told(self, ended: float) -> bool:
-        """Whether all is told that an ended job printed. What does not come within some seconds is not waited for."""
-        since = time.monotonic() - ended
-        reading = any(self._logs[each].is_alive() for each in self._ended_containers if each in self._logs)
-        waiting = reading or not self._tracker.leader_is_over
-        return (self._watcher.news.empty() or since > _GONE_SECONDS) and not (waiting and since < _LAST_LINES_SECONDS)
+        """Whether all is told that an ended job printed. What is silent for some seconds is not waited for."""
+        now = time.monotonic()
+        reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
+        if reading or not self._tracker.leader_is_over:
+            return now - max(ended, self._last_line) > _LAST_LINES_SECONDS
+        # A replica that has not ended may print for ever.
+        return self._watcher.news.empty() or now - ended > _GONE_SECONDS
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
@@ -271,7 +271,8 @@ class KubernetesRunner:
 
     def _tell(self, news: News) -> Iterator[Fact]:
         if isinstance(news, Printed):
-            yield LogLine(clock(), news.replica, news.line)
+            self._last_line = time.monotonic()
+            yield from (LogLine(clock(), news.replica, line) for line in news.lines)
             return
         if isinstance(news, Trouble):
             yield JobEvent(clock(), news.text)
@@ -298,10 +299,10 @@ class KubernetesRunner:
         about = pod["metadata"]
         for container, (start, ended) in started_containers(pod).items():
             key = (about["uid"], container, start)
-            # An earlier start of a container has ended when there is a later one.
-            earlier = [each for each in self._logs if each[:2] == key[:2] and each[2] < start]
-            self._ended_containers.update([*earlier, *([key] if ended or deleted else [])])
             if key not in self._logs and not deleted:
                 path = f"{self._core}/pods/{about['name']}"
-                has_ended = partial(self._ended_containers.__contains__, key)
-                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, about["uid"], container, has_ended)
+                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, *key)
+            for number in range(start + 1):
+                # An earlier start of a container has ended when there is a later one.
+                if (number < start or ended or deleted) and (follower := self._logs.get((*key[:2], number))):
+                    follower.ended.set()

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.pod_log import LogReader
+from kfp_distributed.components.train.runners.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _WATCH_SECONDS = 240
@@ -19,6 +20,9 @@ _IDLE_SECONDS = 300.0
 """A connection on which nothing came for so long may be dead without our knowing."""
 
 _LATEST_DELAY = 5.0
+
+_LOG_DELAY = 0.5
+"""Within this time we mostly hear that a container has ended, whose log has."""
 
 
 class Listed(NamedTuple):
@@ -37,16 +41,23 @@ class Changed(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """A container printed a line."""
+    """A container printed lines."""
 
     replica: str
-    line: str
+    lines: list[str]
 
 
 class Trouble(NamedTuple):
     """Something is refused to us, and we go on asking."""
 
     text: str
+
+
+class Follower(NamedTuple):
+    """Who tells what a container prints, until all is told and it is known, to us or to it, to have ended."""
+
+    thread: threading.Thread
+    ended: threading.Event
 
 
 News = Listed | Changed | Printed | Trouble
@@ -59,7 +70,8 @@ class Watcher:
     """
 
     def __init__(self, api: ClusterApi) -> None:
-        self.news: queue.Queue[News] = queue.Queue(maxsize=10_000)
+        # An item may be what a whole read of 64 KiB has brought.
+        self.news: queue.Queue[News] = queue.Queue(maxsize=200)
         self._api = api
         self._closed = threading.Event()
 
@@ -71,9 +83,7 @@ class Watcher:
         """Begins to tell of the objects of a path."""
         self._begin(self._watch, source, path, query)
 
-    def follow_log(
-        self, replica: str, path: str, uid: str, container: str, ended: Callable[[], bool]
-    ) -> threading.Thread:
+    def follow_log(self, replica: str, path: str, uid: str, container: str, start: int) -> Follower:
         """Begins to tell what a container prints.
 
         Args:
@@ -81,9 +91,10 @@ class Watcher:
             path: Of the pod.
             uid: Of the pod; a replica's next pod may have the same name.
             container: Its name.
-            ended: Says whether it is known to have ended.
+            start: How often it was started again before.
         """
-        return self._begin(self._follow_log, replica, path, uid, container, ended)
+        ended = threading.Event()
+        return Follower(self._begin(self._follow_log, replica, path, uid, container, start, ended), ended)
 
     def repeat(self, work: Callable[[], bool], seconds: float) -> None:
         """Does something every so often, by a thread of its own; again soon where it did not work."""
@@ -138,32 +149,32 @@ class Watcher:
             self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
 
-    def _follow_log(self, replica: str, path: str, uid: str, container: str, ended: Callable[[], bool]) -> None:
+    def _follow_log(
+        self, replica: str, path: str, uid: str, container: str, start: int, ended: threading.Event
+    ) -> None:
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        log, delay = LogReader(), 0.1
+        log, delay = LogReader(), _LOG_DELAY
         while not self._closed.is_set():
-            was_ended = ended()
+            was_ended = ended.is_set()
             try:
                 for data in self._api.stream(f"{path}/log", {**query, **log.place()}, _IDLE_SECONDS):
-                    for line in log.feed(data, time.monotonic()):
-                        self._put(Printed(replica, line))
-                        delay = 0.1
+                    if lines := log.feed(data, time.monotonic()):
+                        self._put(Printed(replica, lines))
+                        delay = _LOG_DELAY
                 if was_ended:
-                    for line in log.feed(b"", time.monotonic()):
-                        self._put(Printed(replica, line))
+                    self._put(Printed(replica, log.feed(b"", time.monotonic())))
                     return
+                # The end of a connection is no end of the container.
+                ended.wait(delay)
             except ClusterError as error:
                 if error.status == 404:
                     return
-            self._closed.wait(delay)
+                self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
-            if not self._is_there(path, uid):
-                return
-
-    def _is_there(self, path: str, uid: str) -> bool:
-        """Whether a pod is still the one that it was; also where nobody can tell."""
-        try:
-            pod = self._api.read(path)
-        except ClusterError:
-            return True
-        return pod is not None and pod["metadata"]["uid"] == uid
+            with suppress(ClusterError):
+                pod = self._api.read(path)
+                if pod is None or pod["metadata"]["uid"] != uid:
+                    return
+                started, is_over = started_containers(pod).get(container, (start, False))
+                if is_over or started > start:
+                    ended.set()
