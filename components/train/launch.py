@@ -6,15 +6,26 @@ import os
 import re
 import signal
 import sys
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.runners.protocol import JobEnded, LogLine, Quiet, Runner, TrainingJob, clock
 from kfp_distributed.components.train.specification import parse_distribution
-from kfp_distributed.components.train.status import JobStatus, advance, begin, describe, expired_budget, failure_cause
+from kfp_distributed.components.train.status import (
+    LAST_LINES,
+    JobStatus,
+    advance,
+    begin,
+    describe,
+    expired_budget,
+    failure_cause,
+)
 from kfp_distributed.components.train.topology import plan_topology
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
@@ -212,14 +223,20 @@ def _metrics_so_far(uri: str) -> Metrics:
 
 def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:
     status = begin(job, clock())
+    lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
     for fact in runner.facts():
+        if isinstance(fact, LogLine):
+            show(f"[{fact.replica}] {fact.line}")
+            # There may be millions of lines, and of those before the newest the status keeps nothing.
+            lines[fact.replica].append(fact)
+            continue
+        status = reduce(advance, chain(*lines.values()), status)
+        lines.clear()
         expired = expired_budget(status, job.specification, fact.time) if isinstance(fact, Quiet) else ""
         if expired:
             fact = JobEnded(fact.time, False, expired)
         status = advance(status, fact)
-        if isinstance(fact, LogLine):
-            show(f"[{fact.replica}] {fact.line}")
-        elif text := describe(fact):
+        if text := describe(fact):
             show(text)
         if expired:
             break

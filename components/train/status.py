@@ -85,9 +85,8 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
     """The status after one more fact."""
     if isinstance(fact, LogLine):
         before = status.replicas[fact.replica]
-        # There may be millions of lines, and `replace` is slow.
-        after = ReplicaStatus(**{**vars(before), "heard": fact.time, "tail": (*before.tail, fact.line)[-LAST_LINES:]})
-        return JobStatus(**{**vars(status), "replicas": {**status.replicas, fact.replica: after}})
+        after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
+        return replace(status, replicas={**status.replicas, fact.replica: after})
     if isinstance(fact, ReplicaChanged):
         before = status.replicas[fact.replica]
         since = before.since if fact.state == before.state else fact.time
