@@ -1,10 +1,8 @@
 """The replicas of a job as pods, which the operators of a Kubernetes cluster start and start again."""
 
 import math
-import queue
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +37,9 @@ _SIGN_OF_LIFE_SECONDS = 30.0
 
 _LAST_LINES_SECONDS = 5.0
 """How long an ended job's last lines and states may take to arrive."""
+
+_LINE_SECONDS = 0.2
+"""Lines that come at shorter intervals when the job has ended may be the rest of many."""
 
 _SHORTEST_LOST_SECONDS = 120.0
 """A kubelet may take 90 seconds to hand a sign of life on. An API server that is away for longer ends such a job."""
@@ -234,8 +235,8 @@ class KubernetesRunner:
         self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, lost / 8))
         quiet_due, ended = 0.0, None
         while not (self._tracker.end and ended and self._is_told(ended)):
-            with suppress(queue.Empty):
-                yield from self._tell(self._watcher.news.get(timeout=0.5 if ended is None else 0.05))
+            if news := self._watcher.take(0.5 if ended is None else 0.05):
+                yield from self._tell(news)
             if self._watcher.news.empty() or time.monotonic() >= quiet_due:
                 yield from self._tracker.tell_time(clock())
                 yield Quiet(clock())
@@ -253,8 +254,9 @@ class KubernetesRunner:
         reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
         if reading or not self._tracker.leader_is_over:
             return now - max(ended, self._last_line) > _LAST_LINES_SECONDS
-        # A replica that has not ended may print for ever.
-        return self._watcher.news.empty() or now - ended > _GONE_SECONDS
+        # While lines come we may not have heard of their pod's end; but one that has not ended may print for ever.
+        is_silent = self._watcher.news.empty() and now - self._last_line > _LINE_SECONDS
+        return is_silent or now - ended > _GONE_SECONDS
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
@@ -271,8 +273,8 @@ class KubernetesRunner:
 
     def _tell(self, news: News) -> Iterator[Fact]:
         if isinstance(news, Printed):
-            self._last_line = time.monotonic()
             yield from (LogLine(clock(), news.replica, line) for line in news.lines)
+            self._last_line = time.monotonic()
             return
         if isinstance(news, Trouble):
             yield JobEvent(clock(), news.text)

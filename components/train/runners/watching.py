@@ -21,6 +21,9 @@ _IDLE_SECONDS = 300.0
 
 _LATEST_DELAY = 5.0
 
+_READS = 100
+"""How many reads of logs, each of 64 KiB at most, may wait to be told."""
+
 _LOG_DELAY = 0.5
 """Within this time we mostly hear that a container has ended, whose log has."""
 
@@ -66,12 +69,13 @@ News = Listed | Changed | Printed | Trouble
 class Watcher:
     """Threads that put what they are told into one queue.
 
-    The queue is bounded: a slow reader slows the threads down, and no line is kept in memory for long.
+    There is room for so many reads of logs: a slow reader slows their threads down, and no line is kept in memory for
+    long. What objects tell never waits for that, so that the end of a pod is not heard of after all other's lines.
     """
 
     def __init__(self, api: ClusterApi) -> None:
-        # An item may be what a whole read of 64 KiB has brought.
-        self.news: queue.Queue[News] = queue.Queue(maxsize=200)
+        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_READS)
         self._api = api
         self._closed = threading.Event()
 
@@ -111,10 +115,19 @@ class Watcher:
         thread.start()
         return thread
 
-    def _put(self, news: News) -> None:
-        while not self._closed.is_set():
-            with suppress(queue.Full):
-                self.news.put(news, timeout=1)
+    def take(self, seconds: float) -> News | None:
+        """The next news; None where there is none for so long."""
+        with suppress(queue.Empty):
+            news = self.news.get(timeout=seconds)
+            if isinstance(news, Printed):
+                self._room.release()
+            return news
+        return None
+
+    def _print(self, replica: str, lines: list[str]) -> None:
+        while lines and not self._closed.is_set():
+            if self._room.acquire(timeout=1):
+                self.news.put(Printed(replica, lines))
                 return
 
     def _watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
@@ -124,7 +137,7 @@ class Watcher:
                 if not version:
                     listed = self._api.call("GET", path, query=query)
                     version = listed["metadata"]["resourceVersion"]
-                    self._put(Listed(source, listed["items"]))
+                    self.news.put(Listed(source, listed["items"]))
                 place = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
                 for line in self._api.lines(
                     path, {**query, **place, "timeoutSeconds": str(_WATCH_SECONDS)}, _IDLE_SECONDS
@@ -138,12 +151,12 @@ class Watcher:
                         break
                     version, delay = event["object"]["metadata"]["resourceVersion"], 0.1
                     if event["type"] != "BOOKMARK":
-                        self._put(Changed(source, event["type"], event["object"]))
+                        self.news.put(Changed(source, event["type"], event["object"]))
             except ClusterError as error:
                 if error.status == 410:
                     version = ""
                 elif error.status:
-                    self._put(Trouble(f"cannot watch the {source}: {error}"))
+                    self.news.put(Trouble(f"cannot watch the {source}: {error}"))
             except ValueError:  # A line that was cut in the middle.
                 pass
             self._closed.wait(delay)
@@ -159,10 +172,10 @@ class Watcher:
             try:
                 for data in self._api.stream(f"{path}/log", {**query, **log.place()}, _IDLE_SECONDS):
                     if lines := log.feed(data, time.monotonic()):
-                        self._put(Printed(replica, lines))
+                        self._print(replica, lines)
                         delay = _LOG_DELAY
                 if was_ended:
-                    self._put(Printed(replica, log.feed(b"", time.monotonic())))
+                    self._print(replica, log.feed(b"", time.monotonic()))
                     return
                 # The end of a connection is no end of the container.
                 ended.wait(delay)
