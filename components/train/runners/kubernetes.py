@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +38,6 @@ _SIGN_OF_LIFE_SECONDS = 30.0
 
 _LAST_LINES_SECONDS = 5.0
 """How long an ended job's last lines and states may take to arrive."""
-
-_LINE_SECONDS = 0.2
-"""Lines that come at shorter intervals when the job has ended may be the rest of many."""
 
 _SHORTEST_LOST_SECONDS = 120.0
 """A kubelet may take 90 seconds to hand a sign of life on. An API server that is away for longer ends such a job."""
@@ -229,7 +227,8 @@ class KubernetesRunner:
         yield JobEvent(clock(), f"{self._kind.kind} {self._api.namespace}/{self._job.name} {self._how}")
         watch, name = self._watcher.watch, self._job.name
         watch("job", self._jobs, {"fieldSelector": f"metadata.name={name}"})
-        watch("pods", f"{self._core}/pods", {"labelSelector": f"{JOB_LABEL}={name}"})
+        pods = {"labelSelector": f"{JOB_LABEL}={name}"}
+        watch("pods", f"{self._core}/pods", pods)
         watch("events", f"{self._core}/events", {"fieldSelector": "type=Warning"})
         lost = self._job.specification.launcher_lost_timeout or math.inf
         self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, lost / 8))
@@ -245,6 +244,11 @@ class KubernetesRunner:
                 yield from self._start_again()
                 ended = None
             elif self._tracker.end and ended is None:
+                # We may hear of the job's end before that of its pods, whose last lines are then still to come.
+                with suppress(ClusterError):
+                    listed = self._api.call("GET", f"{self._core}/pods", query=pods, away_seconds=0)
+                    for each in listed["items"]:
+                        self._follow_logs(each, False)
                 ended = time.monotonic()
         yield JobEnded(clock(), *self._tracker.end)
 
@@ -254,9 +258,8 @@ class KubernetesRunner:
         reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
         if reading or not self._tracker.leader_is_over:
             return now - max(ended, self._last_line) > _LAST_LINES_SECONDS
-        # While lines come we may not have heard of their pod's end; but one that has not ended may print for ever.
-        is_silent = self._watcher.news.empty() and now - self._last_line > _LINE_SECONDS
-        return is_silent or now - ended > _GONE_SECONDS
+        # A replica that has not ended may print for ever.
+        return self._watcher.news.empty() or now - ended > _GONE_SECONDS
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
