@@ -66,7 +66,7 @@ class KubernetesRunner:
         self._how = "is created"
         # Of each start of a container: (uid of the pod, name, number).
         self._logs: dict[tuple[str, str, int], Follower] = {}
-        self._last_line = 0.0
+        self._last_line = self._last_reading = 0.0
 
     def check(self, job: TrainingJob) -> None:
         """Asks the API server whether it would take the job: its kind, our permissions, every field.
@@ -257,9 +257,10 @@ class KubernetesRunner:
         now = time.monotonic()
         reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
         if reading or not self._tracker.leader_is_over:
+            self._last_reading = now
             return now - max(ended, self._last_line) > _LAST_LINES_SECONDS
         # A replica that has not ended may print for ever.
-        return self._watcher.news.empty() or now - ended > _GONE_SECONDS
+        return self._watcher.news.empty() or now - max(ended, self._last_reading) > _GONE_SECONDS
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
