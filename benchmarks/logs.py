@@ -34,8 +34,8 @@ step {start:.1f} s of the latter.
 
 {rows}
 
-Requests: the step asks for each log once more when its connection has ended, because that alone does not tell an end
-from a break; {requests} of its requests are all others.
+Requests: when the connection to a log has ended the step looks at the pod and asks for the log once more, because an
+end of the connection may be a break. So there are three for each replica, and {requests} others.
 """
 
 
@@ -71,7 +71,7 @@ def main() -> None:
     for case in _CASES:
         result = _run(case)
         if case.who == "step":
-            others = result.requests.total() - result.requests["log"]
+            others = result.requests.total() - result.requests["log"] - case.replicas
         rows.append(
             [
                 _NAMES[case.who] + (", each log's connection broken once" if case.cut else ""),
