@@ -7,7 +7,8 @@ STAMP := $(VENV)/installed
 ROOMS := components trainers storage processes pipelines cli
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-cluster images image-name clean
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-logs bench-cluster images
+.PHONY: image-name clean
 
 # The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
 BUILD = docker build --tag
@@ -46,6 +47,9 @@ specs: $(STAMP)  ## writes component_specs/ anew
 
 bench: $(STAMP)  ## measures, prints and writes benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
+
+bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas, prints and writes benchmarks/logs.md
+	$(BIN)/python benchmarks/logs.py
 
 bench-cluster: $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE, prints and writes benchmarks/cluster.md
 	$(BIN)/python benchmarks/cluster.py --image '$(IMAGE)'

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from kubernetes import client, config
 from measure import table
+from sdk import VERSION, sdk_python
 
 from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.launch import Request, launch, plan_job
@@ -59,6 +60,9 @@ From the moment when a watch of the benchmark's own sees that the operator has w
 
 {notice}
 
+`wait_for_job_conditions` is that of kubeflow-training {version}; 15 s is its default. It begins to wait when `kubectl
+apply` has returned.
+
 Requests of the step to the API server for one job: {requests}.
 """
 
@@ -77,27 +81,17 @@ class _Counting(ClusterApi):
 class _End(threading.Thread):
     """Sees a job's end as early as can be."""
 
-    def __init__(self, api: ClusterApi, path: str, name: str, polls: bool) -> None:
+    def __init__(self, api: ClusterApi, path: str, name: str) -> None:
         super().__init__(daemon=True)
         self._api, self._path, self._name = api, path, name
         self.at = 0.0
-        self.polled: dict[int, float] = {}
-        self._polls = [threading.Thread(target=self._poll, args=(each,), daemon=True) for each in _POLLS if polls]
 
     def run(self) -> None:
-        for each in self._polls:
-            each.start()
         query = {"fieldSelector": f"metadata.name={self._name}", "watch": "1"}
         for line in self._api.lines(self._path, query, 600):
             if self._has_ended(json.loads(line)["object"]):
                 self.at = time.monotonic()
                 return
-
-    def _poll(self, seconds: int) -> None:
-        """The waiting loop of other launchers, their requests left aside."""
-        while not self.at:
-            time.sleep(seconds)
-        self.polled[seconds] = time.monotonic() - self.at
 
     @staticmethod
     def _has_ended(job: dict[str, Any]) -> bool:
@@ -118,15 +112,13 @@ def main() -> None:
     with _namespace() as (namespace, bucket):
         for run in range(options.runs):
             request = _request(bucket, options.image, options.seconds)
-            seconds, end, latency, counted = _step(namespace, request)
+            seconds, latency, counted = _step(namespace, request)
             ours.append(seconds)
             noticed.append(latency)
             requests.append(counted)
-            for each in end._polls:
-                each.join()
-            for interval, late in end.polled.items():
-                polled[interval].append(late)
-            seconds, latency = _kubectl(namespace, _request(bucket, options.image, options.seconds))
+            seconds, latency, late = _kubectl(namespace, _request(bucket, options.image, options.seconds))
+            for interval in _POLLS:
+                polled[interval].append(late[interval])
             theirs.append(seconds)
             waited.append(latency)
             print(f"run {run + 1}: step {ours[-1]:.2f} s, kubectl {theirs[-1]:.2f} s", flush=True)
@@ -135,7 +127,7 @@ def main() -> None:
     whole.append(["added", f"{median(ours) - median(theirs):+.2f} s"])
     notice = [["train step returns", f"{median(noticed):.2f} s"], ["kubectl wait returns", f"{median(waited):.2f} s"]]
     notice += [
-        [f"a loop that looks every {each} s", f"{statistics.mean(polled[each]):.1f} s (mean)"] for each in _POLLS
+        [f"`wait_for_job_conditions` every {each} s returns", f"{median(polled[each]):.1f} s"] for each in _POLLS
     ]
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(requests[-1].items()))
     text = _TEXT.format(
@@ -145,6 +137,7 @@ def main() -> None:
         whole=table(["", "from start to end"], whole),
         notice=table(["", "later by"], notice),
         requests=counted,
+        version=VERSION,
     )
     _README.write_text(text, encoding="utf-8")
     print(text)
@@ -167,41 +160,56 @@ def _request(bucket: str, image: str, seconds: int) -> Request:
     )
 
 
-def _step(namespace: str, request: Request) -> tuple[float, _End, float, Counter[str]]:
-    """One run of the step: seconds, who watched its end, seconds from the end to the return, requests."""
+def _step(namespace: str, request: Request) -> tuple[float, float, Counter[str]]:
+    """One run of the step: seconds, seconds from the end to the return, requests."""
     api = connect(namespace)
     counting = _Counting(api._client.configuration, namespace)
     _Counting.requests = Counter()
-    end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", plan_job(request).name, polls=True)
+    end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", plan_job(request).name)
     end.start()
     started = time.monotonic()
     launch(request, kubernetes_runner(counting, request.model_uri), lambda line: None)
     returned = time.monotonic()
     end.join(10)
-    return returned - started, end, returned - end.at, Counter(_Counting.requests)
+    return returned - started, returned - end.at, Counter(_Counting.requests)
 
 
-def _kubectl(namespace: str, request: Request) -> tuple[float, float]:
-    """The same manifest by kubectl: seconds, and seconds from the end to the return."""
+def _kubectl(namespace: str, request: Request) -> tuple[float, float, dict[int, float]]:
+    """The same manifest by kubectl: seconds, and seconds from the end to the return; those of the SDK by interval."""
     api = connect(namespace)
     runner = kubernetes_runner(api, request.model_uri)
     assert isinstance(runner, KubernetesRunner)
     runner.check(plan_job(request))
     name = runner.manifest["metadata"]["name"]
-    end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", name, polls=False)
+    end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", name)
     end.start()
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    with contextlib.ExitStack() as stack, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        waiters = {each: _sdk_waiter(namespace, each) for each in _POLLS}
+        for waiter in waiters.values():
+            stack.callback(waiter.kill)
         json.dump({"apiVersion": "v1", "kind": "List", "items": [*runner._parts, runner.manifest]}, file)
         file.flush()
         started = time.monotonic()
         kubectl = ["kubectl", "--namespace", namespace]
         subprocess.run([*kubectl, "apply", "--filename", file.name], check=True, stdout=subprocess.DEVNULL)
+        for waiter in waiters.values():
+            waiter.stdin.write(f"{name}\n")  # type: ignore[union-attr]  # PIPE makes one.
+            waiter.stdin.flush()  # type: ignore[union-attr]
         wait = ["wait", "--for=condition=Succeeded", f"tfjob/{name}", "--timeout=300s"]
         subprocess.run([*kubectl, *wait], check=True, stdout=subprocess.DEVNULL)
         returned = time.monotonic()
         end.join(10)
+        late = {each: float(waiter.communicate()[0].split()[-1]) - end.at for each, waiter in waiters.items()}
         subprocess.run([*kubectl, "delete", "--filename", file.name], check=True, stdout=subprocess.DEVNULL)
-    return returned - started, returned - end.at
+    return returned - started, returned - end.at, late
+
+
+def _sdk_waiter(namespace: str, interval: int) -> "subprocess.Popen[str]":
+    """A process that has imported the SDK and awaits the name of a job to wait for."""
+    argv = [sdk_python(), Path(__file__).parent / "sdk_wait.py", namespace, str(interval)]
+    waiter = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    waiter.stdout.readline()  # type: ignore[union-attr]
+    return waiter
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -18,14 +19,18 @@ class Measured:
     Attributes:
         seconds: From start to end, on the wall.
         peak_mib: Largest resident memory of the process, in MiB.
+        cpu_seconds: Of all its threads, and of the kernel for it.
     """
 
     seconds: float
     peak_mib: float
+    cpu_seconds: float
 
 
-def measure(argv: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> Measured:
-    """Runs a command to its end.
+def measure(
+    argv: Sequence[str | Path], environment: Mapping[str, str] | None = None, output: IO[bytes] | None = None
+) -> Measured:
+    """Runs a command to its end; a file may take what it prints.
 
     Raises:
         RuntimeError: It failed; the message has its output.
@@ -33,17 +38,17 @@ def measure(argv: Sequence[str | Path], environment: Mapping[str, str] | None = 
     started = time.monotonic()
     process = subprocess.Popen(
         [str(part) for part in argv],
-        stdout=subprocess.PIPE,
+        stdout=output or subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, **(environment or {})},
     )
-    output = process.stdout.read() if process.stdout else ""
+    text = process.stdout.read() if process.stdout else ""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise RuntimeError(f"{argv} ended with {process.returncode}:\n{output[-4000:]}")
-    return Measured(time.monotonic() - started, _mebibytes(usage))
+        raise RuntimeError(f"{argv} ended with {process.returncode}:\n{text[-4000:]}")
+    return Measured(time.monotonic() - started, _mebibytes(usage), usage.ru_utime + usage.ru_stime)
 
 
 def _mebibytes(usage: resource.struct_rusage) -> float:
@@ -52,8 +57,8 @@ def _mebibytes(usage: resource.struct_rusage) -> float:
 
 
 def median(runs: Sequence[Measured]) -> Measured:
-    """The medians of seconds and memory over runs."""
-    return Measured(statistics.median(run.seconds for run in runs), statistics.median(run.peak_mib for run in runs))
+    """The medians over runs, each figure for itself."""
+    return Measured(*(statistics.median(each) for each in zip(*map(astuple, runs), strict=True)))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,9 +2,12 @@
 
 import __future__
 
+import atexit
 import importlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -13,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
@@ -29,6 +33,7 @@ from kfp_distributed.trainers.feed import keep_rows, write_records
 from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
+    PEAK_MEMORY,
     REPLICA_VARIABLE,
     TENSORBOARD,
     TRAINING_METRICS,
@@ -55,6 +60,9 @@ _LAUNCHER_LOST = 1
 _CHILD_SECONDS = 25.0
 """How long a command may take to end: a kubelet kills all after 30 seconds."""
 
+# Of the first working directory: a program may go to another one.
+_PEAK_FILE = Path(PEAK_MEMORY).absolute()
+
 _children: list[subprocess.Popen[bytes]] = []
 _ending = threading.Lock()
 """Taken for ever when SIGTERM comes: what a command does then is not its end."""
@@ -63,6 +71,7 @@ _ending = threading.Lock()
 def main() -> int:
     """Run this replica's part of the job; returns its exit code."""
     _end_on_sigterm()
+    atexit.register(_keep_peak_memory)
     if os.environ.get(LOST_SECONDS_VARIABLE):
         end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: _end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
@@ -176,7 +185,20 @@ def _end(code: int) -> NoReturn:
             child.kill()
     # What it had left at rest by then is there when it is started again.
     sync.flush()
+    _keep_peak_memory()
     os._exit(code)
+
+
+def _keep_peak_memory() -> None:
+    """Tell the runner how large this process or one that it has waited for has been.
+
+    What getrusage says of a process itself may be what its parent had when it was started. Where there is no /proc
+    nothing is known.
+    """
+    with suppress(OSError):
+        own = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        _PEAK_FILE.write_text(str(max([children, *map(int, own)])))
 
 
 def _fetch_data(job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]) -> None:

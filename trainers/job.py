@@ -18,6 +18,9 @@ EVALUATOR_METRICS = "evaluator.json"
 TENSORBOARD = "tensorboard"
 """Folder beside the metrics with what TensorBoard reads."""
 
+PEAK_MEMORY = "peak-memory"
+"""File in a replica's working directory: the KiB that the largest of its processes had, written when it ends."""
+
 
 @dataclass(frozen=True)
 class JobDescription:

@@ -4,9 +4,11 @@ import hashlib
 import json
 import re
 import signal
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,15 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.specification import parse_distribution
-from kfp_distributed.components.train.status import JobStatus, advance, begin, describe, expired_budget, failure_cause
+from kfp_distributed.components.train.status import (
+    LAST_LINES,
+    JobStatus,
+    advance,
+    begin,
+    describe,
+    expired_budget,
+    failure_cause,
+)
 from kfp_distributed.components.train.topology import plan_topology
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
@@ -215,14 +225,20 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
     status = begin(job, clock())
     logs = f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}"
     told = [JobEvent(clock(), logs)] if job.description.tensorboard else []
+    lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
     for fact in chain(told, runner.facts()):
+        if isinstance(fact, LogLine):
+            show(f"[{fact.replica}] {fact.line}")
+            # There may be millions of lines, and of those before the newest the status keeps nothing.
+            lines[fact.replica].append(fact)
+            continue
+        status = reduce(advance, chain(*lines.values()), status)
+        lines.clear()
         expired = expired_budget(status, job.specification, fact.time) if isinstance(fact, Quiet) else ""
         if expired:
             fact = JobEnded(fact.time, False, expired)
         status = advance(status, fact)
-        if isinstance(fact, LogLine):
-            show(f"[{fact.replica}] {fact.line}")
-        elif text := describe(fact):
+        if text := describe(fact):
             show(text)
         if expired:
             break

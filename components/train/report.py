@@ -14,6 +14,7 @@ _STYLE = (
     ":root{color-scheme:light dark}body{font:15px system-ui;margin:2em}"
     "table{border-collapse:collapse;display:block;overflow:auto;margin:1em 0}"
     "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
+    "th,td:first-child{white-space:nowrap}pre{white-space:pre-wrap}"
     "svg{display:block;max-width:100%}text{fill:currentColor;font-size:12px}"
 )
 
@@ -39,7 +40,15 @@ def job_report(
     verdict = "succeeded" if ended and ended.succeeded else "failed"
     seconds = format_seconds((ended.time if ended else status.started) - status.started)
     replicas = [
-        (each.replica, each.state, how_it_ended(each), str(each.restart), each.node)
+        (
+            each.replica,
+            # What was not waited for is ended with its job.
+            "stopped" if each.state == "running" else each.state,
+            how_it_ended(each),
+            str(each.restart),
+            f"{each.peak_memory / 1024:.0f} MiB" if each.peak_memory else "",
+            each.node,
+        )
         for each in status.replicas.values()
     ]
     timeline = [(format_seconds(time - status.started), text) for time, text in status.timeline]
@@ -49,7 +58,7 @@ def job_report(
         f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
         + (f"<pre>{escape(cause)}</pre>" if cause else "")
         + "".join(_curve(each, metrics) for each in sorted(measures - {"epoch"}))
-        + _table(("replica", "state", "end", "restarts", "node"), replicas)
+        + _table(("replica", "state", "end", "restarts", "peak memory", "node"), replicas)
         + _table(("after", "what happened"), timeline)
         + (
             f"<details><summary>manifest</summary><pre>{escape(json.dumps(manifest, indent=1))}</pre></details>"

@@ -86,21 +86,24 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
     """The status after one more fact."""
-    if isinstance(fact, (LogLine, ReplicaChanged)):
+    if isinstance(fact, LogLine):
         before = status.replicas[fact.replica]
-        if isinstance(fact, LogLine):
-            after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
-        else:
-            since = before.since if fact.state == before.state else fact.time
-            after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=before.tail)
-            if before.state in _UNPLACED and fact.state not in _UNPLACED:
+        after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
+        return replace(status, replicas={**status.replicas, fact.replica: after})
+    if isinstance(fact, ReplicaChanged):
+        before = status.replicas[fact.replica]
+        since = before.since if fact.state == before.state else fact.time
+        # Of all its starts.
+        fact = replace(fact, peak_memory=max(fact.peak_memory, before.peak_memory))
+        after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=before.tail)
+        if before.state in _UNPLACED and fact.state not in _UNPLACED:
+            status = replace(status, attempt=fact.time)
+        if fact.state == "failed":
+            status = replace(status, last_failure=after)
+        if fact.state == "starting":
+            after = replace(after, heard=None)
+            if fact.replica == status.leader:
                 status = replace(status, attempt=fact.time)
-            if fact.state == "failed":
-                status = replace(status, last_failure=after)
-            if fact.state == "starting":
-                after = replace(after, heard=None)
-                if fact.replica == status.leader:
-                    status = replace(status, attempt=fact.time)
         status = replace(status, replicas={**status.replicas, fact.replica: after})
         if status.running is None and not _unstarted(status):
             status = replace(status, running=fact.time)
@@ -116,7 +119,7 @@ def describe(fact: Fact) -> str:
         return fact.text
     if isinstance(fact, JobEnded):
         return "the job succeeded" if fact.succeeded else f"the job failed: {fact.reason}"
-    if not isinstance(fact, ReplicaChanged) or (fact.state in ("starting", *_UNPLACED) and not fact.reason):
+    if not isinstance(fact, ReplicaChanged) or (fact.state in ("queued", "waiting", "starting") and not fact.reason):
         return ""
     how = how_it_ended(fact) if fact.state == "failed" else fact.reason
     return f"{fact.replica}: {fact.state}" + (f" ({how})" if how else "")

@@ -37,6 +37,7 @@ TEMPLATE = """\
             - -m
             - kfp_distributed.trainers.entry
             workingDir: /kfp-distributed/work
+            terminationMessagePath: /kfp-distributed/work/peak-memory
             env:
             - name: PYTHONPATH
               value: /kfp-distributed/code

@@ -172,7 +172,9 @@ def test_a_leader_out_of_memory_is_started_again_and_goes_on_from_its_checkpoint
     step = start({"function": "fit", "source": source}, {"worker_memory": "400Mi"})
     verdict = step.verdict()
     assert verdict["succeeded"], step.log
-    assert "worker-0: failed (exit code 137 (SIGKILL), often a lack of memory, OOMKilled)" in step.log
+    assert (
+        "worker-0: failed (exit code 137 (SIGKILL), often a lack of memory, OOMKilled: the limit is 400Mi)" in step.log
+    )
     assert [text for _, text in step.lines if " starts at " in text] == [
         "[worker-0] starts at 0",
         "[worker-0] starts at 10",

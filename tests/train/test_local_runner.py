@@ -118,6 +118,12 @@ def test_a_job_is_one_process_with_its_own_folder_and_environment(tmp_path, monk
     ]
 
 
+def test_how_large_a_replica_was_is_known_at_its_end():
+    facts = run(make_job(shell(CASE.format("worker-0) echo 2048 > peak-memory;; *) : > peak-memory;;")), workers(2)))
+    known = {fact.replica: fact.peak_memory for fact in facts if isinstance(fact, ReplicaChanged)}
+    assert known == {"worker-0": 2048, "worker-1": 0}
+
+
 def test_tf_config_is_as_the_operator_sets_it_with_free_ports():
     facts = run(make_job(shell('echo "$TF_CONFIG"; cat "$KFP_DISTRIBUTED_JOB" | head -c 1'), workers(2)))
     first, second = (json.loads(lines(facts, f"worker-{index}")[0]) for index in range(2))

@@ -63,6 +63,7 @@ TEMPLATE = {
                 "image": "python:3.11",
                 "command": ["python3", "-m", "kfp_distributed.trainers.entry"],
                 "workingDir": "/kfp-distributed/work",
+                "terminationMessagePath": "/kfp-distributed/work/peak-memory",
                 "env": [
                     {"name": "PYTHONPATH", "value": "/kfp-distributed/code"},
                     {"name": "PYTHONUNBUFFERED", "value": "1"},

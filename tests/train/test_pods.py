@@ -12,11 +12,14 @@ from kfp_distributed.components.train.runners.pods import (
 )
 
 
-def pod(phase="Pending", node="node-1", main=None, init=None, conditions=(), **status):
+def pod(phase="Pending", node="node-1", main=None, init=None, conditions=(), limits=None, **status):
     """A pod whose main container, and init container, have the given states."""
     return {
         "metadata": {"name": "a-job-worker-0", "uid": "1"},
-        "spec": {"nodeName": node} if node else {},
+        "spec": {
+            "containers": [{"name": "tensorflow", **({"resources": {"limits": limits}} if limits else {})}],
+            **({"nodeName": node} if node else {}),
+        },
         "status": {
             "phase": phase,
             "conditions": list(conditions),
@@ -87,9 +90,24 @@ def test_replica_of(labels, name):
         ),
         (pod("Running", main={"running": {}}, init=terminated(0, "Completed")), PodState("running")),
         (pod("Succeeded", main=terminated(0, "Completed")), PodState("succeeded", 0)),
+        (pod("Succeeded", main=terminated(0, "Completed", "524288")), PodState("succeeded", 0, "", 524288)),
+        (pod("Running", main=terminated(0, "Completed")), PodState("succeeded", 0)),
+        (
+            pod("Failed", main=terminated(0, "Completed"), reason="Evicted", message="disk"),
+            PodState("failed", None, "Evicted: disk"),
+        ),
         (pod("Failed", main=terminated(3)), PodState("failed", 3)),
+        (pod("Failed", main=terminated(3, message="524288")), PodState("failed", 3, "", 524288)),
+        (
+            pod("Failed", main=terminated(128, "StartError", "no such file")),
+            PodState("failed", 128, "StartError: no such file"),
+        ),
         # The container has ended and the pod does not yet say so.
         (pod("Running", main=terminated(137, "OOMKilled")), PodState("failed", 137, "OOMKilled")),
+        (
+            pod("Failed", main=terminated(137, "OOMKilled"), limits={"memory": "2Gi"}),
+            PodState("failed", 137, "OOMKilled: the limit is 2Gi"),
+        ),
         (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1)),
         (
             pod("Failed", reason="Evicted", message="The node was low on resource: memory. "),

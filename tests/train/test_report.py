@@ -45,7 +45,7 @@ def test_report_of_a_job():
                 ReplicaChanged(1001.5, "worker-0", "running"),
                 ReplicaChanged(1002, "worker-1", "failed", signal=9),
                 JobEvent(1003, "restart 1 of 3: all replicas"),
-                ReplicaChanged(1060, "worker-1", "succeeded", exit_code=0, restart=1),
+                ReplicaChanged(1060, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=524800),
                 ReplicaChanged(1061, "worker-0", "stopped", reason="over", restart=1, node="node-7"),
                 JobEnded(1062, True),
             ),
@@ -57,9 +57,9 @@ def test_report_of_a_job():
     )
     assert "a-job succeeded after 1 min 2 s" in page.texts
     assert page.rows == [
-        ["replica", "state", "end", "restarts", "node"],
-        ["worker-0", "stopped", "over", "1", "node-7"],
-        ["worker-1", "succeeded", "exit code 0", "1", ""],
+        ["replica", "state", "end", "restarts", "peak memory", "node"],
+        ["worker-0", "stopped", "over", "1", "", "node-7"],
+        ["worker-1", "succeeded", "exit code 0", "1", "512 MiB", ""],
         ["after", "what happened"],
         ["1.5 s", "worker-0: running"],
         ["2 s", "worker-1: failed (signal 9 (SIGKILL), often a lack of memory)"],
@@ -70,6 +70,11 @@ def test_report_of_a_job():
     ]
     assert page.lines == ["40,120 40,120 600,200", "40,40 40,40 600,120", "600,160 600,160"]
     assert {"worker-0 loss", "worker-0 val_loss", "evaluator-0 loss", "epoch 2", "3", "1"} <= set(page.texts)
+
+
+def test_what_still_ran_when_its_job_ended_was_stopped():
+    page = Page(job_report(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {}))
+    assert page.rows[1:3] == [["worker-0", "waiting", "", "0", "", ""], ["worker-1", "stopped", "", "0", "", ""]]
 
 
 def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
@@ -104,7 +109,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
     }
     assert f"{evil} failed after 2 s" in page.texts
     assert f"{evil} {evil}" in page.texts
-    assert ["worker-0", "failed", evil, "0", ""] in page.rows
+    assert ["worker-0", "failed", evil, "0", "", ""] in page.rows
 
 
 @pytest.mark.parametrize("epochs", [[], [{"epoch": 1}], [{"epoch": 1, "loss": float("nan")}]])

@@ -52,7 +52,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         *STARTED,
         line(2, "worker-0", "epoch 1"),
         line(3, "worker-1", "boom"),
-        changed(4, "worker-1", "failed", signal=9),
+        changed(4, "worker-1", "failed", signal=9, peak_memory=7000),
         JobEvent(BEGIN + 5, "restart 1 of 3: all replicas (worker-1 failed)"),
         changed(5, "worker-0", "stopped", reason="worker-1 failed"),
         changed(6, "worker-0", "starting", restart=1),
@@ -62,7 +62,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         Quiet(BEGIN + 6),
         line(7, "worker-1", "epoch 2"),
         changed(8, "worker-0", "succeeded", exit_code=0, restart=1),
-        changed(8, "worker-1", "succeeded", exit_code=0, restart=1),
+        changed(8, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=5000),
         ended(9),
     )
     assert status == JobStatus(
@@ -73,10 +73,10 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         attempt=BEGIN + 6,
         replicas={
             "worker-0": ReplicaStatus(
-                BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", BEGIN + 8, None, ("epoch 1",)
+                BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", 0, BEGIN + 8, None, ("epoch 1",)
             ),
             "worker-1": ReplicaStatus(
-                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", BEGIN + 8, BEGIN + 7, ("boom", "epoch 2")
+                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", 7000, BEGIN + 8, BEGIN + 7, ("boom", "epoch 2")
             ),
         },
         running=BEGIN + 1,
@@ -94,7 +94,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         ),
         ended=ended(9),
         last_failure=ReplicaStatus(
-            BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", BEGIN + 4, BEGIN + 3, ("boom",)
+            BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, BEGIN + 4, BEGIN + 3, ("boom",)
         ),
     )
 
@@ -114,6 +114,8 @@ def test_tail_and_timeline_keep_the_newest():
         (line(1, "worker-0"), ""),
         (Quiet(BEGIN), ""),
         (changed(1, "worker-0", "starting"), ""),
+        (changed(1, "worker-0", "waiting"), ""),
+        (changed(1, "worker-0", "pulling"), "worker-0: pulling"),
         (changed(1, "worker-0", "running"), "worker-0: running"),
         (changed(1, "worker-0", "failed", exit_code=3), "worker-0: failed (exit code 3)"),
         (changed(1, "worker-0", "stopped", reason="why"), "worker-0: stopped (why)"),

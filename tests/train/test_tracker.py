@@ -66,6 +66,18 @@ def test_a_job_that_goes_well(tracker):
     assert shown(tracker.tell_pod(pod_of(1), deleted=True)) == [("worker-1", "stopped", None, "job is done", 0)]
 
 
+def test_how_large_a_replica_was_comes_with_its_end(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    (fact,) = tracker.tell_pod(pod_of(0, phase="Succeeded", main=terminated(0, message="2048")))
+    assert fact.peak_memory == 2048
+    list(tracker.tell_job(job_of(condition("Succeeded"), version=20)))
+    # The operator ends what still runs.
+    (fact,) = tracker.tell_pod(
+        pod_of(1, version=21, phase="Failed", main=terminated(143, message="4096")), deleted=True
+    )
+    assert (fact.state, fact.exit_code, fact.reason, fact.peak_memory) == ("stopped", None, "job is done", 4096)
+
+
 def test_why_there_are_no_pods(tracker):
     unclaimed = {**job_of(), "status": {}}
     assert shown(tracker.tell_job(unclaimed)) == []

@@ -109,6 +109,35 @@ def test_how_a_program_ends(make_replicas, digits, program, parameters, code, sa
     assert open_store(replicas.job.model_uri).exists(MODEL_MANIFEST) == (code == 0)
 
 
+def grow(model_dir, how: str):
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    program = "data = bytearray(300 * 2**20)"
+    if how == "child":
+        subprocess.run([sys.executable, "-S", "-c", program], check=True)
+    else:
+        exec(program)
+    if how == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    os.chdir("/")
+    raise ValueError(how)
+
+
+@pytest.mark.parametrize(("how", "code"), [("itself", 1), ("child", 1), ("signal", 143)])
+def test_a_replica_tells_how_large_it_was_whichever_way_it_ends(make_replicas, digits, how, code):
+    replicas = make_replicas(train_specification(grow), {"how": how}, {"worker": 1}, digits)
+    ballast = bytearray(700 * 2**20)  # What the parent has is not the replica's.
+    replicas.start_all()
+    assert replicas.wait("worker-0") == code
+    del ballast
+    peak = int((replicas.folder / "worker-0" / "peak-memory").read_text())
+    assert 300 < peak / 1024 < 600, replicas.text("worker-0")
+
+
 def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(digits.folder / "train", damaged)

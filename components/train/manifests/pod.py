@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.topology import Resources
-from kfp_distributed.trainers.job import JOB_VARIABLE
+from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY
 from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, SIGN_OF_LIFE
 from kfp_distributed.trainers.requirements import Requirements, pip_commands
 
@@ -71,6 +71,8 @@ def pod_template(
         "name": container,
         "command": list(command),
         "workingDir": WORK,
+        # So it comes with the pod's end.
+        "terminationMessagePath": f"{WORK}/{PEAK_MEMORY}",
         "env": environment(job, setting),
         "volumeMounts": [*({"name": name, "mountPath": path} for name, path, _ in folders), *task.volume_mounts],
         **common,

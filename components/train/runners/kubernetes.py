@@ -2,14 +2,11 @@
 
 import math
 import os
-import queue
 import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kfp_distributed.components.train.manifests import (
@@ -38,7 +35,7 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
+from kfp_distributed.components.train.runners.watching import Follower, Listed, News, Printed, Trouble, Watcher
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
 _SIGN_OF_LIFE_SECONDS = 30.0
@@ -73,8 +70,8 @@ class KubernetesRunner:
         self._ours = False
         self._how = "is created"
         # Of each start of a container: (uid of the pod, name, number).
-        self._logs: dict[tuple[str, str, int], threading.Thread] = {}
-        self._ended_containers: set[tuple[str, str, int]] = set()
+        self._logs: dict[tuple[str, str, int], Follower] = {}
+        self._last_line = self._last_reading = 0.0
 
     def check(self, job: TrainingJob) -> None:
         """Asks the API server whether it would take the job: its kind, our permissions, every field.
@@ -264,14 +261,15 @@ class KubernetesRunner:
         yield JobEvent(clock(), f"{self._kind.kind} {self._api.namespace}/{self._job.name} {self._how}")
         watch, name = self._watcher.watch, self._job.name
         watch("job", self._jobs, {"fieldSelector": f"metadata.name={name}"})
-        watch("pods", f"{self._core}/pods", {"labelSelector": f"{JOB_LABEL}={name}"})
+        pods = {"labelSelector": f"{JOB_LABEL}={name}"}
+        watch("pods", f"{self._core}/pods", pods)
         watch("events", f"{self._core}/events", {"fieldSelector": "type=Warning"})
         lost = self._job.specification.launcher_lost_timeout or math.inf
         self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, lost / 8))
         quiet_due, ended = 0.0, None
         while not (self._tracker.end and ended and self._is_told(ended)):
-            with suppress(queue.Empty):
-                yield from self._tell(self._watcher.news.get(timeout=0.5 if ended is None else 0.05))
+            if news := self._watcher.take(0.5 if ended is None else 0.05):
+                yield from self._tell(news)
             if self._watcher.news.empty() or time.monotonic() >= quiet_due:
                 yield from self._tracker.tell_time(clock())
                 yield Quiet(clock())
@@ -280,15 +278,23 @@ class KubernetesRunner:
                 yield from self._start_again()
                 ended = None
             elif self._tracker.end and ended is None:
+                # We may hear of the job's end before that of its pods, whose last lines are then still to come.
+                with suppress(ClusterError):
+                    listed = self._api.call("GET", f"{self._core}/pods", query=pods, away_seconds=0)
+                    for each in listed["items"]:
+                        self._follow_logs(each, False)
                 ended = time.monotonic()
         yield JobEnded(clock(), *self._tracker.end)
 
     def _is_told(self, ended: float) -> bool:
-        """Whether all is told that an ended job printed. What does not come within some seconds is not waited for."""
-        since = time.monotonic() - ended
-        reading = any(self._logs[each].is_alive() for each in self._ended_containers if each in self._logs)
-        waiting = reading or not self._tracker.leader_is_over
-        return (self._watcher.news.empty() or since > _GONE_SECONDS) and not (waiting and since < _LAST_LINES_SECONDS)
+        """Whether all is told that an ended job printed. What is silent for some seconds is not waited for."""
+        now = time.monotonic()
+        reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
+        if reading or not self._tracker.leader_is_over:
+            self._last_reading = now
+            return now - max(ended, self._last_line) > _LAST_LINES_SECONDS
+        # A replica that has not ended may print for ever.
+        return self._watcher.news.empty() or now - max(ended, self._last_reading) > _GONE_SECONDS
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
@@ -306,7 +312,9 @@ class KubernetesRunner:
 
     def _tell(self, news: News) -> Iterator[Fact]:
         if isinstance(news, Printed):
-            yield LogLine(clock(), *printed_by(news.replica, news.line, self._job.specification.slots_per_worker))
+            slots = self._job.specification.slots_per_worker
+            yield from (LogLine(clock(), *printed_by(news.replica, line, slots)) for line in news.lines)
+            self._last_line = time.monotonic()
             return
         if isinstance(news, Trouble):
             yield JobEvent(clock(), news.text)
@@ -333,13 +341,13 @@ class KubernetesRunner:
         about = pod["metadata"]
         for container, (start, ended) in started_containers(pod).items():
             key = (about["uid"], container, start)
-            # An earlier start of a container has ended when there is a later one.
-            earlier = [each for each in self._logs if each[:2] == key[:2] and each[2] < start]
-            self._ended_containers.update([*earlier, *([key] if ended or deleted else [])])
             if key not in self._logs and not deleted:
                 path = f"{self._core}/pods/{about['name']}"
-                has_ended = partial(self._ended_containers.__contains__, key)
-                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, about["uid"], container, has_ended)
+                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, *key)
+            for number in range(start + 1):
+                # An earlier start of a container has ended when there is a later one.
+                if (number < start or ended or deleted) and (follower := self._logs.get((*key[:2], number))):
+                    follower.ended.set()
 
 
 @contextmanager

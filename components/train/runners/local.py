@@ -33,7 +33,7 @@ from kfp_distributed.components.train.runners.protocol import (
 from kfp_distributed.components.train.runners.restart_policy import Step, next_step
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.processes.group import ProcessGroup
-from kfp_distributed.trainers.job import JOB_VARIABLE
+from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY
 from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_commands
 
 _CHUNK = 64 * 1024
@@ -263,7 +263,10 @@ class LocalRunner:
         del self._processes[name]
 
     def _changed(self, name: str, state: State, **details: Any) -> ReplicaChanged:  # noqa: ANN401
-        fact = ReplicaChanged(clock(), name, state, **{"restart": self._last[name].restart, **details})
+        known = {"restart": self._last[name].restart}
+        with contextlib.suppress(OSError, ValueError):
+            known["peak_memory"] = int((self._folder / name / PEAK_MEMORY).read_text())
+        fact = ReplicaChanged(clock(), name, state, **{**known, **details})
         self._last[name] = fact
         return fact
 

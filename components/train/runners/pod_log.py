@@ -50,27 +50,30 @@ class LogReader:
             return [*last, *self._cutter.feed(b"", now)]
         lines: list[str] = []
         data, self._start = self._start + data, b""
-        while data:
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1
             if not self._in_line:
-                if len(data) < _LONGEST_STAMP and b"\n" not in data and not _STAMP.match(data):
-                    self._start = data
+                if not end and len(data) - at < _LONGEST_STAMP and not _STAMP.match(data, at):
+                    self._start = data[at:]
                     break
-                data = data[self._read_stamp(data) :]
+                at = self._read_stamp(data, at)
                 self._in_line = True
-            part, newline, data = data.partition(b"\n")
-            if not self._skipping:
-                lines += self._cutter.feed(part + newline, now) if part or newline else []
-            self._in_line = not newline
-            if newline:
+            part = data[at : end or None]
+            if part and not self._skipping:
+                lines += self._cutter.feed(part, now)
+            self._in_line = not end
+            if end:
                 self._count()
+            at += len(part)
         return lines
 
-    def _read_stamp(self, data: bytes) -> int:
-        """Takes the time at a line's start; a line without one is the kubelet's own. Returns its length."""
-        found = _STAMP.match(data)
-        self._skipping, self._second = data.startswith(_NO_LOG), ""
+    def _read_stamp(self, data: bytes, at: int) -> int:
+        """Takes the time at a line's start; a line without one is the kubelet's own. Returns where it ends."""
+        found = _STAMP.match(data, at)
+        self._skipping, self._second = data.startswith(_NO_LOG, at), ""
         if not found:
-            return 0
+            return at
         self._second, self._zone = found[1].decode(), found[2].decode()
         self._skipping = self._skip > 0 and self._second >= self._oldest
         self._skip -= self._skipping

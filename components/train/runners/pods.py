@@ -24,6 +24,7 @@ class PodState(NamedTuple):
     state: State
     exit_code: int | None = None
     reason: str = ""
+    peak_memory: int = 0
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
@@ -40,14 +41,21 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     phase = status.get("phase", "Pending")
     containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     ends = [each["state"]["terminated"] for each in containers if "terminated" in each.get("state", {})]
+    # The entry program's last word; another message says why the container ended.
+    peak = next((int(each["message"]) for each in ends if each.get("message", "").isdecimal()), 0)
     bad = next((end for end in ends if end["exitCode"]), None)
-    if phase == "Succeeded":
-        return PodState("succeeded", 0)
+    main = [each.get("state", {}) for each in status.get("containerStatuses", ())]
+    # The containers have ended well before their pod says so.
+    if phase == "Succeeded" or (phase == "Running" and main and not bad and all("terminated" in each for each in main)):
+        return PodState("succeeded", 0, "", peak)
     if phase == "Failed" or bad:
         # Of an evicted pod the pod itself says why, and often no container ended by itself.
-        why = _because(status.get("reason"), status.get("message")) or _because(*_reason(bad or {}))
-        return PodState("failed", bad["exitCode"] if bad else None, why)
-    if any("running" in each.get("state", {}) for each in status.get("containerStatuses", ())):
+        reason, message = _reason(bad or {})
+        if reason == "OOMKilled":
+            message = _memory_limit(pod)
+        why = _because(status.get("reason"), status.get("message")) or _because(reason, None if peak else message)
+        return PodState("failed", bad["exitCode"] if bad else None, why, peak)
+    if any("running" in each for each in main):
         return PodState("running")
     if "nodeName" not in pod.get("spec", {}):
         place: Mapping[str, Any] = next(
@@ -94,6 +102,11 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
     """Whether a job waits for its queue to admit it."""
     spec = job["spec"]
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
+
+
+def _memory_limit(pod: Mapping[str, Any]) -> str | None:
+    limit = pod["spec"]["containers"][0].get("resources", {}).get("limits", {}).get("memory")
+    return limit and f"the limit is {limit}"
 
 
 def _reason(status: Mapping[str, Any]) -> tuple[str | None, str | None]:

@@ -51,6 +51,7 @@ class ReplicaChanged:
         reason: Why, where more is known than exit code and signal say.
         restart: How often this replica has been started again.
         node: The node that it is on, where there are nodes.
+        peak_memory: KiB of its largest process, once that is known; else 0.
     """
 
     time: float
@@ -61,6 +62,7 @@ class ReplicaChanged:
     reason: str = ""
     restart: int = 0
     node: str = ""
+    peak_memory: int = 0
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,18 @@ before we hear of the job."""
 _RECENT_SECONDS = 60.0
 """Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
 
-# What the state of a pod says too.
-_SAID_OTHERWISE = ("Failed", "BackOff", "FailedScheduling", "ErrImagePull", "ImagePullBackOff", "Error")
+# What the state of a pod says too, and what its deletion brings about.
+_SAID_OTHERWISE = (
+    "Failed",
+    "BackOff",
+    "FailedScheduling",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "Error",
+    "FailedToUpdateEndpoint",
+)
+
+_UNKNOWN = PodState("waiting")
 
 _OVER = ("succeeded", "failed", "stopped")
 
@@ -36,8 +46,8 @@ _OVER = ("succeeded", "failed", "stopped")
 class _Seen(NamedTuple):
     """What is known of a replica: its pod and which start of that, where it stood, how often it was started again.
 
-    `doomed` is the version of the pod in which it was to go, and `held` when we heard that it had gone, and with which
-    exit code.
+    `doomed` is the version of the pod in which it was to go, and `held` when we heard that it had gone, and how it
+    stood then.
     """
 
     uid: str = ""
@@ -47,7 +57,7 @@ class _Seen(NamedTuple):
     restart: int = 0
     node: str = ""
     doomed: int = 0
-    held: tuple[float, int | None] | None = None
+    held: tuple[float, PodState] | None = None
 
 
 @dataclass
@@ -193,15 +203,15 @@ class Tracker:
         if deleted or "deletionTimestamp" in about:
             seen = seen._replace(doomed=seen.doomed or int(about["resourceVersion"]))
             if deleted or state.state == "failed":
-                yield from self._hold(name, seen, state.exit_code)
+                yield from self._hold(name, seen, state)
                 return
         yield from self._change(name, seen._replace(state=state))
 
-    def _hold(self, name: str, seen: _Seen, exit_code: int | None = None) -> Iterator[Fact]:
+    def _hold(self, name: str, seen: _Seen, state: PodState = _UNKNOWN) -> Iterator[Fact]:
         """A pod is gone before its end: whether that is a failure the job's own end tells."""
         if seen.held or seen.state.state in _OVER:
             return
-        self._seen[name] = seen._replace(held=(clock(), exit_code))
+        self._seen[name] = seen._replace(held=(clock(), state))
         if self.end_version:
             yield from self._judge(name)
 
@@ -213,14 +223,14 @@ class Tracker:
         seen = self._seen[name]
         if not seen.held:
             return
-        state = PodState("failed", seen.held[1], "pod deleted")
+        state = seen.held[1]._replace(state="failed", reason="pod deleted")
         if self.end_version and seen.doomed >= self.end_version:
-            state = PodState("stopped", None, "job is done")
+            state = state._replace(state="stopped", exit_code=None, reason="job is done")
         yield from self._change(name, seen._replace(state=state, held=None))
 
     def _change(self, name: str, now: _Seen) -> Iterator[Fact]:
         before, self._seen[name] = self._seen[name], now
-        state, code, reason = now.state
+        state, code, reason, peak = now.state
         if (before.state, before.restart) == (now.state, now.restart):
             return
         # A pull fails in two ways by turns, for minutes.
@@ -228,7 +238,7 @@ class Tracker:
             if (name, reason) in self._told:
                 return
             self._told.add((name, reason))
-        fact = ReplicaChanged(clock(), name, state, exit_code=code, reason=reason, restart=now.restart, node=now.node)
+        fact = ReplicaChanged(clock(), name, state, code, None, reason, now.restart, now.node, peak)
         yield fact
         if reason.startswith("InvalidImageName") and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.pod_log import LogReader
+from kfp_distributed.components.train.runners.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _WATCH_SECONDS = 240
@@ -19,6 +20,12 @@ _IDLE_SECONDS = 300.0
 """A connection on which nothing came for so long may be dead without our knowing."""
 
 _LATEST_DELAY = 5.0
+
+_READS = 100
+"""How many reads of logs, each of 64 KiB at most, may wait to be told."""
+
+_LOG_DELAY = 0.5
+"""Within this time we mostly hear that a container has ended, whose log has."""
 
 
 class Listed(NamedTuple):
@@ -37,10 +44,10 @@ class Changed(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """A container printed a line."""
+    """A container printed lines."""
 
     replica: str
-    line: str
+    lines: list[str]
 
 
 class Trouble(NamedTuple):
@@ -49,17 +56,26 @@ class Trouble(NamedTuple):
     text: str
 
 
+class Follower(NamedTuple):
+    """Who tells what a container prints, until all is told and it is known, to us or to it, to have ended."""
+
+    thread: threading.Thread
+    ended: threading.Event
+
+
 News = Listed | Changed | Printed | Trouble
 
 
 class Watcher:
     """Threads that put what they are told into one queue.
 
-    The queue is bounded: a slow reader slows the threads down, and no line is kept in memory for long.
+    There is room for so many reads of logs: a slow reader slows their threads down, and no line is kept in memory for
+    long. What objects tell never waits for that, so that the end of a pod is not heard of after all other's lines.
     """
 
     def __init__(self, api: ClusterApi) -> None:
-        self.news: queue.Queue[News] = queue.Queue(maxsize=10_000)
+        self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_READS)
         self._api = api
         self._closed = threading.Event()
 
@@ -71,9 +87,7 @@ class Watcher:
         """Begins to tell of the objects of a path."""
         self._begin(self._watch, source, path, query)
 
-    def follow_log(
-        self, replica: str, path: str, uid: str, container: str, ended: Callable[[], bool]
-    ) -> threading.Thread:
+    def follow_log(self, replica: str, path: str, uid: str, container: str, start: int) -> Follower:
         """Begins to tell what a container prints.
 
         Args:
@@ -81,9 +95,10 @@ class Watcher:
             path: Of the pod.
             uid: Of the pod; a replica's next pod may have the same name.
             container: Its name.
-            ended: Says whether it is known to have ended.
+            start: How often it was started again before.
         """
-        return self._begin(self._follow_log, replica, path, uid, container, ended)
+        ended = threading.Event()
+        return Follower(self._begin(self._follow_log, replica, path, uid, container, start, ended), ended)
 
     def repeat(self, work: Callable[[], bool], seconds: float) -> None:
         """Does something every so often, by a thread of its own; again soon where it did not work."""
@@ -100,10 +115,19 @@ class Watcher:
         thread.start()
         return thread
 
-    def _put(self, news: News) -> None:
-        while not self._closed.is_set():
-            with suppress(queue.Full):
-                self.news.put(news, timeout=1)
+    def take(self, seconds: float) -> News | None:
+        """The next news; None where there is none for so long."""
+        with suppress(queue.Empty):
+            news = self.news.get(timeout=seconds)
+            if isinstance(news, Printed):
+                self._room.release()
+            return news
+        return None
+
+    def _print(self, replica: str, lines: list[str]) -> None:
+        while lines and not self._closed.is_set():
+            if self._room.acquire(timeout=1):
+                self.news.put(Printed(replica, lines))
                 return
 
     def _watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
@@ -113,7 +137,7 @@ class Watcher:
                 if not version:
                     listed = self._api.call("GET", path, query=query)
                     version = listed["metadata"]["resourceVersion"]
-                    self._put(Listed(source, listed["items"]))
+                    self.news.put(Listed(source, listed["items"]))
                 place = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
                 for line in self._api.lines(
                     path, {**query, **place, "timeoutSeconds": str(_WATCH_SECONDS)}, _IDLE_SECONDS
@@ -127,43 +151,43 @@ class Watcher:
                         break
                     version, delay = event["object"]["metadata"]["resourceVersion"], 0.1
                     if event["type"] != "BOOKMARK":
-                        self._put(Changed(source, event["type"], event["object"]))
+                        self.news.put(Changed(source, event["type"], event["object"]))
             except ClusterError as error:
                 if error.status == 410:
                     version = ""
                 elif error.status:
-                    self._put(Trouble(f"cannot watch the {source}: {error}"))
+                    self.news.put(Trouble(f"cannot watch the {source}: {error}"))
             except ValueError:  # A line that was cut in the middle.
                 pass
             self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
 
-    def _follow_log(self, replica: str, path: str, uid: str, container: str, ended: Callable[[], bool]) -> None:
+    def _follow_log(
+        self, replica: str, path: str, uid: str, container: str, start: int, ended: threading.Event
+    ) -> None:
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        log, delay = LogReader(), 0.1
+        log, delay = LogReader(), _LOG_DELAY
         while not self._closed.is_set():
-            was_ended = ended()
+            was_ended = ended.is_set()
             try:
                 for data in self._api.stream(f"{path}/log", {**query, **log.place()}, _IDLE_SECONDS):
-                    for line in log.feed(data, time.monotonic()):
-                        self._put(Printed(replica, line))
-                        delay = 0.1
+                    if lines := log.feed(data, time.monotonic()):
+                        self._print(replica, lines)
+                        delay = _LOG_DELAY
                 if was_ended:
-                    for line in log.feed(b"", time.monotonic()):
-                        self._put(Printed(replica, line))
+                    self._print(replica, log.feed(b"", time.monotonic()))
                     return
+                # The end of a connection is no end of the container.
+                ended.wait(delay)
             except ClusterError as error:
                 if error.status == 404:
                     return
-            self._closed.wait(delay)
+                self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
-            if not self._is_there(path, uid):
-                return
-
-    def _is_there(self, path: str, uid: str) -> bool:
-        """Whether a pod is still the one that it was; also where nobody can tell."""
-        try:
-            pod = self._api.read(path)
-        except ClusterError:
-            return True
-        return pod is not None and pod["metadata"]["uid"] == uid
+            with suppress(ClusterError):
+                pod = self._api.read(path)
+                if pod is None or pod["metadata"]["uid"] != uid:
+                    return
+                started, is_over = started_containers(pod).get(container, (start, False))
+                if is_over or started > start:
+                    ended.set()
