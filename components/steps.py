@@ -7,6 +7,7 @@ from kfp_distributed.components.export_model.component import export_model
 from kfp_distributed.components.packaging import Delivery, make_step
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
+from kfp_distributed.trainers.program import TRAINERS
 from kfp_distributed.trainers.requirements import TENSORFLOW
 
 # From this version on Arrow's S3 client takes certificates of one's own.
@@ -17,7 +18,7 @@ _STORE = ["minio>=7.2.15,<8", *_KUBERNETES]
 
 # What runs in the replicas is started by its name.
 _ENTRY = ["kfp_distributed.trainers.entry"]
-_TRAINERS = ["kfp_distributed.trainers.keras_classifier"]
+_TRAINERS = [f"kfp_distributed.trainers.{name}" for name in TRAINERS]
 
 
 class Steps(NamedTuple):
@@ -57,6 +58,6 @@ def steps(*, image: str = "", package: str = "") -> Steps:
             started_by_name=_ENTRY,
             trainers=_TRAINERS,
         ),
-        make_step(evaluate, packages=[*TENSORFLOW, *_ARROW], delivery=delivery),
+        make_step(evaluate, packages=[*TENSORFLOW, "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),
     )

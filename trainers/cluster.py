@@ -1,8 +1,25 @@
-"""The cluster that TF_CONFIG describes, and the place of this process in it."""
+"""The place of this process in its job: in the cluster that TF_CONFIG describes, or among the ranks of a job."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kfp_distributed.trainers.torchrun import is_rank
+
+
+class Rank(NamedTuple):
+    """The place of a process among those that mpirun, horovodrun or torchrun has started.
+
+    Attributes:
+        rank: Its number, from 0.
+        size: How many there are.
+        local_size: How many of them are in the same pod, or on the same machine.
+    """
+
+    rank: int
+    size: int
+    local_size: int
 
 
 @dataclass(frozen=True)
@@ -42,3 +59,13 @@ def read_cluster(environment: Mapping[str, str]) -> Cluster:
         return Cluster()
     config = json.loads(environment["TF_CONFIG"])
     return Cluster(config["cluster"], config["task"]["type"], int(config["task"]["index"]))
+
+
+def read_rank(environment: Mapping[str, str]) -> Rank | None:
+    """Read the rank that OpenMPI's mpirun, horovodrun over Gloo or torchrun has given a process; None without one."""
+    for prefix in ("OMPI_COMM_WORLD_", "HOROVOD_"):
+        if environment.get(f"{prefix}RANK"):
+            return Rank(*(int(environment[prefix + name]) for name in ("RANK", "SIZE", "LOCAL_SIZE")))
+    if is_rank(environment):
+        return Rank(*(int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
+    return None

@@ -5,6 +5,7 @@ import __future__
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,22 +20,24 @@ from typing import NoReturn
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store, open_store
 from kfp_distributed.trainers import sync
 from kfp_distributed.trainers.checkpoints import restore_checkpoint, save_checkpoint
-from kfp_distributed.trainers.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.cluster import Cluster, Rank, read_cluster, read_rank
 from kfp_distributed.trainers.feed import keep_rows, write_records
 from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
+    PEER_LOST,
     REPLICA_VARIABLE,
     TRAINING_METRICS,
     JobDescription,
 )
 from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
 """Checkpoints and metrics are sent again later anyway, so the training does not wait long for an absent store."""
@@ -45,8 +48,10 @@ _SAVE_SECONDS = 600.0
 _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
-_PEER_LOST = 138
-"""Exit code of a replica that failed because another one did. From 128 on, operators start a replica again."""
+_LOST_PEER = re.compile(
+    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error|.*(gloo|Connection reset by peer|Broken pipe)"
+)
+"""What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
@@ -65,18 +70,35 @@ def main() -> int:
     if os.environ.get(LOST_SECONDS_VARIABLE):
         end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: _end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
-    program, cluster = parse_program(job.program), read_cluster(os.environ)
-    name = replica_name(os.environ, cluster, job)
+    program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
+    name = replica_name(os.environ, cluster, job, rank)
     os.environ[REPLICA_VARIABLE] = name
-    role, leads = name.rpartition("-")[0], name == job.leader
-    os.environ.update(tensorflow_environment(os.environ, cluster))
+    if has_ranks(os.environ):
+        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on looking for the train step.
+        return _run_child([sys.executable, "-m", "kfp_distributed.trainers.torchrun"])
+    role, leads = name.rpartition("-")[0], rank.rank == 0 if rank else name == job.leader
+    os.environ.update(tensorflow_environment(os.environ, rank.local_size if rank else cluster.neighbours))
+    if "ps" in cluster.addresses:
+        # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
+        os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    if rank:  # The ranks of one replica are given the same folder.
+        Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
+        os.chdir(f"rank-{rank.rank}")
     if program.kind != "command" and cluster.addresses and role != "evaluator":
         os.environ["TF_CONFIG"] = cluster.training_config()
     is_served = program.kind != "command" and job.parameter_servers > 0
     if is_served and role == "ps":
         _serve(name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    _fetch_data(job, program.kind == "trainer", name, folders)
+    reads: tuple[int, int] | None = None
+    if rank:
+        reads = (rank.rank, rank.size)
+    elif name in job.data_replicas:
+        reads = (job.data_replicas.index(name), len(job.data_replicas))
+    elif leads and program.kind != "trainer":
+        # A chief that runs a function of the user's may need the data itself; ours leaves them to the workers.
+        reads = (0, 1)
+    _fetch_data(job, program.kind == "trainer", reads, folders)
     if is_served and role == "worker":
         _serve(name)
     restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
@@ -98,30 +120,33 @@ def main() -> int:
     return code
 
 
-def replica_name(environment: Mapping[str, str], cluster: Cluster, job: JobDescription) -> str:
-    """Return this replica's name: as the runner says, or from TF_CONFIG or RANK, or the leader's."""
+def replica_name(
+    environment: Mapping[str, str], cluster: Cluster, job: JobDescription, rank: Rank | None = None
+) -> str:
+    """Return this replica's name: as its rank or the runner says, or from TF_CONFIG or RANK, or the leader's."""
+    if rank and not is_rank(environment):  # mpirun gives each the launcher's environment.
+        return job.data_replicas[rank.rank * len(job.data_replicas) // rank.size]
     if environment.get(REPLICA_VARIABLE):
         return environment[REPLICA_VARIABLE]
     if cluster.addresses:
         return f"{cluster.role}-{cluster.index}"
-    return job.data_replicas[int(environment["RANK"])] if environment.get("RANK") else job.leader
+    # Of an elastic job there may be more workers than were asked for at first.
+    number = int(environment.get("RANK", 0))
+    return f"worker-{number - 1}" if number else job.leader
 
 
 def tensorflow_environment(
-    environment: Mapping[str, str], cluster: Cluster, cpus: int = os.cpu_count() or 1
+    environment: Mapping[str, str], neighbours: int, cpus: int = os.cpu_count() or 1
 ) -> dict[str, str]:
     """Return the settings that TensorFlow reads when it is imported; those that are already there stay.
 
-    Replicas on one machine share its processors instead of each starting a thread for all of them.
+    Processes on one machine share its processors instead of each starting a thread for all of them.
     """
     settings = {
         "TF_USE_LEGACY_KERAS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // cluster.neighbours)),
+        "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours)),
     }
-    if "ps" in cluster.addresses:
-        # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
-        settings["GRPC_FAIL_FAST"] = "use_caller"
     return {name: value for name, value in settings.items() if name not in environment}
 
 
@@ -158,17 +183,13 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _fetch_data(job: JobDescription, is_ours: bool, name: str, folders: Mapping[str, Path]) -> None:
-    """Make the folders that a program is given, with the data in them."""
+def _fetch_data(job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]) -> None:
+    """Make the folders that a program is given, with the data in them: those of a rank, `reads`, of so many."""
     for folder in folders.values():  # A replica that is restarted may find what its predecessor left.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
-    if name in job.data_replicas:
-        slices = slices_of_rank(manifest, job.data_replicas.index(name), len(job.data_replicas))
-    else:
-        # A chief that runs a function of the user's may need the data itself; ours leaves them to the workers.
-        slices = () if is_ours or name != job.leader else slices_of_rank(manifest, 0, 1)
+    slices = slices_of_rank(manifest, *reads) if reads else ()
     fetch_shards(job.train_uri, train, slices)
     if not is_ours:
         keep_rows(train, manifest, slices)
@@ -204,22 +225,26 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
     if program.kind == "command":
-        _children.append(subprocess.Popen(command_line(program, folders, job.parameters)))
-        code = _children[0].wait()
-        with _ending:
-            return code if code >= 0 else 128 - code
+        return _run_child(command_line(program, folders, job.parameters))
     try:
         load_function(program)(**{name: folders[name] for name in program.folders}, **job.parameters)
     except SystemExit as end:  # sys.exit() at the end of a program is no failure.
         if end.code not in (None, 0):
             raise
     except Exception as error:
-        # TensorFlow's word for a peer that does not answer any more. Its own end tells why, and all start again.
-        if type(error).__name__ != "UnavailableError":
+        # The peer's own end tells why, and all start again.
+        if not _LOST_PEER.match(f"{type(error).__name__}: {error}"):
             raise
         traceback.print_exc()
-        return _PEER_LOST
+        return PEER_LOST
     return 0
+
+
+def _run_child(argv: list[str]) -> int:
+    _children.append(subprocess.Popen(argv))
+    code = _children[0].wait()
+    with _ending:
+        return code if code >= 0 else 128 - code
 
 
 def load_function(program: Program) -> Callable[..., object]:
@@ -249,7 +274,7 @@ def _save_model(job: JobDescription, folder: Path, metrics: Mapping[str, float])
     files = store.upload_folder(folder)
     if not files:
         raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
-    form = "saved_model" if (folder / "saved_model.pb").exists() else "files"
+    form = next((form for file, form in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     described = ModelManifest(form, files, metrics, job.name, columns, asdict(manifest.label))
     store.write(MODEL_MANIFEST, described.to_json().encode())

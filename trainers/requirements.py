@@ -25,7 +25,11 @@ class Requirements(NamedTuple):
 
 
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
-_TRAINERS = {"keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",))}
+_TRAINERS = {
+    "keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",)),
+    # From PyTorch 2 on, the export needs onnx.
+    "torch_classifier": Requirements(("torch>=1.13,<3", "onnx>=1.16,<2")),
+}
 
 
 def pip_commands(needed: Requirements, folder: str, python: str = "python3") -> list[list[str]]:

@@ -154,12 +154,12 @@ def test_a_spoilt_model_is_refused_before_anything_is_made(tmp_path, make_model,
     assert not (tmp_path / "exports").exists()
 
 
-def test_only_a_saved_model_is_exported(tmp_path, export):
+def test_what_nothing_serves_is_not_exported(tmp_path, export):
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.pt").write_bytes(b"weights")
     (model / "model.json").write_text(ModelManifest("torch", describe_folder(model)).to_json())
-    with pytest.raises(ValueError, match=r"has no saved_model\.pb: only a SavedModel"):
+    with pytest.raises(ValueError, match=r"has no saved_model\.pb or model\.onnx: nothing else"):
         export(model, str(tmp_path / "exports"))
 
 

@@ -31,7 +31,7 @@ from kfp_distributed.components.train.runners.restart_policy import Step, next_s
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.job import JOB_VARIABLE
-from kfp_distributed.trainers.requirements import missing_here, pip_commands
+from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_commands
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024
@@ -40,7 +40,7 @@ _LOOK_SECONDS = 0.05
 """How often processes are looked at. An end is mostly seen at once, by the end of the output."""
 
 # What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
-_PLACES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+_PLACES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
 
 
 class _Process(NamedTuple):
@@ -100,7 +100,10 @@ class LocalRunner:
         program = self._job.description.program
         if program.get("image"):
             yield JobEvent(clock(), "image of train_specification is ignored: this step's own Python runs all")
-        for command in pip_commands(missing_here(program), str(self._packages), sys.executable):
+        python = self._job.argv[0]
+        # Another Python than ours is made for what it runs.
+        needed = missing_here(program) if python == sys.executable else Requirements(tuple(program.get("packages", ())))
+        for command in pip_commands(needed, str(self._packages), python):
             yield from self._install(command)
             if not self._packages.is_dir():
                 return
@@ -173,10 +176,12 @@ class LocalRunner:
         environment = {
             # Python would keep what it prints in a buffer: no line would be seen before the buffer is full.
             "PYTHONUNBUFFERED": "1",
+            # PyTorch would start as many threads in each replica as there are processors.
+            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last))),
             **{key: value for key, value in os.environ.items() if key not in _PLACES},
             **job.environment,
             "PYTHONPATH": self._import_path(),
-            **replica_environment(job.topology, name, addresses, job.specification.slots_per_worker),
+            **replica_environment(job.topology, name, addresses, job.specification),
             JOB_VARIABLE: str(self._folder / "job.json"),
         }
         child = self._group.start(name, job.argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
