@@ -70,6 +70,7 @@ def torch_classifier(
     rank, world = dist.get_rank(), dist.get_world_size()
     write_records(Path(train_dir), manifest, slices_of_rank(manifest, rank, world))
     records = map_records(manifest)
+    print(f"rank {rank} of {world} on {device} has {len(records)} rows and goes on after epoch {done}", flush=True)
     steps = steps_of_epoch(manifest.rows, batch_size, world, rank)
     for epoch in range(done + 1, epochs + 1):
         order = np.random.default_rng((seed, rank, epoch)).permutation(len(records))

@@ -1,5 +1,6 @@
 """PyTorch jobs by the local runner: replicas that are killed, replicas of several processes, elastic ones."""
 
+import json
 import re
 import sys
 import time
@@ -15,7 +16,9 @@ from kfp_distributed.components.train.launch import Request, plan_job
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.runners.protocol import JobEvent, LogLine
 from kfp_distributed.storage import open_store
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model
+from kfp_distributed.trainers import train_specification
 
 EPOCHS = 8
 PROGRAM = {"trainer": "torch_classifier"}
@@ -98,3 +101,99 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text] == [
         "restart 1 of 3: all replicas (worker-1 failed)"
     ]
+
+
+def note_rows(train_dir, model_dir, notes: str):
+    import json
+    import os
+    from pathlib import Path
+
+    import pyarrow.parquet as pq
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    total = torch.tensor(rank)
+    dist.all_reduce(total)
+    tables = [pq.read_table(file) for file in sorted(Path(train_dir).glob("*.parquet"))]
+    noted = {
+        "replica": os.environ["KFP_DISTRIBUTED_REPLICA"],
+        "sum of ranks": int(total),
+        "rows": [row for table in tables for row in table["image"].to_pylist()],
+    }
+    Path(notes, str(rank)).write_text(json.dumps(noted))
+    Path(model_dir, "weights").write_text(str(rank))
+
+
+def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    facts, model = run(train_specification(note_rows), {"notes": str(notes)}, number_of_workers=1, slots_per_worker=2)
+    assert facts[-1].succeeded, text(facts)
+    noted = [json.loads((notes / str(rank)).read_text()) for rank in range(4)]
+    assert [note["replica"] for note in noted] == ["master-0", "master-0", "worker-0", "worker-0"]
+    assert [note["sum of ranks"] for note in noted] == [6] * 4
+    folder = digits.folder / "train"
+    manifest = DatasetManifest.from_json((folder / "dataset.json").read_text())
+    every = [row for inputs, _ in read_batches(folder, manifest) for row in inputs.astype(int).tolist()]
+    assert [row for note in noted for row in note["rows"]] == every, "each row in one process, once"
+    assert open_store(str(model)).read("weights") == b"0"
+
+
+def test_an_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(run, digits):
+    facts, model = run(
+        PROGRAM, {**PARAMETERS, "epochs": 40}, "worker-1", "epoch 2/40", number_of_workers=2, min_workers=1
+    )
+    assert facts[-1].succeeded, text(facts)
+    sizes = [int(line.split()[3]) for _, line in lines(facts, "^rank 0 of")]
+    assert (sizes[0], sizes[-1]) == (3, 3)
+    assert len(sizes) > 1, "all have met again"
+    assert epochs(facts)[-1] == 40
+    assert sorted(set(epochs(facts))) == list(range(1, 41))
+    assert [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text] == [
+        "restart 1 of 3: worker-1 (worker-1 failed)"
+    ]
+    assert accuracy(model, digits) >= 0.95
+
+
+# What somebody brings who has never heard of us: it knows torchrun's environment and its own command line.
+STRANGER = """
+import argparse, glob
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--data")
+arguments.add_argument("--output")
+arguments.add_argument("--steps", type=int)
+options = arguments.parse_args()
+dist.init_process_group("gloo")
+files = glob.glob(options.data + "/*.parquet")
+rows = torch.tensor([row for file in files for row in pq.read_table(file)["image"].to_pylist()]).float()
+model = torch.nn.Linear(64, 1)
+for _ in range(options.steps):
+    model.zero_grad()
+    (model(rows) - 1).pow(2).mean().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), "has", len(rows), "rows")
+if dist.get_rank() == 0:
+    torch.save(model.state_dict(), options.output + "/weights.pt")
+"""
+
+
+def test_a_command_that_knows_only_torchs_variables(run, tmp_path):
+    program = tmp_path / "main.py"
+    program.write_text(STRANGER)
+    command = [torch_python(), str(program), "--data", "{train_dir}", "--output={model_dir}"]
+    facts, model = run(train_specification(command), {"steps": 3})
+    assert facts[-1].succeeded, text(facts)
+    assert sorted(lines(facts, "^rank")) == [
+        ("master-0", "rank 0 of 3 has 433 rows"),
+        ("worker-0", "rank 1 of 3 has 433 rows"),
+        ("worker-1", "rank 2 of 3 has 434 rows"),
+    ]
+    manifest = verify_model(open_store(str(model)))
+    assert (manifest.format, [entry.path for entry in manifest.files]) == ("files", ["weights.pt"])
