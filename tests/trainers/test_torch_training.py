@@ -12,6 +12,7 @@ import psutil
 import pytest
 from environments import torch_python
 
+from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, plan_job
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.runners.protocol import JobEvent, LogLine
@@ -98,6 +99,10 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert manifest.format == "onnx"
     assert set(manifest.metrics) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert accuracy(model, digits) >= 0.95
+    # The evaluation, by another library, finds what the training found.
+    scores, _ = evaluate_model(model, digits.folder / "validation")
+    assert scores.accuracy == pytest.approx(manifest.metrics["val_accuracy"])
+    assert scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-3)
     assert [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text] == [
         "restart 1 of 3: all replicas (worker-1 failed)"
     ]
