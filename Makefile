@@ -7,7 +7,7 @@ STAMP := $(VENV)/installed
 ROOMS := components trainers storage processes pipelines cli
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test test-cluster lint types specs bench bench-cluster images image-name clean
+.PHONY: demo test environments test-cluster lint types specs bench bench-cluster images image-name clean
 
 # The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
 BUILD = docker build --tag
@@ -21,8 +21,12 @@ image = $(if $(wildcard images/$1/Containerfile),$(PREFIX)/$1:$(shell cd images/
 demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows where everything is
 	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)'
 
-test: $(STAMP) lint types  ## everything that needs no cluster
+test: $(STAMP) lint types environments  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster'
+
+environments:  ## makes the Python environments that Horovod and PyTorch need, once; says why where they cannot be made
+	@for each in horovod pytorch; do $(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py $$each \
+		|| echo 'Its tests are skipped.'; done
 
 test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
 	$(BIN)/python -m pytest -m 'cluster and not alone' -n 3

@@ -32,16 +32,21 @@ _KEPT_IMPORTS = (_NAMESPACE, "__future__")
 # to a shell are written as three that base 85 leaves unused.
 _RISKY, _HARMLESS = "{}$", ",./"
 
+INSTALLED_VARIABLE = "KFP_DISTRIBUTED_INSTALLED"
+"""Environment variable: "true" where a step runs in the Python that compiled it, and takes the modules from there."""
+
 _UNPACK = """\
-import base64, json, pathlib, pyppmd, sys, tempfile
+import base64, json, os, pathlib, sys, tempfile
 _archive = "{archive}"
-_modules = tempfile.TemporaryDirectory(prefix="kfp-distributed-")
-_packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
-for _name, _text in json.loads(pyppmd.decompress(_packed, max_order={order}, mem_size={memory})).items():
-    _file = pathlib.Path(_modules.name, _name)
-    _file.parent.mkdir(parents=True, exist_ok=True)
-    _file.write_text(_text, encoding="utf-8")
-sys.path.insert(0, _modules.name)
+if os.environ.get("{installed}") != "true":
+    import pyppmd
+    _modules = tempfile.TemporaryDirectory(prefix="kfp-distributed-")
+    _packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
+    for _name, _text in json.loads(pyppmd.decompress(_packed, max_order={order}, mem_size={memory})).items():
+        _file = pathlib.Path(_modules.name, _name)
+        _file.parent.mkdir(parents=True, exist_ok=True)
+        _file.write_text(_text, encoding="utf-8")
+    sys.path.insert(0, _modules.name)
 """
 
 
@@ -89,6 +94,7 @@ def make_step(
     delivery: Delivery,
     started_by_name: Sequence[str] = (),
     trainers: Sequence[str] = (),
+    left_out: Sequence[str] = (),
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Makes the KFP component of one step.
 
@@ -98,6 +104,7 @@ def make_step(
         delivery: Where the step finds our modules.
         started_by_name: Modules to carry beside those that the function's body imports, and what they import in turn.
         trainers: More such modules, whose annotations tell what parameters a trainer takes.
+        left_out: Modules that it does not carry, though others import them.
 
     Returns:
         A component to call inside a `@dsl.pipeline` function.
@@ -117,8 +124,15 @@ def make_step(
         rename_locals=False,
         hoist_literals=False,
     )
-    archive = pack(read_modules([*imported_modules(body), *started_by_name], trainers))
-    unpack_first = _UNPACK.format(archive=archive, harmless=_HARMLESS, risky=_RISKY, order=_ORDER, memory=_MEMORY)
+    archive = pack(read_modules([*imported_modules(body), *started_by_name], trainers, left_out))
+    unpack_first = _UNPACK.format(
+        archive=archive,
+        installed=INSTALLED_VARIABLE,
+        harmless=_HARMLESS,
+        risky=_RISKY,
+        order=_ORDER,
+        memory=_MEMORY,
+    )
     command[-1] = unpack_first + body
     return component
 
@@ -141,12 +155,13 @@ def imported_modules(source: str) -> list[str]:
     return sorted(name for name in names if name.startswith(f"{_NAMESPACE}."))
 
 
-def read_modules(names: Sequence[str], trainers: Sequence[str] = ()) -> dict[str, str]:
+def read_modules(names: Sequence[str], trainers: Sequence[str] = (), left_out: Sequence[str] = ()) -> dict[str, str]:
     """Reads modules and all modules of ours that they import, minified.
 
     Args:
         names: Full names of the modules to begin with.
         trainers: More such modules, which keep their annotations: a trainer's parameters are checked by them.
+        left_out: Modules that are passed over, and what nothing else imports with them.
 
     Returns:
         Source by path relative to the import root. A package is there as an empty `__init__.py`, unless something
@@ -163,7 +178,7 @@ def read_modules(names: Sequence[str], trainers: Sequence[str] = ()) -> dict[str
         if file is None:
             raise ModuleNotFoundError(f"{name} is not a module of this installation.")
         path = name.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py")
-        if sources.get(path):
+        if sources.get(path) or name in left_out:
             continue
         text = file.read_text(encoding="utf-8")
         sources[path] = _minified(file, keep_annotations=name in trainers)
@@ -205,7 +220,18 @@ def _minified(file: Path, *, keep_annotations: bool) -> str:
         hoist_literals=False,
         rename_globals=False,
     )
-    return _without_unused_imports(text)
+    return _without_unused_imports(text if keep_annotations else _without_field_types(text))
+
+
+def _without_field_types(source: str) -> str:
+    """Replaces the types of a class's fields: a dataclass wants some annotation, whatever it says."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign):
+                    field.annotation = ast.Constant(0)
+    return python_minifier.unparse(tree)
 
 
 def _without_unused_imports(source: str) -> str:

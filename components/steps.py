@@ -20,6 +20,8 @@ _STORE = ["minio>=7.2.15,<8", *_KUBERNETES]
 _ENTRY = ["kfp_distributed.trainers.entry"]
 _TRAINERS = [f"kfp_distributed.trainers.{name}" for name in TRAINERS]
 
+_LOCAL = ["kfp_distributed.components.train.runners.local"]
+
 
 class Steps(NamedTuple):
     """The four steps, each a component to call inside a `@dsl.pipeline` function."""
@@ -30,12 +32,15 @@ class Steps(NamedTuple):
     export_model: Any
 
 
-def steps(*, image: str = "", package: str = "") -> Steps:
+def steps(*, image: str = "", package: str = "", local: bool = False) -> Steps:
     """Makes the four steps for an image or a package of yours.
 
     Args:
         image: An image that has kfp-distributed and what its steps need; nothing is then installed at start.
         package: A requirement or the address of a wheel, installed by pip when a step starts.
+        local: Whether `train` carries what runs replicas as processes beside it, too. It needs that on a cluster
+            with runner="local", and where a YAML runs on a machine without kfp-distributed; under `local_run` it
+            takes it from the installed package.
 
     Returns:
         The steps. With neither argument they carry their code in the compiled YAML.
@@ -57,6 +62,7 @@ def steps(*, image: str = "", package: str = "") -> Steps:
             delivery=delivery,
             started_by_name=_ENTRY,
             trainers=_TRAINERS,
+            left_out=() if local else _LOCAL,
         ),
         make_step(evaluate, packages=[*TENSORFLOW, "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kfp import local
 
+from kfp_distributed.components.packaging import INSTALLED_VARIABLE
 from kfp_distributed.storage import embedded_object_store
 
 
@@ -54,6 +55,8 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
             store = stack.enter_context(embedded_object_store(root / "object-store"))
             os.environ.update(store.environment())
             objects = store.folder
+        # The steps run in this Python, whose kfp-distributed has compiled them.
+        os.environ[INSTALLED_VARIABLE] = "true"
         local.init(
             runner=local.SubprocessRunner(use_venv=False),
             pipeline_root=str(artifacts),

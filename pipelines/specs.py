@@ -1,30 +1,31 @@
 """Compiles every component and pipeline to YAML: `python -m kfp_distributed.pipelines.specs FOLDER`."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kfp import compiler
 
-from kfp_distributed.components import Steps, steps
+from kfp_distributed.components import steps
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
 
 
-def deliverables(with_steps: Steps) -> Mapping[str, Any]:
-    """Returns every component and pipeline by the name of its YAML file, without the ending."""
-    return {**with_steps._asdict(), "train_and_export": make_train_and_export(with_steps)}
-
-
-def write_specs(folder: Path, with_steps: Steps) -> list[Path]:
+def write_specs(folder: Path, *, image: str = "", package: str = "") -> list[Path]:
     """Compiles every component and pipeline into a folder, which is made if missing.
 
+    By itself `train` runs anywhere. In the pipeline, whose size Argo limits, it runs on a cluster.
+
+    Args:
+        folder: Where the YAML files go.
+        image: As of `steps`.
+        package: As of `steps`.
+
     Returns:
-        The files written, in the order of `deliverables`.
+        The files written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for name, deliverable in deliverables(with_steps).items():
+    pipelines = {"train_and_export": make_train_and_export(steps(image=image, package=package))}
+    for name, deliverable in {**steps(image=image, package=package, local=True)._asdict(), **pipelines}.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))
     return files
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--image", default="", help="an image of yours with kfp-distributed, instead of embedded code")
     parser.add_argument("--package", default="", help="what pip installs at start, instead of embedded code")
     options = parser.parse_args()
-    for file in write_specs(options.folder, steps(image=options.image, package=options.package)):
+    for file in write_specs(options.folder, image=options.image, package=options.package):
         print(f"{file}  {file.stat().st_size:,} bytes")
 
 

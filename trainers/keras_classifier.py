@@ -1,8 +1,6 @@
 """The trainer `keras_classifier`: a Keras network for classes, trained the way the job's topology says."""
 
-import ctypes
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
@@ -13,6 +11,7 @@ from kfp_distributed.trainers.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import TRAINING_METRICS
+from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, score
 from kfp_distributed.trainers.sync import record_epoch
 
@@ -68,8 +67,10 @@ def keras_classifier(
     plan = plan_epoch(manifest.rows, batch_size, *ranks)
     with strategy.scope():
         model = build_model(manifest, hidden_units)
-        _compile(model, learning_rate, 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE))
-    done, save = _restore(model, checkpoint_dir, has_servers)
+        compile_model(
+            model, tf_keras.optimizers.Adam(learning_rate), 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE)
+        )
+    done, save = keep_checkpoints(model, checkpoint_dir, has_servers)
     if not has_servers:  # Beside them the workers have written their own records.
         _check_agreement(strategy, done)
         write_records(Path(train_dir), manifest, slices_of_rank(manifest, cluster.index, workers), plan.records)
@@ -83,7 +84,7 @@ def keras_classifier(
         file = Path(metrics_dir, TRAINING_METRICS)
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
 
-    _keep_input(model)
+    keep_input(model)
     rows = tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed))
     callbacks = [tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)]
     model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
@@ -102,58 +103,8 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy() if mirrored else tf.distribute.get_strategy()
 
 
-def _compile(model: tf_keras.Model, learning_rate: float, steps_at_once: int) -> None:
-    """Make a model ready to be trained, inside its strategy's scope."""
-    model.compile(
-        tf_keras.optimizers.Adam(learning_rate),
-        "sparse_categorical_crossentropy",
-        # Weighted, for Keras' own loss counts the rows of weight 0 that fill up an epoch.
-        weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
-        steps_per_execution=steps_at_once,
-    )
-    model.optimizer.build(model.trainable_variables)
-
-
-def _restore(model: tf_keras.Model, folder: str, has_servers: bool) -> tuple[int, Callable[[int], object]]:
-    """Load the newest checkpoint of a folder; return how many epochs it has, and what saves one after an epoch.
-
-    This does what Keras' BackupAndRestore does, with one difference that BackupAndRestore has no option for: the chief
-    of a cluster with parameter servers reads and writes all the files. Otherwise each server would write its part
-    to its own file system.
-    """
-    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=1)
-    chief = "/job:chief/replica:0/task:0/device:CPU:0" if has_servers else None
-    options = tf.train.CheckpointOptions(experimental_io_device=chief)
-    newest = manager.latest_checkpoint
-    if newest:
-        manager.checkpoint.restore(newest, options)
-    return int(newest.rpartition("-")[2]) if newest else 0, lambda epoch: manager.save(epoch, options=options)
-
-
 def _check_agreement(strategy: tf.distribute.Strategy, done: int) -> None:
     """Make sure that all workers start with the same epoch: each has fetched the newest checkpoint by itself."""
     total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(done)), axis=None)
     if int(total) != done * strategy.num_replicas_in_sync:
         raise RuntimeError(f"this worker's checkpoint is of epoch {done}, another's is not: start all of them again")
-
-
-def _keep_input(model: tf_keras.Model) -> None:
-    """Make fit's input iterator outlive the process.
-
-    Its destructor, here or in a remote worker, waits for a tf.data thread that may miss its wake-up and then sleeps
-    on for up to a minute (tensorflow 2.21, Model::OptimizeLoop: it is notified before IsCancelled() says so).
-    """
-    make_train_function, kept = model.make_train_function, set()
-
-    def make(force: bool = False) -> Callable[[object], object]:
-        step = make_train_function(force)
-
-        def keep(iterator: object) -> object:
-            if id(iterator) not in kept:
-                kept.add(id(iterator))
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
-            return step(iterator)
-
-        return keep
-
-    model.make_train_function = make

@@ -24,6 +24,9 @@ class Requirements(NamedTuple):
     alone: tuple[str, ...] = ()
 
 
+_IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch"}
+"""The images, of those in images/, of trainers that a stock image is not made to run: of PyTorch pip installs 7 GB."""
+
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
 _TRAINERS = {
     "keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",)),
@@ -54,6 +57,30 @@ def missing_here(program: Mapping[str, Any]) -> Requirements:
     needed = requirements_of({**program, "image": "", "packages": ()})
     lacking = [tuple(each for each in names if find_spec(_module(each)) is None) for names in needed]
     return Requirements((*lacking[0], *program.get("packages", ())), lacking[1])
+
+
+def image_name(program: Mapping[str, Any], distribution_type: str) -> str:
+    """Which of images/, and of the environments that `make environments` makes, a program runs in; "" for any."""
+    if program.get("trainer"):
+        return _IMAGES.get(program["trainer"], "")
+    return {"MPI": "horovod", "PyTorch": "pytorch"}.get(distribution_type, "")
+
+
+def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapping[str, str]) -> str:
+    """The image that a train_specification names, or KFP_DISTRIBUTED_HOROVOD_IMAGE or the like; else the stock image.
+
+    Raises:
+        ValueError: It has to be named, and is not.
+    """
+    name = image_name(program, distribution_type)
+    variable = f"KFP_DISTRIBUTED_{name.upper()}_IMAGE"
+    found = program.get("image") or variables.get(variable)
+    if found or not (distribution_type == "MPI" or program.get("trainer") in _IMAGES):
+        return found or STOCK_IMAGE
+    raise ValueError(
+        f"train_specification: image is not given, and {STOCK_IMAGE} has no {name}; name one that has, there or "
+        f"in {variable} of the step's environment (docs/images.md says how to build one)"
+    )
 
 
 def _module(requirement: str) -> str:

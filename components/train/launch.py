@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -126,6 +124,8 @@ def plan_job(request: Request) -> TrainingJob:
         ValueError: Something in it is wrong; the text names it.
     """
     specification = parse_distribution(request.distribution_specification)
+    if specification.distribution_type == "MPI" and specification.min_workers:
+        raise ValueError("min_workers, max_workers: not for MPI in this version; remove them, or choose PyTorch")
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification)
@@ -136,11 +136,10 @@ def plan_job(request: Request) -> TrainingJob:
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
+    # A rank is a process: there may be several in a replica.
     rows, readers = fetch_manifest(train_uri).rows, len(topology.data_replicas) * specification.slots_per_worker
     if rows < readers:
-        raise ValueError(
-            f"train_dataset: {rows} rows are too few for {readers} processes that read it; use fewer workers"
-        )
+        raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
     if validation_uri:
         fetch_manifest(validation_uri)
     name = job_name(request.task_name, request.identity)
@@ -160,22 +159,13 @@ def plan_job(request: Request) -> TrainingJob:
         data_replicas=topology.data_replicas,
         parameter_servers=specification.number_of_parameter_servers,
     )
-    argv = (sys.executable, "-m", "kfp_distributed.trainers.entry")
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
-    return TrainingJob(name, topology, specification, description, argv, _import_path(), labels)
+    return TrainingJob(name, topology, specification, description, labels=labels)
 
 
 def _label(text: str) -> str:
     """A text as the value of a Kubernetes label."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
-
-
-def _import_path() -> dict[str, str]:
-    """What replicas need to find our modules where they are not installed: a folder with nothing else in it."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / "kfp_distributed").is_dir() or "site-packages" in root.parts:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))}
 
 
 def job_name(task_name: str, identity: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.runners.protocol import (
     Fact,
     JobEnded,
@@ -54,6 +55,7 @@ class JobStatus:
     Attributes:
         job: Its name.
         leader: The replica whose end is the job's end.
+        slots_per_worker: Processes of each replica that trains.
         started: When the job was started.
         attempt: When the replicas could last begin to start: the job's start, the last restart of all, or when the
             last of them had a node and an image.
@@ -66,6 +68,7 @@ class JobStatus:
 
     job: str
     leader: str
+    slots_per_worker: int
     started: float
     attempt: float
     replicas: Mapping[str, ReplicaStatus]
@@ -78,7 +81,7 @@ class JobStatus:
 def begin(job: TrainingJob, now: float) -> JobStatus:
     """The status of a job that is about to start."""
     replicas = {each.name: ReplicaStatus(now, each.name, "waiting", since=now) for each in job.topology.replicas}
-    return JobStatus(job.name, job.topology.leader, now, now, replicas)
+    return JobStatus(job.name, job.topology.leader, job.specification.slots_per_worker, now, now, replicas)
 
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
@@ -160,8 +163,12 @@ def failure_cause(status: JobStatus) -> str:
     if others := [f"{each.replica} with {how_it_ended(each)}" for each in failed if each is not root]:
         sentences.insert(0, f"Then failed {_listed(others)}.")
     after = format_seconds(root.time - status.started)
-    first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job."
-    return "\n".join([*(f"[{root.replica}] {line}" for line in root.tail), " ".join([first, *sentences])])
+    first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job"
+    shown = [root]
+    if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
+        shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
+    lines = [f"[{each.replica}] {line}" for each in shown for line in each.tail]
+    return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 
 def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:

@@ -60,12 +60,22 @@ def store_environment(object_store_secret, store_endpoint):
 
 
 @pytest.fixture(scope="session")
-def trainer_image():
-    """The image of images/tensorflow, which `make images` has built and the cluster has."""
-    named = os.environ.get("KFP_DISTRIBUTED_TENSORFLOW_IMAGE")
-    command = ["make", "--silent", "image-name", "IMAGE=tensorflow", "PREFIX=localhost/kfp-distributed"]
-    root = Path(__file__).parents[2]
-    return named or subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+def image_name():
+    """A function from a folder of images/ to its image, which `make images` has built and the cluster has."""
+
+    def find(name):
+        command = ["make", "--silent", "image-name", f"IMAGE={name}", "PREFIX=localhost/kfp-distributed"]
+        named = os.environ.get(f"KFP_DISTRIBUTED_{name.upper()}_IMAGE")
+        root = Path(__file__).parents[2]
+        return named or subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def trainer_image(image_name):
+    """The image with TensorFlow."""
+    return image_name("tensorflow")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 import json
 import re
-import subprocess
 import uuid
-from pathlib import Path
 
 import pytest
 from cluster.jobs import left_behind
@@ -15,23 +13,15 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="session")
-def pytorch_image():
-    """The image of images/pytorch, which `make images` has built and the cluster has."""
-    command = ["make", "--silent", "image-name", "IMAGE=pytorch", "PREFIX=localhost/kfp-distributed"]
-    root = Path(__file__).parents[2]
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
-
-
 @pytest.fixture
-def train(start, api, namespace, object_store_secret, pytorch_image):
+def train(start, api, namespace, object_store_secret, image_name):
     """Starts a PyTorchJob of torch_classifier, in a namespace that takes the operator's init containers."""
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
     api.create_namespaced_secret(namespace, secret)
 
     def train_one(parameters, **request):
         distribution = {"distribution_type": "PyTorch", **request.pop("distribution")}
-        program = {"trainer": "torch_classifier", "image": pytorch_image}
+        program = {"trainer": "torch_classifier", "image": image_name("pytorch")}
         return start(program, distribution, parameters, namespace=namespace, **request)
 
     return train_one

@@ -140,18 +140,18 @@ WRONG = [
         "distribution_specification: number_of_workers = 0 is not a whole number from 1 to 10000",
     ),
     (
-        {"distribution_specification": {"distribution_type": "MPI"}},
-        "distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job",
+        {"distribution_specification": {"distribution_type": "MPI", "min_workers": 1}},
+        "min_workers, max_workers: not for MPI in this version; remove them, or choose PyTorch",
     ),
     (
         {"train_specification": {"trainer": "keras_clasifier"}},
-        "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier",
+        "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier, keras_horovod",
     ),
     ({"train_parameters": {"epoch": 3}}, "train_parameters: fit has no parameter 'epoch' to set; it has: epochs"),
     ({"train_parameters": {"epochs": "many"}}, "train_parameters of fit: epochs is 'many'; allowed is int"),
     (
         {"distribution_specification": workers(6)},
-        "train_dataset: 5 rows are too few for 6 replicas that read it; use fewer workers",
+        "train_dataset: 5 rows are too few for 6 ranks that read it; use fewer workers",
     ),
 ]  # fmt: skip
 

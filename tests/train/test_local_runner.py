@@ -167,12 +167,6 @@ def test_packages_that_cannot_be_installed_end_the_job(tmp_path):
     assert lines(facts) == []
 
 
-def test_mpi_is_refused_before_anything_starts():
-    with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
-        LocalRunner().check(make_job(shell("true"), {"distribution_type": "MPI"}))
-    assert str(error.value) == "distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job"
-
-
 def test_a_runner_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="runner = 'cloud' is not one of auto, kubernetes"):
         choose_runner("cloud")

@@ -227,7 +227,10 @@ NAMES = [
     "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
     "AWS_SECRET_ACCESS_KEY",
 ]
-BEFORE = ["mpirun", "--allow-run-as-root", "-np", "6", "--bind-to", "none", "--map-by", "slot"]
+BEFORE = [
+    *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
+    *("-np", "6", "--map-by", "slot"),
+]
 AFTER = [
     *("--wdir", "/kfp-distributed/work"),
     *(word for name in NAMES for word in ("-x", name)),

@@ -68,6 +68,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
     assert status == JobStatus(
         job="a-job",
         leader="worker-0",
+        slots_per_worker=1,
         started=BEGIN,
         attempt=BEGIN + 6,
         replicas={

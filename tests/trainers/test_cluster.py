@@ -1,8 +1,9 @@
 import json
+from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.trainers.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.cluster import Cluster, Rank, read_cluster, read_rank
 from kfp_distributed.trainers.entry import replica_name, tensorflow_environment
 from kfp_distributed.trainers.job import JobDescription
 
@@ -45,20 +46,17 @@ def test_strategies_get_a_tf_config_without_the_evaluator():
     ("variables", "cluster", "cpus", "expected"),
     [
         ({}, {}, 8, {"TF_NUM_INTRAOP_THREADS": "8"}),
-        (
-            {"TF_CPP_MIN_LOG_LEVEL": "0"},
-            LOCAL,
-            2,
-            {"TF_NUM_INTRAOP_THREADS": "1", "GRPC_FAIL_FAST": "use_caller"},
-        ),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, LOCAL, 2, {"TF_NUM_INTRAOP_THREADS": "1"}),
     ],
 )
 def test_replicas_of_one_machine_share_its_processors(variables, cluster, cpus, expected):
-    settings = tensorflow_environment(variables, read_cluster(environment(cluster, "worker", 0)), cpus)
+    neighbours = read_cluster(environment(cluster, "worker", 0)).neighbours
+    settings = tensorflow_environment(variables, neighbours, cpus)
     common = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     assert settings == {key: value for key, value in (common | expected).items() if key not in variables}
 
 
+RANK = {"RANK": "3", "SIZE": "4", "LOCAL_SIZE": "2"}
 JOB = JobDescription("job", {}, {}, "", "", "", "", "", "chief-0", ("master-0", "worker-0"))
 
 
@@ -73,3 +71,21 @@ JOB = JobDescription("job", {}, {}, "", "", "", "", "", "chief-0", ("master-0", 
 )
 def test_a_replica_knows_its_name(variables, expected):
     assert replica_name(variables, read_cluster(variables), JOB) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, None),
+        ({f"OMPI_COMM_WORLD_{name}": value for name, value in RANK.items()}, Rank(3, 4, 2)),
+        ({f"HOROVOD_{name}": value for name, value in RANK.items()}, Rank(3, 4, 2)),
+    ],
+)
+def test_a_process_knows_its_rank(variables, expected):
+    assert read_rank(variables) == expected
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, "worker-0"), (1, "worker-0"), (2, "worker-1"), (3, "worker-1")])
+def test_the_ranks_of_a_worker_have_its_name_whatever_their_launcher_is_called(rank, expected):
+    job = replace(JOB, leader="launcher-0", data_replicas=("worker-0", "worker-1"))
+    assert replica_name({"KFP_DISTRIBUTED_REPLICA": "launcher-0"}, Cluster(), job, Rank(rank, 4, 2)) == expected

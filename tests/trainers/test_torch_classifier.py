@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from environments import torch_python
+from environments import pytorch
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
@@ -45,7 +45,7 @@ def start(data, name, parameters, **environment):
         folders[f"{each}_dir"] = str(results / each)
     import_path = Path(sys.modules["kfp_distributed.trainers.feed"].__file__).parents[2]
     return subprocess.Popen(
-        [torch_python(), "-c", TRAIN, json.dumps({**folders, **parameters})],
+        [pytorch(), "-c", TRAIN, json.dumps({**folders, **parameters})],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(import_path), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

@@ -2,15 +2,12 @@
 
 import json
 import re
-import sys
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import onnxruntime
 import psutil
 import pytest
-from environments import torch_python
+from environments import pytorch
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, plan_job
@@ -32,6 +29,7 @@ def run(digits, tmp_path, monkeypatch):
     # Debian's torchrun fails on Python 3.11 unless some rank's output is redirected: the tenth's is.
     monkeypatch.setenv("PET_REDIRECTS", "9:1")
     monkeypatch.setenv("PET_TEE", "9:1")
+    monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", pytorch())
 
     def run_one(program, parameters, victim="", line="", **distribution):
         request = Request(
@@ -43,10 +41,7 @@ def run(digits, tmp_path, monkeypatch):
             distribution_specification={"distribution_type": "PyTorch", **distribution},
             identity=(str(tmp_path),),
         )
-        rooms = Path(sys.modules["kfp_distributed.storage"].__file__).parents[2]
-        argv = (torch_python(), "-m", "kfp_distributed.trainers.entry")
-        job = replace(plan_job(request), argv=argv, environment={"PYTHONPATH": str(rooms)})
-        runner, facts = LocalRunner(), []
+        job, runner, facts = plan_job(request), LocalRunner(), []
         runner.check(job)
         try:
             runner.start(job)
@@ -192,7 +187,7 @@ if dist.get_rank() == 0:
 def test_a_command_that_knows_only_torchs_variables(run, tmp_path):
     program = tmp_path / "main.py"
     program.write_text(STRANGER)
-    command = [torch_python(), str(program), "--data", "{train_dir}", "--output={model_dir}"]
+    command = ["python", str(program), "--data", "{train_dir}", "--output={model_dir}"]
     facts, model = run(train_specification(command), {"steps": 3})
     assert facts[-1].succeeded, text(facts)
     assert sorted(lines(facts, "^rank")) == [

@@ -6,6 +6,7 @@ Of v1 the launcher reaches the workers by `kubectl exec`, of v2beta1 by SSH.
 from kfp_distributed.components.train.manifests.pod import ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.manifests.run_policy import run_policy
 from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.mpirun import mpirun
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _CONTAINER = "mpi"
@@ -61,11 +62,12 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
 def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
     """The launcher's command: the entry program in each slot, with the launcher's environment, named and not shown."""
     names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, setting))]
-    processes = job.specification.number_of_workers * job.specification.slots_per_worker
-    return [
-        *("mpirun", "--allow-run-as-root", "-np", str(processes), "--bind-to", "none", "--map-by", "slot"),
-        *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if setting.mpi_version == "v2beta1" else ()),
+    spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
+    return mpirun(
+        spec.number_of_workers * spec.slots_per_worker,
+        ENTRY,
+        *("--map-by", "slot"),
+        *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if by_ssh else ()),
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
-        *ENTRY,
-    ]
+    )

@@ -1,7 +1,6 @@
 """Which runner a `train` step asks for, and what it must know of the place where it runs."""
 
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,14 @@ def choose_runner(name: str, model_uri: str = "") -> Runner:
         from kfp_distributed.components.train.runners.cluster_api import connect
 
         return kubernetes_runner(connect(), model_uri)
-    from kfp_distributed.components.train.runners.local import LocalRunner
-
+    try:
+        from kfp_distributed.components.train.runners.local import LocalRunner
+    except ImportError:
+        raise ValueError(
+            f"runner = {name!r}: there is no cluster here, and this step does not carry what runs replicas beside it; "
+            "run it in a pod, with KUBECONFIG set or under kfp_distributed's local_run(), or compile it with "
+            "steps(local=True)"
+        ) from None
     return LocalRunner()
 
 
@@ -48,6 +53,7 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
         ValueError: The object store is not found.
     """
     from kfp_distributed.components.train.manifests.setting import Setting
+    from kfp_distributed.components.train.replica_code import replica_modules
     from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
     from kfp_distributed.storage.kfp_store import MayNotRead, environment_entries
 
@@ -61,7 +67,7 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
 
     reference = _object_store(read, api.namespace, model_uri)
     setting = Setting(
-        api.namespace, environment=tuple(environment_entries(reference)), modules=_modules(), owner=_pod()
+        api.namespace, environment=tuple(environment_entries(reference)), modules=replica_modules(), owner=_pod()
     )
     return KubernetesRunner(api, setting)
 
@@ -84,12 +90,3 @@ def _pod() -> dict[str, Any] | None:
     if not (name and uid and _SERVICE_ACCOUNT.exists()):
         return None
     return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-
-
-def _modules() -> dict[str, str]:
-    """The rooms that run inside the replicas, as they are here: source by path relative to the import root."""
-    found: dict[str, str] = {}
-    for room in ("storage", "trainers"):
-        folder = Path(str(import_module(f"kfp_distributed.{room}").__file__)).parent
-        found |= {f"kfp_distributed/{room}/{each.name}": each.read_text() for each in sorted(folder.glob("*.py"))}
-    return found

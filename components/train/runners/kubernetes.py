@@ -1,6 +1,7 @@
 """The replicas of a job as pods, which the operators of a Kubernetes cluster start and start again."""
 
 import math
+import os
 import queue
 import threading
 import time
@@ -19,6 +20,7 @@ from kfp_distributed.components.train.manifests import (
     launcher_config_map,
 )
 from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.pods import job_end, replica_of, started_containers
 from kfp_distributed.components.train.runners.preflight import check_cluster, served_mpi_version
@@ -34,7 +36,7 @@ from kfp_distributed.components.train.runners.protocol import (
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
 from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
-from kfp_distributed.trainers.requirements import STOCK_IMAGE, requirements_of
+from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
 _SIGN_OF_LIFE_SECONDS = 30.0
 """How often the job is told that somebody follows it. It also keeps the connection open that a cancel goes over."""
@@ -86,10 +88,11 @@ class KubernetesRunner:
         try:
             mpi_version = served_mpi_version(self._api) if job.topology.distribution_type == "MPI" else None
             program = job.description.program
-            needed = requirements_of(program)
+            image = image_of(program, job.topology.distribution_type, os.environ)
+            needed = requirements_of({**program, "image": "" if image == STOCK_IMAGE else image})
             self._setting = replace(
                 self._setting,
-                image=program.get("image") or STOCK_IMAGE,
+                image=image,
                 packages=needed.packages,
                 packages_alone=needed.alone,
                 mpi_version=mpi_version,
@@ -117,11 +120,8 @@ class KubernetesRunner:
         """Creates the job, or goes on with the one that an earlier start of the same step has left.
 
         Raises:
-            ValueError: It is one of MPI, whose ranks no trainer of ours knows yet; nothing is created.
             ClusterError: The API server refused, or there is another job of this name.
         """
-        if job.topology.distribution_type == "MPI":
-            raise ValueError("distribution_type = 'MPI' cannot train in this version; choose TF, PyTorch or Job")
         found = self._existing()
         if found:
             self._ours = True
@@ -271,7 +271,7 @@ class KubernetesRunner:
 
     def _tell(self, news: News) -> Iterator[Fact]:
         if isinstance(news, Printed):
-            yield LogLine(clock(), news.replica, news.line)
+            yield LogLine(clock(), *printed_by(news.replica, news.line, self._job.specification.slots_per_worker))
             return
         if isinstance(news, Trouble):
             yield JobEvent(clock(), news.text)

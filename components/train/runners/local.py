@@ -14,6 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
+from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.replica_code import replica_modules
+from kfp_distributed.components.train.runners.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.protocol import (
@@ -40,7 +43,18 @@ _LOOK_SECONDS = 0.05
 """How often processes are looked at. An end is mostly seen at once, by the end of the output."""
 
 # What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
-_PLACES = ("TF_CONFIG", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+_PLACES = (
+    "TF_CONFIG",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+    "RANK",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
+    "HOROVOD_RANK",
+    "OMPI_",
+    "PMIX_",
+)
 
 
 class _Process(NamedTuple):
@@ -69,23 +83,31 @@ class LocalRunner:
         self._restarts = 0
 
     def check(self, job: TrainingJob) -> None:
-        """Refuses MPI.
+        """Looks for what the replicas run in.
 
         Raises:
-            ValueError: The job is one of MPI.
+            ValueError: It is not there.
         """
-        if job.topology.distribution_type == "MPI":
-            raise ValueError("distribution_type = 'MPI' cannot run locally in this version; choose TF, PyTorch or Job")
+        spec = job.specification
+        self._python = find_python(job.description.program, spec.distribution_type)
+        self._argv = list(job.argv or (self._python, "-m", "kfp_distributed.trainers.entry"))
+        if spec.distribution_type == "MPI":
+            self._argv = mpi_command(self._python, spec.number_of_workers * spec.slots_per_worker, self._argv)
 
     def start(self, job: TrainingJob) -> None:
         """Prepares the job's folder; the processes start with the first fact."""
+        self.check(job)
         self._job = job
         self._last = {each.name: ReplicaChanged(clock(), each.name, "waiting") for each in job.topology.replicas}
         self._folder = Path(tempfile.mkdtemp(prefix=f"{job.name}-"))
         if not job.specification.keep_job:
             self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
         self._packages = self._folder / "packages"
-        (self._folder / "job.json").write_text(job.description.to_json())
+        self._code = self._folder / "code"
+        for path, source in {**replica_modules(), "job.json": job.description.to_json()}.items():
+            file = self._code / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source)
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
         self._group = self._resources.enter_context(ProcessGroup())
 
@@ -100,10 +122,9 @@ class LocalRunner:
         program = self._job.description.program
         if program.get("image"):
             yield JobEvent(clock(), "image of train_specification is ignored: this step's own Python runs all")
-        python = self._job.argv[0]
-        # Another Python than ours is made for what it runs.
-        needed = missing_here(program) if python == sys.executable else Requirements(tuple(program.get("packages", ())))
-        for command in pip_commands(needed, str(self._packages), python):
+        own = self._python == sys.executable
+        needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
+        for command in pip_commands(needed, str(self._packages), self._python):
             yield from self._install(command)
             if not self._packages.is_dir():
                 return
@@ -149,10 +170,11 @@ class LocalRunner:
             limit = self._job.specification.restart_limit
             who = "all replicas" if len(step.replicas) == len(self._last) else ", ".join(step.replicas)
             yield JobEvent(clock(), f"restart {self._restarts} of {limit}: {who} ({step.reason})")
-        running = [name for name in step.replicas if name in self._processes]
+        running = [name for name in step.replicas if self._last[name].state in ("starting", "running")]
         self._group.stop(running)
         for name in running:
-            yield from self._drain(name)
+            if name in self._processes:
+                yield from self._drain(name)
             yield self._changed(name, "stopped", reason="the job failed" if step.action == "fail" else step.reason)
         if again:
             yield from self._start_replicas(step.replicas)
@@ -163,7 +185,9 @@ class LocalRunner:
         for name in names:
             before = self._last[name]
             yield self._changed(name, "starting", restart=before.restart + (before.state != "waiting"))
-            self._start_process(name)
+            # The launcher of MPI starts what would run in its workers.
+            if self._job.topology.distribution_type != "MPI" or name == self._job.topology.leader:
+                self._start_process(name)
             yield self._changed(name, "running")
 
     def _start_process(self, name: str) -> None:
@@ -178,22 +202,28 @@ class LocalRunner:
             "PYTHONUNBUFFERED": "1",
             # PyTorch would start as many threads in each replica as there are processors.
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last))),
-            **{key: value for key, value in os.environ.items() if key not in _PLACES},
+            **{key: value for key, value in os.environ.items() if not key.startswith(_PLACES)},
             **job.environment,
-            "PYTHONPATH": self._import_path(),
+            # A command's `python` is the one that has what it needs, too.
+            "PATH": os.pathsep.join((str(Path(self._python).parent), os.environ.get("PATH", ""))),
+            "PYTHONPATH": os.pathsep.join(self._import_path()),
             **replica_environment(job.topology, name, addresses, job.specification),
-            JOB_VARIABLE: str(self._folder / "job.json"),
+            JOB_VARIABLE: str(self._code / "job.json"),
         }
-        child = self._group.start(name, job.argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
+        child = self._group.start(name, self._argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
         output: IO[bytes] = child.stdout  # type: ignore[assignment]  # PIPE makes one.
         os.set_blocking(output.fileno(), False)
         self._processes[name] = _Process(child, output, LineCutter())
         self._selector.register(output, selectors.EVENT_READ, name)
 
-    def _import_path(self) -> str:
+    def _import_path(self) -> Iterator[str]:
         """What was installed for the job comes first, then our modules, then what this process was given itself."""
-        given = self._job.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        return os.pathsep.join(filter(None, (str(self._packages) if self._packages.is_dir() else "", given)))
+        if self._packages.is_dir():
+            yield str(self._packages)
+        yield str(self._code)
+        given = self._job.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        if given and self._python == sys.executable:
+            yield given
 
     def _read(self) -> Iterator[LogLine]:
         """What the replicas have printed; waits a moment where that is nothing. Each gets its turn."""
@@ -206,7 +236,7 @@ class LocalRunner:
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
-            yield LogLine(now, name, line)
+            yield LogLine(now, *printed_by(name, line, self._job.specification.slots_per_worker))
 
     def _collect(self) -> Iterator[Fact]:
         """The replicas that have ended, each after its last lines."""

@@ -21,8 +21,8 @@ class TrainingJob:
         topology: Its replicas.
         specification: Restarts, time budgets, and what a cluster must know.
         description: What every replica is told.
-        argv: The command that each replica runs.
-        environment: What is added to each replica's environment.
+        argv: The command of each replica that is a process of this machine; () for the entry program.
+        environment: What is added to its environment.
         labels: What people find the job by: "run" and "task", each a valid value of a Kubernetes label.
     """
 
@@ -30,8 +30,8 @@ class TrainingJob:
     topology: Topology
     specification: DistributionSpecification
     description: JobDescription
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
+    argv: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,70 @@
+import re
+import sys
+
+import pytest
+
+from kfp_distributed.components.train.mpirun import horovodrun, mpirun
+from kfp_distributed.components.train.runners.interpreter import find_python, mpi_command
+
+HOROVOD = {"trainer": "keras_horovod"}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A machine without Horovod and without OpenMPI; the folder in which its programs would be."""
+    for name in ("KFP_DISTRIBUTED_HOROVOD_PYTHON", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    folder = tmp_path / ".cache" / "kfp-distributed" / "horovod" / "bin"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def put(folder, *names):
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_text("")
+        (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("program", "distribution_type"),
+    [
+        ({"trainer": "keras_classifier"}, "TF"),
+        ({"command": ["python", "main.py"]}, "Job"),
+        # They may need no more than this Python has.
+        ({"command": ["python", "main.py"]}, "MPI"),
+        ({"function": "fit", "source": ""}, "MPI"),
+    ],
+)
+def test_this_python_runs_what_needs_no_other(home, program, distribution_type):
+    assert find_python(program, distribution_type) == sys.executable
+
+
+def test_the_environment_that_was_made_runs_what_needs_horovod(home, monkeypatch):
+    put(home, "python")
+    assert find_python(HOROVOD, "MPI") == str(home / "python")
+    assert find_python({"command": ["python", "main.py"]}, "MPI") == str(home / "python")
+    assert find_python({"command": ["python", "main.py"]}, "Job") == sys.executable
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", "/opt/horovod/bin/python3")
+    assert find_python(HOROVOD, "MPI") == "/opt/horovod/bin/python3"
+
+
+def test_where_there_is_none_the_error_says_how_to_make_one(home):
+    expected = "keras_horovod needs horovod, which this Python lacks; run `make environments`"
+    with pytest.raises(ValueError, match=re.escape(expected) + ".* KFP_DISTRIBUTED_HOROVOD_PYTHON"):
+        find_python(HOROVOD, "MPI")
+
+
+def test_openmpi_starts_the_ranks_where_it_is_and_else_horovod(home, tmp_path):
+    python, program = str(home / "python"), ["main"]
+    with pytest.raises(ValueError, match=r"'MPI' needs mpirun, or Horovod beside .*/horovod/bin/python"):
+        mpi_command(python, 2, program)
+    put(home, "horovodrun")
+    assert mpi_command(python, 2, program) == horovodrun(2, program, python)
+    put(tmp_path / "path", "mpirun")
+    found = mpi_command(python, 2, program)
+    assert found == [str(tmp_path / "path" / "mpirun"), *mpirun(2, program, "--oversubscribe")[1:]]
+    put(home, "mpirun")
+    assert mpi_command(python, 2, program)[0] == str(home / "mpirun"), "the one that this Horovod was built with"

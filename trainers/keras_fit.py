@@ -1,0 +1,59 @@
+"""What our Keras trainers have in common around `fit`: what it is compiled with, and what it goes on from."""
+
+import ctypes
+from collections.abc import Callable
+
+import tensorflow as tf
+import tf_keras
+
+
+def compile_model(model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer, steps_at_once: int) -> None:
+    """Make a model ready to be trained, inside its strategy's scope."""
+    model.compile(
+        optimizer,
+        "sparse_categorical_crossentropy",
+        # Weighted, for Keras' own loss counts the rows of weight 0 that fill up an epoch.
+        weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
+        steps_per_execution=steps_at_once,
+    )
+    model.optimizer.build(model.trainable_variables)
+
+
+def keep_checkpoints(
+    model: tf_keras.Model, folder: str, has_servers: bool = False
+) -> tuple[int, Callable[[int], object]]:
+    """Load the newest checkpoint of a folder; return how many epochs it has, and what saves one after an epoch.
+
+    This does what Keras' BackupAndRestore does, with one difference that BackupAndRestore has no option for: the chief
+    of a cluster with parameter servers reads and writes all the files. Otherwise each server would write its part
+    to its own file system.
+    """
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=1)
+    chief = "/job:chief/replica:0/task:0/device:CPU:0" if has_servers else None
+    options = tf.train.CheckpointOptions(experimental_io_device=chief)
+    newest = manager.latest_checkpoint
+    if newest:
+        manager.checkpoint.restore(newest, options)
+    return int(newest.rpartition("-")[2]) if newest else 0, lambda epoch: manager.save(epoch, options=options)
+
+
+def keep_input(model: tf_keras.Model) -> None:
+    """Make fit's input iterator outlive the process.
+
+    Its destructor, here or in a remote worker, waits for a tf.data thread that may miss its wake-up and then sleeps
+    on for up to a minute (tensorflow 2.21, Model::OptimizeLoop: it is notified before IsCancelled() says so).
+    """
+    make_train_function, kept = model.make_train_function, set()
+
+    def make(force: bool = False) -> Callable[[object], object]:
+        step = make_train_function(force)
+
+        def keep(iterator: object) -> object:
+            if id(iterator) not in kept:
+                kept.add(id(iterator))
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+            return step(iterator)
+
+        return keep
+
+    model.make_train_function = make

@@ -1,0 +1,82 @@
+"""The trainer `keras_horovod`: a Keras network for classes, trained by Horovod's all-reduce among the ranks of MPI."""
+
+import os
+from pathlib import Path
+
+import horovod.tensorflow.keras as hvd
+import tf_keras
+
+from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.trainers.cluster import read_rank
+from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
+from kfp_distributed.trainers.keras_model import build_model, export_model, score
+from kfp_distributed.trainers.sync import record_epoch
+
+
+def keras_horovod(
+    train_dir: str,
+    validation_dir: str,
+    model_dir: str,
+    checkpoint_dir: str,
+    metrics_dir: str,
+    epochs: int = 10,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
+    seed: int = 0,
+) -> None:
+    """Train a fully connected network on all ranks together and save it as a SavedModel.
+
+    Each rank computes the gradients of its own rows, Horovod averages them, and all apply the same. Rank 0 alone
+    keeps checkpoints and metrics and saves the model; what it goes on from reaches the others by broadcast.
+
+    Args:
+        train_dir: The training dataset's manifest and the shards of this rank.
+        validation_dir: The validation dataset; "" where there is none.
+        model_dir: Gets the SavedModel, in rank 0.
+        checkpoint_dir: Gets a checkpoint after each epoch.
+        metrics_dir: Gets training.json.
+        epochs: How often all rows are seen.
+        batch_size: Rows of one update of the weights in each rank; together they see as many times more.
+        learning_rate: Of the Adam optimizer for one rank; it is multiplied by the number of ranks.
+        hidden_units: Sizes of the hidden layers.
+        seed: For the first weights and the order of the rows.
+    """
+    if min(epochs, batch_size, learning_rate, *hidden_units) <= 0:
+        raise ValueError(f"{epochs=}, {batch_size=}, {learning_rate=}, {hidden_units=}: each must be more than 0")
+    hvd.init()
+    place = read_rank(os.environ)
+    if place and place.size != hvd.size():
+        raise RuntimeError(
+            f"mpirun has started {place.size} ranks, Horovod sees {hvd.size()}: it was built without MPI"
+        )
+    tf_keras.utils.set_random_seed(seed)
+    manifest, leads = read_manifest(train_dir), hvd.rank() == 0
+    plan = plan_epoch(manifest.rows, batch_size * hvd.size(), hvd.size())
+    write_records(Path(train_dir), manifest, slices_of_rank(manifest, hvd.rank(), hvd.size()), plan.records)
+    model = build_model(manifest, hidden_units)
+    # The scaled rate suits the larger batch: https://arxiv.org/abs/1706.02677, section 2.1.
+    optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.Adam(learning_rate * hvd.size()))
+    compile_model(model, optimizer, 1)
+    done, save = keep_checkpoints(model, checkpoint_dir)
+    done = int(hvd.broadcast(done, 0))
+
+    def end_epoch(epoch: int, logs: dict[str, float]) -> None:
+        if leads:
+            save(epoch + 1)
+            metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+            metrics |= score(model, validation_dir) if validation_dir else {}
+            record_epoch(Path(metrics_dir, TRAINING_METRICS), os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
+
+    keep_input(model)
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch),
+    ]
+    rows = read_records(manifest, plan.batch, seed)
+    model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
+    if leads:
+        export_model(model, manifest, model_dir)
