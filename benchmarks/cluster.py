@@ -191,7 +191,7 @@ def _kubectl(namespace: str, request: Request) -> tuple[float, float]:
     end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", name, polls=False)
     end.start()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"apiVersion": "v1", "kind": "List", "items": [*runner._config_maps, runner.manifest]}, file)
+        json.dump({"apiVersion": "v1", "kind": "List", "items": [*runner._parts, runner.manifest]}, file)
         file.flush()
         started = time.monotonic()
         kubectl = ["kubectl", "--namespace", namespace]

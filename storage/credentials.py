@@ -15,7 +15,7 @@ from kfp_distributed.storage.kfp_store import (
 )
 from kfp_distributed.storage.uri import parse_endpoint
 
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
     if not access_key and not secret_key and (secret or get("KUBERNETES_SERVICE_HOST")):
         read = kubernetes_reader()
         namespace, _, name = (secret or "").rpartition("/")
-        namespace = namespace or (_OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else KFP_NAMESPACE)
+        namespace = namespace or (OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else KFP_NAMESPACE)
         reference = choose_object_store(get, read, namespace, name, uri)
         access_key, secret_key = read_keys(read, reference)
         token, region = "", region or reference.region

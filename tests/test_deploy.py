@@ -79,6 +79,25 @@ def test_the_role_is_bound_to_who_runs_the_steps_in_any_namespace():
     assert kustomization["resources"] == ["rbac.yaml"]
 
 
+def test_another_cluster_has_one_account_for_both_roles():
+    account, token, *_ = remote = list(yaml.safe_load_all((ROOT / "deploy" / "remote.yaml").read_text()))
+    role, binding = yaml.safe_load_all((ROOT / "deploy" / "remote-object-store.yaml").read_text())
+    bound = {each["roleRef"]["name"]: each["subjects"] for each in (remote[-1], binding)}
+    subjects = [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
+    assert bound == {ROLE["metadata"]["name"]: subjects, role["metadata"]["name"]: subjects}
+    assert token["metadata"]["annotations"] == {"kubernetes.io/service-account.name": account["metadata"]["name"]}
+    kind = job_kind("Job", None)
+    added = set(needed_permissions(kind, secret=True)) - set(needed_permissions(kind))
+    granted = [
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    ]
+    assert sorted(added) == granted == [("create", "", "secrets"), ("delete", "", "secrets")]
+
+
 @pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
 class TestImage:
     def test_does_not_run_as_root(self, image):

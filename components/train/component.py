@@ -14,6 +14,7 @@ def train(
     distribution_specification: dict = {},  # type: ignore[type-arg]
     runner: str = "auto",
     checkpoint_uri: str = "",
+    cluster_configuration_secret: str = "",
     run_id: str = dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     task_name: str = dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
     task_id: str = dsl.PIPELINE_TASK_ID_PLACEHOLDER,
@@ -34,6 +35,8 @@ def train(
         runner: Where the replicas run: "kubernetes" (pods), "local" (processes of this step), or "auto": pods where
             there is a cluster.
         checkpoint_uri: Folder for checkpoints. Empty means beside the model.
+        cluster_configuration_secret: Secret with host, token and namespace of another cluster, to train there.
+            Empty means the step's own.
         run_id: What tells this run from others.
         task_name: What tells this task from others of the run.
         task_id: What tells this task from others of its name.
@@ -47,6 +50,7 @@ def train(
         metrics=metrics,
         report=report,
         runner_name=runner,
+        cluster_secret=cluster_configuration_secret,
         task_name=task_name,
         identity=(run_id, task_name, task_id),
         train_specification=train_specification,

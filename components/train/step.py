@@ -23,6 +23,7 @@ def run_step(
     metrics: Any,  # noqa: ANN401
     report: Any,  # noqa: ANN401
     runner_name: str,
+    cluster_secret: str = "",
     **wanted: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.
@@ -34,6 +35,7 @@ def run_step(
         metrics: kfp's Metrics: the last epoch's.
         report: kfp's HTML, also of a training that failed.
         runner_name: "auto", "kubernetes" or "local".
+        cluster_secret: Name of the Secret of another cluster; "" means the step's own.
         wanted: The other fields of `Request`.
 
     Raises:
@@ -42,7 +44,7 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        runner = choose_runner(runner_name, model.uri)
+        runner = choose_runner(runner_name, model.uri, cluster_secret)
         # Replicas that see this step's disk take what KFP has put there, and need no credentials.
         train_uri, validation_uri, model_uri = (
             (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""

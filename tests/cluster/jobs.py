@@ -111,6 +111,8 @@ def _objects_of(step: Step) -> list[str]:
     ]
     maps = core.list_namespaced_config_map(step.namespace, label_selector=selector).items
     found += [f"configmap {each.metadata.name}" for each in maps]
+    secrets = core.list_namespaced_secret(step.namespace, label_selector=selector).items
+    found += [f"secret {each.metadata.name}" for each in secrets]
     services = core.list_namespaced_service(step.namespace).items
     found += [f"service {each.metadata.name}" for each in services if each.metadata.name.startswith(step.name)]
     for group, version, plural in _KINDS:

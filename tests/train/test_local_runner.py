@@ -106,7 +106,7 @@ def test_a_job_is_one_process_with_its_own_folder_and_environment(tmp_path, monk
     expected = {
         "GIVEN": "by the job",
         "KFP_DISTRIBUTED_REPLICA": "worker-0",
-        "KFP_DISTRIBUTED_JOB": str(folder.parent / "job.json"),
+        "KFP_DISTRIBUTED_JOB": str(folder.parent / "code" / "job.json"),
         "PYTHONUNBUFFERED": "1",
     }
     assert environment | expected == environment

@@ -5,7 +5,7 @@ import json
 from typing import NamedTuple
 
 from kfp_distributed.components.train.manifests import batch_job, mpi_job, pytorch_job, tf_job
-from kfp_distributed.components.train.manifests.pod import JOB_KEY, JOB_LABEL, labels_of, module_key
+from kfp_distributed.components.train.manifests.pod import JOB_KEY, JOB_LABEL, STORE_SUFFIX, labels_of, module_key
 from kfp_distributed.components.train.manifests.setting import MpiVersion, Object, Setting
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.specification import DistributionType
@@ -18,6 +18,7 @@ __all__ = [
     "job_kind",
     "job_manifest",
     "launcher_config_map",
+    "object_store_secret",
 ]
 
 HASH_ANNOTATION = "kfp-distributed/spec-hash"
@@ -92,6 +93,14 @@ def launcher_config_map(job: TrainingJob, setting: Setting) -> Object | None:
     if job.specification.launcher_lost_timeout is None:
         return None
     return _config_map(job, setting, "launcher", {"alive": "0"})
+
+
+def object_store_secret(job: TrainingJob, setting: Setting) -> Object | None:
+    """The object store's keys for this job alone; None where the namespace has them already."""
+    if not setting.object_store:
+        return None
+    about = _metadata(job, setting, job.name + STORE_SUFFIX)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": dict(setting.object_store)}
 
 
 def _config_map(job: TrainingJob, setting: Setting, part: str, data: dict[str, str]) -> Object:

@@ -13,6 +13,7 @@ from kfp_distributed.trainers.requirements import Requirements, pip_commands
 JOB_LABEL = "kfp-distributed/job"
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.entry")
 WORK = "/kfp-distributed/work"
+STORE_SUFFIX = "-object-store"
 JOB_KEY, EMPTY_KEY = "job.json", "empty"
 
 _CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
@@ -98,7 +99,12 @@ def environment(job: TrainingJob, setting: Setting) -> list[Object]:
     }
     if job.specification.launcher_lost_timeout is not None:
         values[LOST_SECONDS_VARIABLE] = f"{job.specification.launcher_lost_timeout:.15g}"
-    entries = [*({"name": name, "value": value} for name, value in values.items()), *setting.environment]
+    store = job.name + STORE_SUFFIX
+    entries = [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *setting.environment,
+        *({"name": key, "valueFrom": {"secretKeyRef": {"name": store, "key": key}}} for key in setting.object_store),
+    ]
     found: dict[str, Object] = {}
     for each in (*entries, *setting.task.env):
         # It takes the last place too: its value may refer to what stands before it.

@@ -41,6 +41,8 @@ class Setting:
         namespace: Where the job runs.
         image: The image of every replica; the runner fills in what the program names.
         environment: What is added to each replica's environment, as Kubernetes' entries; secrets are references.
+        object_store: Keys of the object store by the replicas' names for them, for a Secret of the job's own; {} where
+            `environment` refers to a Secret that is there.
         packages: What pip installs before a replica starts.
         packages_alone: More of these, installed without what they depend on.
         modules: Source of the modules that a replica runs, by path relative to the import root.
@@ -52,6 +54,7 @@ class Setting:
     namespace: str
     image: str = ""
     environment: tuple[Object, ...] = ()
+    object_store: Mapping[str, str] = field(default_factory=dict, repr=False)
     packages: tuple[str, ...] = ()
     packages_alone: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)

@@ -13,25 +13,29 @@ if TYPE_CHECKING:
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def choose_runner(name: str, model_uri: str = "") -> Runner:
+def choose_runner(name: str, model_uri: str = "", secret: str = "") -> Runner:
     """Returns the runner that a `train` step asks for.
 
     Args:
         name: "local" or "kubernetes"; "auto" is Kubernetes in a pod and where KUBECONFIG is set. The file
             ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there.
         model_uri: Where the model goes, which says in which object store.
+        secret: Name of the Secret of another cluster, which then is where the replicas run.
 
     Raises:
-        ValueError: There is no such runner, or not here.
+        ValueError: There is no such runner, or not here; the Secret is wrong.
         ClusterError: The API server does not answer.
     """
     if name not in ("auto", "local", "kubernetes"):
         raise ValueError(f"runner = {name!r} is not one of auto, kubernetes, local")
+    if secret and name == "local":
+        raise ValueError(f"runner = 'local' does not go with cluster_configuration_secret = {secret!r}")
     # Either is imported where it is used: the Kubernetes client takes half a second.
-    if name == "kubernetes" or (name == "auto" and (_SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG"))):
+    here = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
+    if name == "kubernetes" or secret or (name == "auto" and here):
         from kfp_distributed.components.train.runners.cluster_api import connect
 
-        return kubernetes_runner(connect(), model_uri)
+        return kubernetes_runner(connect(), model_uri, secret)
     try:
         from kfp_distributed.components.train.runners.local import LocalRunner
     except ImportError:
@@ -43,19 +47,47 @@ def choose_runner(name: str, model_uri: str = "") -> Runner:
     return LocalRunner()
 
 
-def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
+def kubernetes_runner(api: "ClusterApi", model_uri: str, secret: str = "") -> Runner:
     """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
     KFP_DISTRIBUTED_OBJECT_STORE_SECRET in the step's environment names another Secret, of the job's own namespace, and
-    AWS_ENDPOINT_URL then says where the store is.
+    AWS_ENDPOINT_URL then says where the store is. Of another cluster neither says anything: its Secret does.
+
+    Args:
+        api: The step's own cluster.
+        model_uri: Where the model goes.
+        secret: Name of the Secret of another cluster, which then is where the replicas run.
 
     Raises:
-        ValueError: The object store is not found.
+        ValueError: The object store is not found, or the other cluster's Secret is wrong.
     """
     from kfp_distributed.components.train.manifests.setting import Setting
     from kfp_distributed.components.train.replica_code import replica_modules
     from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
-    from kfp_distributed.storage.kfp_store import MayNotRead, environment_entries
+    from kfp_distributed.storage.kfp_store import environment_entries, find_object_store
+
+    keys: dict[str, str] = {}
+    if secret:
+        from kfp_distributed.components.train.runners.remote import open_remote_cluster
+
+        remote, api = open_remote_cluster(_reader(api), api.namespace, secret)
+        # No owner: in another cluster the step's pod is unknown, and what it owns is deleted at once.
+        owner = None
+        if remote.endpoint:
+            environment = [{"name": "AWS_ENDPOINT_URL", "value": remote.endpoint}]
+            keys = {"AWS_ACCESS_KEY_ID": remote.access_key, "AWS_SECRET_ACCESS_KEY": remote.secret_key}
+        else:
+            environment = environment_entries(find_object_store(_reader(api), api.namespace, model_uri))
+    else:
+        environment, owner = environment_entries(_object_store(_reader(api), api.namespace, model_uri)), _pod()
+    setting = Setting(
+        api.namespace, environment=tuple(environment), object_store=keys, modules=replica_modules(), owner=owner
+    )
+    return KubernetesRunner(api, setting)
+
+
+def _reader(api: "ClusterApi") -> "Read":
+    from kfp_distributed.storage.kfp_store import MayNotRead
 
     def read(path: str) -> dict[str, Any] | None:
         try:
@@ -65,11 +97,7 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str) -> Runner:
                 raise ValueError(str(error)) from None
             raise MayNotRead(f"{error}; see deploy/rbac.yaml of kfp-distributed") from None
 
-    reference = _object_store(read, api.namespace, model_uri)
-    setting = Setting(
-        api.namespace, environment=tuple(environment_entries(reference)), modules=replica_modules(), owner=_pod()
-    )
-    return KubernetesRunner(api, setting)
+    return read
 
 
 def _object_store(read: "Read", namespace: str, uri: str) -> "StoreReference":

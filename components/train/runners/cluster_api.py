@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,6 +11,7 @@ from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
 
 from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.storage.credentials import OWN_NAMESPACE
 
 Object = dict[str, Any]
 
@@ -20,7 +20,6 @@ AWAY_SECONDS = 60.0
 
 _TRANSIENT = (429, 500, 502, 503, 504)
 _LONGEST_DELAY = 5.0
-_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ClusterApi:
@@ -57,7 +56,9 @@ class ClusterApi:
                 answer: Object = json.loads(response.data)
                 return answer
             except ClusterError as error:
-                if error.status not in (0, *_TRANSIENT) or time.monotonic() + delay > until:
+                # A certificate does not become right by waiting.
+                wrong = error.status not in (0, *_TRANSIENT) or "CERTIFICATE_VERIFY_FAILED" in str(error)
+                if wrong or time.monotonic() + delay > until:
                     raise
             time.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
@@ -144,9 +145,9 @@ def connect(namespace: str = "") -> ClusterApi:
     """
     configuration = client.Configuration()
     try:
-        if _OWN_NAMESPACE.exists():
+        if OWN_NAMESPACE.exists():
             config.load_incluster_config(client_configuration=configuration)
-            own = _OWN_NAMESPACE.read_text().strip()
+            own = OWN_NAMESPACE.read_text().strip()
         else:
             config.load_kube_config(client_configuration=configuration)
             own = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")

@@ -18,6 +18,7 @@ from kfp_distributed.components.train.manifests import (
     job_kind,
     job_manifest,
     launcher_config_map,
+    object_store_secret,
 )
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.mpirun import printed_by
@@ -98,7 +99,7 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            check_cluster(self._api, self._kind, [self.manifest, *self._config_maps])
+            check_cluster(self._api, self._kind, [self.manifest, *self._parts])
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
@@ -106,8 +107,9 @@ class KubernetesRunner:
         self._job = job
         self._kind = job_kind(job.topology.distribution_type, self._setting.mpi_version)
         self.manifest = job_manifest(job, self._setting)
-        launcher = launcher_config_map(job, self._setting)
-        self._config_maps = [code_config_map(job, self._setting), *([launcher] if launcher else [])]
+        # The sign of life is the last.
+        parts = [make(job, self._setting) for make in (object_store_secret, code_config_map, launcher_config_map)]
+        self._parts = [each for each in parts if each]
         self._core = f"/api/v1/namespaces/{self._api.namespace}"
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
@@ -151,8 +153,10 @@ class KubernetesRunner:
     def _create(self) -> str:
         """Creates the job and what belongs to it; returns the job's uid."""
         self._ours = True
-        for each in self._config_maps:
-            self._put_config_map(each)
+        # A Secret comes with its owner, so that it never stays without one; the pods wait for it.
+        for each in self._parts:
+            if each["kind"] == "ConfigMap":
+                self._put_part(each)
         try:
             created = self._api.call("POST", self._jobs, self.manifest)
         except ClusterError as error:
@@ -164,21 +168,28 @@ class KubernetesRunner:
         return self._own(created)
 
     def _own(self, created: Object) -> str:
-        """Makes the job the owner of its ConfigMaps: whoever deletes it deletes them, and a cancel is one request."""
+        """Makes the job the owner of its parts: whoever deletes it deletes them, and a cancel is one request."""
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
-        for each in self._config_maps:
-            self._put_config_map({**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}})
+        for each in self._parts:
+            self._put_part({**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}})
         return str(owner["uid"])
 
-    def _put_config_map(self, config_map: Object) -> None:
-        path = f"{self._core}/configmaps/{config_map['metadata']['name']}"
+    def _path_of(self, part: Object) -> str:
+        return f"{self._core}/{part['kind'].lower()}s/{part['metadata']['name']}"
+
+    def _put_part(self, part: Object) -> None:
+        path = self._path_of(part)
         try:
-            self._api.call("PATCH", path, config_map)
+            if part["kind"] == "ConfigMap":
+                self._api.call("PATCH", path, part)
+                return
+            # A Secret is made anew: who may patch one can read it, and roles cannot name ours.
+            self._delete(path)
         except ClusterError as error:
             if error.status != 404:
                 raise
-            self._api.call("POST", f"{self._core}/configmaps", config_map)
+        self._api.call("POST", path.rpartition("/")[0], part)
 
     def _start_again(self) -> Iterator[Fact]:
         # In the foreground: the new job's pods have the old ones' names.
@@ -207,12 +218,15 @@ class KubernetesRunner:
         self._watcher.close()
         if not self._ours:
             return
-        if self._tracker.end_version and self._job.specification.keep_job:
+        kept = self._tracker.end_version and self._job.specification.keep_job
+        # An ended job has no more use for keys.
+        paths = [self._path_of(each) for each in self._parts if not kept or each["kind"] == "Secret"]
+        if kept:
             print(f"the job is kept (keep_job); to remove it: {self._removal()}", flush=True)
-            return
-        paths = [f"{self._core}/configmaps/{each['metadata']['name']}" for each in self._config_maps]
+        else:
+            paths.insert(0, self._path)
         try:
-            for path in (self._path, *paths):
+            for path in paths:
                 self._delete(path)
         except ClusterError as error:
             print(f"{self._path} could not be deleted: {error}", flush=True)
@@ -258,9 +272,10 @@ class KubernetesRunner:
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
-        path = f"{self._core}/configmaps/{self._config_maps[-1]['metadata']['name']}"
+        last = self._parts[-1]
+        path = self._path_of(last)
         try:
-            if "alive" in self._config_maps[-1]["data"]:
+            if "alive" in last["data"]:
                 alive = {"data": {"alive": str(int(time.time()))}}
                 self._api.call("PATCH", path, alive, away_seconds=0, timeout_seconds=5)
             else:

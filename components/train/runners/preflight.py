@@ -14,14 +14,20 @@ _OPERATORS = {
 }
 
 
-def needed_permissions(kind: JobKind) -> list[tuple[str, str, str]]:
-    """The permissions that a training of this kind needs in its namespace, as (verb, API group, resource)."""
+def needed_permissions(kind: JobKind, *, secret: bool = False) -> list[tuple[str, str, str]]:
+    """The permissions that a training of this kind needs in its namespace, as (verb, API group, resource).
+
+    Args:
+        kind: The kind.
+        secret: Whether it makes a Secret too.
+    """
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
         *((verb, "", "configmaps") for verb in ("create", "get", "patch", "delete")),
         *((verb, "", "pods") for verb in ("get", "list", "watch")),
         ("get", "", "pods/log"),
         *((verb, "", "events") for verb in ("list", "watch")),
+        *((verb, "", "secrets") for verb in ("create", "delete") if secret),
     ]
 
 
@@ -49,10 +55,10 @@ def served_mpi_version(api: ClusterApi) -> MpiVersion:
     raise ValueError(_not_served("MPIJob"))
 
 
-def missing_permissions(api: ClusterApi, kind: JobKind) -> list[str]:
+def missing_permissions(api: ClusterApi, needed: Sequence[tuple[str, str, str]]) -> list[str]:
     """The needed permissions that we lack, in words."""
     missing = []
-    for verb, group, resource in needed_permissions(kind):
+    for verb, group, resource in needed:
         name, _, part = resource.partition("/")
         attributes = {
             "namespace": api.namespace,
@@ -81,13 +87,15 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> 
     """
     if kind.plural not in served_kinds(api, kind.group, kind.version):
         raise ValueError(_not_served(kind.kind))
-    if missing := missing_permissions(api, kind):
+    secret = any(each["kind"] == "Secret" for each in objects)
+    if missing := missing_permissions(api, needed_permissions(kind, secret=secret)):
         raise ValueError(
-            f"the service account of this step may not, in namespace {api.namespace}: {', '.join(missing)}; "
+            f"the account of this step may not, in namespace {api.namespace}: {', '.join(missing)}; "
             "deploy/rbac.yaml of kfp-distributed has the Role that it needs"
+            + (", and deploy/remote-object-store.yaml that for secrets" if secret else "")
         )
     for each in objects:
-        version, plural = each["apiVersion"], kind.plural if each["kind"] == kind.kind else "configmaps"
+        version, plural = each["apiVersion"], f"{each['kind'].lower()}s"
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:
             api.call(

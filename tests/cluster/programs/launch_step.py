@@ -14,7 +14,7 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
 given = json.load(sys.stdin)
-namespace = given.pop("namespace")
+namespace, secret = given.pop("namespace"), given.pop("cluster_configuration_secret", "")
 request = Request(**{**given, "identity": tuple(given["identity"])})
 
 
@@ -24,7 +24,7 @@ def show(line: str) -> None:
 
 verdict = {"succeeded": False, "cause": "", "metrics": {}}
 try:
-    outcome = launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)
+    outcome = launch(request, kubernetes_runner(connect(namespace), request.model_uri, secret), show)
     verdict |= {"succeeded": True, "metrics": outcome.metrics}
 except TrainingFailed as failure:
     verdict["cause"] = str(failure)
