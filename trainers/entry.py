@@ -84,6 +84,8 @@ def main() -> int:
     if rank:  # The ranks of one replica are given the same folder.
         Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
         os.chdir(f"rank-{rank.rank}")
+        # They may have one output too: each line is written at once, with its end.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     if program.kind != "command" and cluster.addresses and role != "evaluator":
         os.environ["TF_CONFIG"] = cluster.training_config()
     is_served = program.kind != "command" and job.parameter_servers > 0
