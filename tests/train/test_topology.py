@@ -108,6 +108,10 @@ def test_the_topology_of_each_type(planned, expected):
     assert planned == expected
 
 
+def test_an_elastic_pytorch_job_goes_on_without_a_worker_but_not_without_its_master():
+    assert plan("PyTorch", min_workers=1).restart_alone == {"worker-0", "worker-1"}
+
+
 def tf_config(cluster, role, index):
     return {"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"}
 
