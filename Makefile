@@ -7,7 +7,7 @@ STAMP := $(VENV)/installed
 ROOMS := components trainers storage processes pipelines cli
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster lint types specs bench bench-cluster images image-name clean
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-cluster images image-name clean
 
 # The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
 BUILD = docker build --tag
@@ -31,6 +31,9 @@ environments:  ## makes the Python environments that Horovod and PyTorch need, o
 test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
 	$(BIN)/python -m pytest -m 'cluster and not alone' -n 3
 	$(BIN)/python -m pytest -m 'cluster and alone'
+
+test-cluster-mpi: $(STAMP)  ## of these what concerns MPIJob, in the version that the cluster has: v1 or v2beta1
+	$(BIN)/python -m pytest -m 'cluster and mpi' -n 3
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -68,8 +68,9 @@ class PaperCluster(ClusterApi):
         return {"status": {"allowed": True}}
 
     def read(self, path: str) -> Object | None:
-        """Has the object store's Secret and its Service."""
-        return {} if path.endswith((f"/secrets/{KFP_SECRET}", "/kubeflow/services/minio-service")) else None
+        """Has the object store's Secret and its Service, and every claim."""
+        has = path.endswith((f"/secrets/{KFP_SECRET}", "/kubeflow/services/minio-service"))
+        return {} if has or "/persistentvolumeclaims/" in path else None
 
 
 def rendered_objects(

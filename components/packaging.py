@@ -9,7 +9,6 @@ names for local variables.
 import ast
 import base64
 import importlib.util
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,25 +34,33 @@ _RISKY, _HARMLESS = "{}$", ",./"
 INSTALLED_VARIABLE = "KFP_DISTRIBUTED_INSTALLED"
 """Environment variable: "true" where a step runs in the Python that compiled it, and takes the modules from there."""
 
+# It stands in each step, and so is as short as it can be read.
 _UNPACK = """\
-import base64, json, os, pathlib, sys, tempfile
+import base64, os, pathlib, sys, tempfile
 _archive = "{archive}"
 if os.environ.get("{installed}") != "true":
-    import pyppmd
-    _modules = tempfile.TemporaryDirectory(prefix="kfp-distributed-")
-    _packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
-    for _name, _text in json.loads(pyppmd.decompress(_packed, max_order={order}, mem_size={memory})).items():
-        _file = pathlib.Path(_modules.name, _name)
-        _file.parent.mkdir(parents=True, exist_ok=True)
-        _file.write_text(_text, encoding="utf-8")
-    sys.path.insert(0, _modules.name)
+ import pyppmd
+ _modules = tempfile.TemporaryDirectory()
+ _packed = base64.b85decode(_archive.translate(str.maketrans("{harmless}", "{risky}")))
+ _texts = pyppmd.decompress(_packed, max_order={order}, mem_size={memory}).decode().split("\\0")
+ for _name, _text in zip(_texts[::2], _texts[1::2]):
+  _file = pathlib.Path(_modules.name, _name)
+  _file.parent.mkdir(parents=True, exist_ok=True)
+  _file.write_text(_text, encoding="utf-8")
+ sys.path.insert(0, _modules.name)
 """
 
 
 # PPMd, of which text takes an eighth less than of bzip2: that much more of a Workflow is left to other tasks. Longer
 # contexts and more memory gain nothing.
-_ORDER, _MEMORY = 8, 1 << 24
+_ORDER, _MEMORY = 16, 1 << 24
 _UNPACKER = "pyppmd>=1.1,<2"
+
+# Of what is set on a task the step itself needs the environment alone: where its object store is may be said there.
+_PASSED_ON = [
+    dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)
+    for field in dsl.TaskConfigField
+]
 
 
 def _print_f_string(printer: Any, node: ast.JoinedStr) -> None:  # noqa: ANN401  (the minifier has no types)
@@ -95,6 +102,7 @@ def make_step(
     started_by_name: Sequence[str] = (),
     trainers: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    task_config: bool = False,
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Makes the KFP component of one step.
 
@@ -105,15 +113,21 @@ def make_step(
         started_by_name: Modules to carry beside those that the function's body imports, and what they import in turn.
         trainers: More such modules, whose annotations tell what parameters a trainer takes.
         left_out: Modules that it does not carry, though others import them.
+        task_config: Whether KFP is asked for what is set on the task, for a parameter of the type TaskConfig.
 
     Returns:
         A component to call inside a `@dsl.pipeline` function.
     """
     if delivery.image:
-        return dsl.component(base_image=delivery.image, install_kfp_package=False)(function)
-    if delivery.package:
-        return dsl.component(base_image=STOCK_IMAGE, packages_to_install=[delivery.package, *packages])(function)
-    component = dsl.component(base_image=STOCK_IMAGE, packages_to_install=[*packages, _UNPACKER])(function)
+        base: dict[str, Any] = {"base_image": delivery.image, "install_kfp_package": False}
+    else:
+        installed = [delivery.package, *packages] if delivery.package else [*packages, _UNPACKER]
+        base = {"base_image": STOCK_IMAGE, "packages_to_install": installed}
+    component = dsl.component(**base, task_config_passthroughs=_PASSED_ON if task_config else None)(function)
+    if not task_config:
+        component = _without_task_config(component)
+    if delivery.image or delivery.package:
+        return component
     # kfp's own embedded_artifact_path packs owner and time of each file too, so that no two compilations are equal:
     # the committed YAML could not be checked and KFP's cache would never hit.
     command = component.component_spec.implementation.container.command
@@ -135,6 +149,16 @@ def make_step(
     )
     command[-1] = unpack_first + body
     return component
+
+
+def _without_task_config(component: Any) -> Any:  # noqa: ANN401
+    """The component without its parameters of the type TaskConfig, which a backend before 2.15 refuses.
+
+    The function still takes them: kfp gives it an empty one of what a component does not declare.
+    """
+    spec = component.component_spec
+    spec.inputs = {name: each for name, each in spec.inputs.items() if each.type != dsl.TaskConfig.__name__}
+    return type(component)(spec, component.python_func)
 
 
 def imported_modules(source: str) -> list[str]:
@@ -190,7 +214,7 @@ def read_modules(names: Sequence[str], trainers: Sequence[str] = (), left_out: S
 
 def pack(sources: Mapping[str, str]) -> str:
     """Packs sources into one line of ASCII, the same line for the same sources."""
-    text = json.dumps(sources, ensure_ascii=False, separators=(",", ":"))
+    text = "\0".join(part for item in sources.items() for part in item)
     packed = pyppmd.compress(text.encode(), max_order=_ORDER, mem_size=_MEMORY)
     archive = base64.b85encode(packed).decode("ascii")
     return archive.translate(str.maketrans(_RISKY, _HARMLESS))
@@ -199,9 +223,9 @@ def pack(sources: Mapping[str, str]) -> str:
 def unpack(archive: str) -> dict[str, str]:
     """Reads what `pack` made."""
     packed = archive.translate(str.maketrans(_HARMLESS, _RISKY))
-    text = pyppmd.decompress(base64.b85decode(packed), max_order=_ORDER, mem_size=_MEMORY)
-    sources: dict[str, str] = json.loads(text)
-    return sources
+    text = bytes(pyppmd.decompress(base64.b85decode(packed), max_order=_ORDER, mem_size=_MEMORY))  # type: ignore[arg-type]
+    parts = text.decode().split("\0")
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 @cache

@@ -32,7 +32,7 @@ class Steps(NamedTuple):
     export_model: Any
 
 
-def steps(*, image: str = "", package: str = "", local: bool = False) -> Steps:
+def steps(*, image: str = "", package: str = "", local: bool = False, task_config: bool = False) -> Steps:
     """Makes the four steps for an image or a package of yours.
 
     Args:
@@ -41,6 +41,8 @@ def steps(*, image: str = "", package: str = "", local: bool = False) -> Steps:
         local: Whether `train` carries what runs replicas as processes beside it, too. It needs that on a cluster
             with runner="local", and where a YAML runs on a machine without kfp-distributed; under `local_run` it
             takes it from the installed package.
+        task_config: Whether what is set on the task `train` reaches the pods of its job, where
+            `distribution_specification` does not say otherwise. Takes a backend of KFP 2.15.
 
     Returns:
         The steps. With neither argument they carry their code in the compiled YAML.
@@ -63,6 +65,7 @@ def steps(*, image: str = "", package: str = "", local: bool = False) -> Steps:
             started_by_name=_ENTRY,
             trainers=_TRAINERS,
             left_out=() if local else _LOCAL,
+            task_config=task_config,
         ),
         make_step(evaluate, packages=[*TENSORFLOW, "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),

@@ -22,7 +22,7 @@ def train_specification(
     Args:
         what: A trainer's name ("keras_classifier"); or a function, whose source travels: it imports what it
             needs inside its body and takes by name those of train_dir, validation_dir, model_dir,
-            checkpoint_dir and metrics_dir that it wants; or a command as a list of words, in which
+            checkpoint_dir, metrics_dir and tensorboard_dir that it wants; or a command as a list of words, in which
             {train_dir} and the like are replaced.
         image: Container image to run in, where the default does not do.
         packages: pip requirements to install before the program starts.

@@ -32,6 +32,7 @@ from kfp_distributed.trainers.job import (
     JOB_VARIABLE,
     PEER_LOST,
     REPLICA_VARIABLE,
+    TENSORBOARD,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -81,7 +82,10 @@ def main() -> int:
     if "ps" in cluster.addresses:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-    if rank:  # The ranks of one replica are given the same folder.
+    if rank:
+        # The launcher marks what is written at once, and unbuffered that is each argument of a print().
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+        # The ranks of one replica are given the same folder.
         Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
         os.chdir(f"rank-{rank.rank}")
         # They may have one output too: each line is written at once, with its end.
@@ -110,6 +114,8 @@ def main() -> int:
     paths = {folder: str(path) for folder, path in folders.items()}
     if not job.validation_uri:
         paths["validation_dir"] = ""
+    if not job.tensorboard:
+        paths["tensorboard_dir"] = ""
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
     if code == 0 and leads:
@@ -219,8 +225,9 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
     if leads:
-        folder = folders["checkpoint_dir"]
+        folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda is_whole: save_checkpoint(checkpoints, folder, is_whole))
+        sync.keep(logs, lambda is_whole: metrics.upload_folder(logs, TENSORBOARD), grows=True)
     if leads or evaluates:
         sync.keep(folders["metrics_dir"], lambda is_whole: metrics.upload_folder(folders["metrics_dir"]))
 

@@ -18,6 +18,8 @@ PEER_LOST = 138
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
+TENSORBOARD = "tensorboard"
+"""Folder beside the metrics with what TensorBoard reads."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class JobDescription:
         leader: The replica that saves the model, and whose end is the job's end.
         data_replicas: The replicas that read training shards, in the order of their ranks.
         parameter_servers: How many parameter servers the job has.
+        tensorboard: Whether the program is given a folder for TensorBoard's logs.
     """
 
     name: str
@@ -49,6 +52,7 @@ class JobDescription:
     leader: str
     data_replicas: tuple[str, ...]
     parameter_servers: int = 0
+    tensorboard: bool = False
 
     def to_json(self) -> str:
         """Return the job file's text."""

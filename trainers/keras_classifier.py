@@ -12,7 +12,7 @@ from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
-from kfp_distributed.trainers.keras_model import build_model, export_model, score
+from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.sync import record_epoch
 
 _STEPS_AT_ONCE = 50
@@ -25,6 +25,7 @@ def keras_classifier(
     model_dir: str,
     checkpoint_dir: str,
     metrics_dir: str,
+    tensorboard_dir: str,
     epochs: int = 10,
     batch_size: int = 32,
     learning_rate: float = 1e-3,
@@ -43,6 +44,7 @@ def keras_classifier(
         model_dir: Gets the SavedModel, in the leader.
         checkpoint_dir: Gets a checkpoint after each epoch.
         metrics_dir: Gets training.json; that of the leader is kept.
+        tensorboard_dir: Gets the leader's metrics as TensorBoard reads them; "" where nobody wants them.
         epochs: How often all rows are seen.
         batch_size: Rows of one update of the weights, over all synchronous workers.
         learning_rate: Of the Adam optimizer.
@@ -81,6 +83,8 @@ def keras_classifier(
         if validation_dir and cluster.index == 0:
             copy.set_weights(model.get_weights())
             metrics |= score(copy, validation_dir)
+        if tensorboard_dir and cluster.index == 0:
+            log_scalars(tensorboard_dir, epoch + 1, metrics)
         file = Path(metrics_dir, TRAINING_METRICS)
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
 

@@ -1,6 +1,7 @@
 """The Keras network for classes: built from a dataset's manifest, scored, and exported."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,21 @@ def score(model: tf_keras.Model, folder: str) -> dict[str, float]:
         return {}
     loss, accuracy = np.concatenate(parts, axis=1).mean(axis=1).tolist()
     return {"val_loss": loss, "val_accuracy": accuracy}
+
+
+_summary_writer = cache(tf.summary.create_file_writer)
+
+
+def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
+    """Write an epoch's metrics for TensorBoard, which draws "loss" and "val_loss" as two runs in one chart."""
+    # As tf.summary.scalar does, which wants the package tensorboard.
+    kind = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
+    for name, value in metrics.items():
+        run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
+        writer = _summary_writer(f"{folder}/{run}")
+        with writer.as_default(epoch):
+            tf.summary.write(tag, value, metadata=kind)
+        writer.flush()
 
 
 def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) -> None:

@@ -15,12 +15,13 @@ _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
 
-def keep(folder: Path, send: Callable[[Callable[[], bool]], object]) -> None:
+def keep(folder: Path, send: Callable[[Callable[[], bool]], object], grows: bool = False) -> None:
     """Have a folder sent by `flush` each time it has changed; what is in it already is known to be there.
 
     Args:
         folder: The local folder.
         send: Sends the folder; it may ask the function it is given whether the folder is still the same.
+        grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
     """
     seen = sent = _state(folder)
 
@@ -28,7 +29,7 @@ def keep(folder: Path, send: Callable[[Callable[[], bool]], object]) -> None:
         nonlocal seen, sent
         state, before = _state(folder), seen
         seen = state
-        if state != sent and (state == before or not at_rest):
+        if state != sent and (state == before or not at_rest or grows):
             send(lambda: _state(folder) == state)
             sent = state
 

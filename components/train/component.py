@@ -18,6 +18,7 @@ def train(
     run_id: str = dsl.PIPELINE_JOB_ID_PLACEHOLDER,
     task_name: str = dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
     task_id: str = dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+    task_config: dsl.TaskConfig = None,
 ) -> None:
     """Trains a model by a job of one or many replicas, and waits for its end.
 
@@ -40,6 +41,7 @@ def train(
         run_id: What tells this run from others.
         task_name: What tells this task from others of the run.
         task_id: What tells this task from others of its name.
+        task_config: What is set on the task itself, for the replicas. KFP fills it in.
     """
     from kfp_distributed.components.train.step import run_step
 
@@ -57,4 +59,5 @@ def train(
         train_parameters=train_parameters,
         distribution_specification=distribution_specification,
         checkpoint_uri=checkpoint_uri,
+        task_config=task_config and vars(task_config),
     )

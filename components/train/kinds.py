@@ -164,6 +164,20 @@ def _read_toleration(value: object) -> Pairs:
     return tuple(sorted(read.items()))
 
 
+def _read_volume(value: object) -> Pairs:
+    read = read_keys(MAPPING.read(value), _VOLUME_KEYS)
+    if not read.keys() >= {"name", "path"} or ("size" not in read and read.keys() & {"access_mode", "storage_class"}):
+        raise ValueError
+    return tuple(sorted(read.items()))
+
+
+def _read_volumes(value: object) -> tuple[Pairs, ...]:
+    read = tuple(map(_read_volume, _from_json(value, list | tuple)))
+    if len({dict(each)["path"] for each in read}) < len(read):
+        raise ValueError("two have the same path")
+    return read
+
+
 _LABEL_KEY = _text("a label's key", f"({_DNS_NAME}/)?{_NAME}")
 _LABEL = _text("a label's value: text of at most 63 characters", f"({_NAME})?")
 _TOLERATION_KEYS = {
@@ -198,4 +212,16 @@ NODE_LABELS = Kind("a dict of node labels, keys and values as text", _read_label
 TOLERATIONS = Kind(
     "a list of tolerations: a key, or operator Exists and no value; tolerationSeconds with effect NoExecute alone",
     lambda value: tuple(map(_read_toleration, _from_json(value, list | tuple))),
+)
+_VOLUME_KEYS = {
+    "name": object_name(253),
+    "path": _text("an absolute path outside /kfp-distributed", r"(?!/kfp-distributed(/|$))(/[\w.-]*[\w-])+"),
+    "read_only": TRUTH,
+    "size": MEMORY._replace(allowed='a size from 1Mi to 1Ei, such as "10Gi"'),
+    "access_mode": choice("ReadWriteMany", "ReadWriteOnce"),
+    "storage_class": object_name(253),
+}
+VOLUMES = Kind(
+    "a list of volumes, each with name and path; access_mode and storage_class with size alone",
+    _read_volumes,
 )

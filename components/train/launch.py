@@ -7,10 +7,19 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.train.runners.protocol import JobEnded, LogLine, Quiet, Runner, TrainingJob, clock
+from kfp_distributed.components.train.runners.protocol import (
+    JobEnded,
+    JobEvent,
+    LogLine,
+    Quiet,
+    Runner,
+    TrainingJob,
+    clock,
+)
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import JobStatus, advance, begin, describe, expired_budget, failure_cause
 from kfp_distributed.components.train.topology import plan_topology
@@ -19,7 +28,7 @@ from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
-from kfp_distributed.trainers.job import EVALUATOR_METRICS, TRAINING_METRICS, JobDescription
+from kfp_distributed.trainers.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 from kfp_distributed.trainers.program import check_parameters, parse_program
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
@@ -158,6 +167,7 @@ def plan_job(request: Request) -> TrainingJob:
         leader=topology.leader,
         data_replicas=topology.data_replicas,
         parameter_servers=specification.number_of_parameter_servers,
+        tensorboard=specification.tensorboard,
     )
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
     return TrainingJob(name, topology, specification, description, labels=labels)
@@ -202,7 +212,9 @@ def _metrics_so_far(uri: str) -> Metrics:
 
 def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:
     status = begin(job, clock())
-    for fact in runner.facts():
+    logs = f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}"
+    told = [JobEvent(clock(), logs)] if job.description.tensorboard else []
+    for fact in chain(told, runner.facts()):
         expired = expired_budget(status, job.specification, fact.time) if isinstance(fact, Quiet) else ""
         if expired:
             fact = JobEnded(fact.time, False, expired)

@@ -20,6 +20,7 @@ from kfp_distributed.components.train.kinds import (
     SECONDS,
     TOLERATIONS,
     TRUTH,
+    VOLUMES,
     Kind,
     Pairs,
     choice,
@@ -68,8 +69,12 @@ class DistributionSpecification:
         node_selector: labels of the nodes to run on. Default: none.
         tolerations: taints of nodes to put up with. Default: none.
         shared_memory: size of /dev/shm in each replica. Default: the cluster's.
+        volumes: PersistentVolumeClaims that each replica mounts. Default: none.
         queue_name: queue that admits the job. Default: none.
         priority_class: PriorityClass of the pods. Default: the cluster's.
+        scheduler_name: scheduler of the pods. Default: the cluster's.
+        gang_scheduling: the operator's gang scheduler places all replicas, of an elastic job the fewest, or none.
+        tensorboard: the program gets a folder for TensorBoard logs, which is kept in object storage.
         restart_limit: restarts after failures before the job has failed.
         keep_job: leave the ended job in place, to look at it.
         queue_timeout: longest wait for admission by the queue. Default: unlimited.
@@ -103,8 +108,12 @@ class DistributionSpecification:
     node_selector: Pairs = _key(NODE_LABELS, ())  # noqa: RUF009 - it is a field
     tolerations: tuple[Pairs, ...] = _key(TOLERATIONS, ())
     shared_memory: str | None = _key(MEMORY)
+    volumes: tuple[Pairs, ...] = _key(VOLUMES, ())
     queue_name: str | None = _key(object_name(63))
     priority_class: str | None = _key(object_name(253))
+    scheduler_name: str | None = _key(object_name(253))
+    gang_scheduling: bool = _key(TRUTH, False, _LAUNCHED)
+    tensorboard: bool = _key(TRUTH, False)
     restart_limit: int = _key(COUNT, 3)
     keep_job: bool = _key(TRUTH, False)
     queue_timeout: float | None = _key(SECONDS)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ def run_step(
     report: Any,  # noqa: ANN401
     runner_name: str,
     cluster_secret: str = "",
+    task_config: Mapping[str, Any] | None,
     **wanted: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.
@@ -36,6 +38,7 @@ def run_step(
         report: kfp's HTML, also of a training that failed.
         runner_name: "auto", "kubernetes" or "local".
         cluster_secret: Name of the Secret of another cluster; "" means the step's own.
+        task_config: The fields of kfp's TaskConfig, for replicas that are pods: others have the step's environment.
         wanted: The other fields of `Request`.
 
     Raises:
@@ -44,7 +47,7 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        runner = choose_runner(runner_name, model.uri, cluster_secret)
+        runner = choose_runner(runner_name, model.uri, cluster_secret, task_config)
         # Replicas that see this step's disk take what KFP has put there, and need no credentials.
         train_uri, validation_uri, model_uri = (
             (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""

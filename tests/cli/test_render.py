@@ -149,7 +149,8 @@ SOURCES
       "master-0",
       "worker-0"
      ],
-     "parameter_servers": 0
+     "parameter_servers": 0,
+     "tensorboard": false
     }
 """
 

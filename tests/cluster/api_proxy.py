@@ -4,7 +4,7 @@ import json
 import socket
 import ssl
 import threading
-import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,14 +24,14 @@ class ApiProxy:
     Attributes:
         fault: What goes wrong now: None; "unreachable" (connections are closed); "gone" (watches get an ERROR event
             410); a status such as 500 or 429 (every request is answered with it, 429 with Retry-After).
-        delay: Seconds that each request waits.
         requests: How many came while there was a fault.
+        watch: Called with each request, as "POST /path?query", before it is looked at.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         self.fault: str | int | None = None
-        self.delay = 0.0
         self.requests = 0
+        self.watch: Callable[[str], None] = lambda request: None
         self._configuration = configuration
         self._upstream = urlsplit(configuration.host)
         self._connections: dict[socket.socket, bool] = {}
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        time.sleep(self.proxy.delay)
+        self.proxy.watch(f"{self.command} {self.path}")
         fault = self.proxy.fault
         self.proxy.requests += fault is not None
         if fault == "unreachable":

@@ -20,13 +20,12 @@ def scale_operator(replicas: int) -> None:
     """Sets how many pods the training operator has, and waits until that is so."""
     apps = client.AppsV1Api()
     apps.patch_namespaced_deployment_scale(*OPERATOR, {"spec": {"replicas": replicas}})
-    until = time.monotonic() + 180
-    while time.monotonic() < until:
+
+    def is_so() -> bool:
         status = apps.read_namespaced_deployment_status(*OPERATOR).status
-        if (status.replicas or 0) == (status.ready_replicas or 0) == replicas:
-            return
-        time.sleep(0.5)
-    raise AssertionError(f"{OPERATOR[0]} has not come to {replicas} replicas")
+        return (status.replicas or 0) == (status.ready_replicas or 0) == replicas
+
+    wait_until(is_so, f"{OPERATOR[0]} has not come to {replicas} replicas")
 
 
 @pytest.fixture
@@ -43,6 +42,69 @@ def test_no_operator(start, no_operator):
     cause = failed(start(function(""), {**TF, "scheduling_timeout": 15}))
     by_webhook = cause.startswith("refused: the API server would refuse the TFJob") and "webhook" in cause
     assert by_webhook or "no operator has taken up the TFJob" in cause, cause
+
+
+PYTORCHJOBS = "pytorchjobs.kubeflow.org"
+
+
+@pytest.fixture
+def no_pytorchjobs(api, namespace):
+    """The cluster knows no PyTorchJob. Each there is would go with its definition, so there must be none."""
+    objects, definitions = client.CustomObjectsApi(), client.ApiextensionsV1Api()
+    found = objects.list_cluster_custom_object("kubeflow.org", "v1", "pytorchjobs")["items"]
+    assert not found, f"would be lost: {[each['metadata']['name'] for each in found]}"
+    kept = api.api_client.sanitize_for_serialization(definitions.read_custom_resource_definition(PYTORCHJOBS))
+    kept["metadata"] = {key: kept["metadata"].get(key) for key in ("name", "annotations", "labels")}
+    del kept["status"]
+    definitions.delete_custom_resource_definition(PYTORCHJOBS)
+    try:
+        wait_until(lambda: not serves_pytorchjobs(), "PyTorchJob does not go away")
+        yield
+    finally:
+        wait_until(lambda: not is_defined(definitions), "its definition does not go away")
+        definitions.create_custom_resource_definition(kept)
+        wait_until(serves_pytorchjobs, "PyTorchJob does not come back")
+    see_that_the_operator_takes_pytorchjobs(objects, namespace)
+
+
+def serves_pytorchjobs() -> bool:
+    kinds = client.CustomObjectsApi().get_api_resources("kubeflow.org", "v1").resources
+    return "pytorchjobs" in {each.name for each in kinds}
+
+
+def is_defined(definitions) -> bool:
+    return PYTORCHJOBS in {each.metadata.name for each in definitions.list_custom_resource_definition().items}
+
+
+def see_that_the_operator_takes_pytorchjobs(objects, namespace: str) -> None:
+    template = {"spec": {"containers": [{"name": "pytorch", "image": "python:3.11", "command": ["true"]}]}}
+    spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}}
+    about = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "again"}}
+    path = ("kubeflow.org", "v1", namespace, "pytorchjobs")
+    objects.create_namespaced_custom_object(*path, {**about, "spec": spec})
+    wait_until(lambda: "status" in objects.get_namespaced_custom_object(*path, "again"), "nobody takes a PyTorchJob up")
+    objects.delete_namespaced_custom_object(*path, "again")
+
+
+def wait_until(condition, otherwise: str, seconds: float = 180) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, otherwise
+        time.sleep(0.5)
+
+
+def test_a_kind_that_the_cluster_does_not_have(start, no_pytorchjobs):
+    begun = time.monotonic()
+    cause = failed(start(function(""), {"distribution_type": "PyTorch"}))
+    assert time.monotonic() - begun < 30
+    assert cause == (
+        "refused: the cluster has no PyTorchJob: install the Kubeflow training operator, "
+        "or choose another distribution_type (Job needs no operator)"
+    )
+    # The other kinds of the same operator are not concerned.
+    step = start(function("print('trained', flush=True)"), TF)
+    assert step.verdict()["succeeded"], step.log
+    assert left_behind(step) == []
 
 
 def test_a_job_whose_step_is_lost_ends_and_one_whose_step_comes_back_lives(start, api):

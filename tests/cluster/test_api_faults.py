@@ -2,6 +2,7 @@
 
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -104,3 +105,28 @@ def test_a_step_that_is_cancelled_while_the_api_server_is_away(proxies, start):
         assert left_behind(step, 0) != []
     step.process.wait(30)
     assert left_behind(step) == []
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [r"GET /apis/", r"POST .*/configmaps$", r"POST .*/tfjobs$", r"GET .*/tfjobs\?"],
+    ids=["first look", "before the job", "creating", "created"],
+)
+def test_a_step_that_is_cancelled_around_the_creation_of_its_job(proxies, start, moment):
+    """SIGTERM comes while the step waits for the answer to one of its first requests."""
+    proxy, environment = proxies()
+    seen, steps = threading.Event(), []
+
+    def cancel(request: str) -> None:
+        if re.match(moment, request) and not seen.is_set():
+            seen.set()
+            steps[0].process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+
+    proxy.watch = cancel
+    steps.append(start(function("import time\ntime.sleep(300)"), TF, environment=environment))
+    steps[0].process.wait(60)
+    assert seen.is_set(), steps[0].log
+    # What the server still had in hand is there a moment later. A pod whose program is just starting takes 30 s to go.
+    time.sleep(2)
+    assert left_behind(steps[0], 45) == []

@@ -5,6 +5,8 @@ import uuid
 import pytest
 from cluster.jobs import left_behind
 
+pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900)]
+
 
 @pytest.fixture(scope="module")
 def mpi_namespace(api, object_store_secret):

@@ -20,6 +20,8 @@ NEEDED = [
     *(f"{verb} {job}" for job in JOBS for verb in ("create", "get", "list", "watch", "patch", "delete")),
     *(f"{verb} configmaps" for verb in ("create", "get", "patch", "delete")),
     "get configmaps kfp-launcher",
+    "create persistentvolumeclaims",
+    "get persistentvolumeclaims",
     *(f"{verb} pods" for verb in ("get", "list", "watch")),
     "get pods/log",
     *(f"{verb} events" for verb in ("list", "watch")),
@@ -42,7 +44,7 @@ REFUSED = [
     "get workflows.argoproj.io",
     "create rolebindings.rbac.authorization.k8s.io",
     "create serviceaccounts/token",
-    "get persistentvolumeclaims",
+    *(f"{verb} persistentvolumeclaims" for verb in ("list", "patch", "delete")),
     "get nodes",
 ]
 

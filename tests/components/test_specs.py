@@ -58,7 +58,8 @@ def test_each_step_carries_only_what_it_needs(fresh):
     }
     assert rooms == {
         "prepare-data": {"components", "storage"},
-        "train": {"components", "processes", "storage", "trainers"},
+        # What runs replicas beside the step, `processes` among it, is in train.yaml alone.
+        "train": {"components", "storage", "trainers"},
         "evaluate": {"components", "storage"},
         "export-model": {"components", "storage"},
     }

@@ -285,6 +285,7 @@ def step(data, folder, **wanted):
         metrics=metrics,
         report=report,
         runner_name="local",
+        task_config=None,
         identity=("run",),
         **wanted,
     )
@@ -300,6 +301,32 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     assert f"<h1>{name} succeeded after " in report
     assert "worker-0 loss" in report
     assert "[worker-0] begins after epoch 0 on 1 shard" in capsys.readouterr().out.splitlines()
+
+
+LOGS = function("""
+def fit(model_dir, tensorboard_dir):
+    from pathlib import Path
+    Path(model_dir, "weights").touch()
+    if tensorboard_dir:
+        Path(tensorboard_dir, "run").mkdir()
+        Path(tensorboard_dir, "run", "events").write_text("logged")
+    print(f"given {tensorboard_dir!r}")
+""")
+
+
+def test_logs_for_tensorboard_are_kept_where_log_and_report_say(data, tmp_path, capsys):
+    _, _, report = step(data, tmp_path, train_specification=LOGS, distribution_specification={"tensorboard": "true"})
+    (said,) = re.findall("^TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert said == f"{tmp_path}/checkpoints/{job_name('train', ('run',))}/metrics/tensorboard"
+    assert Path(said, "run", "events").read_text() == "logged"
+    assert said in report
+
+
+def test_where_nobody_wants_logs_for_tensorboard_there_is_no_folder_for_them(data, tmp_path, capsys):
+    step(data, tmp_path, train_specification=LOGS)
+    said = capsys.readouterr().out
+    assert "[worker-0] given ''" in said
+    assert "TensorBoard" not in said
 
 
 def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data, tmp_path):

@@ -141,6 +141,11 @@ def test_an_image_cannot_be_given_and_that_is_said():
     assert first.text == "image of train_specification is ignored: this step's own Python runs all"
 
 
+def test_volumes_are_not_mounted_and_that_is_said():
+    first = run(make_job(shell("true"), {"volumes": [{"name": "data", "path": "/data"}]}))[0]
+    assert first.text == "volumes of distribution_specification are ignored: a path is of this machine"
+
+
 def test_packages_are_installed_for_the_job_alone(tmp_path):
     wheel = tmp_path / "tiny_gadget-1-py3-none-any.whl"
     about = {"METADATA": "Metadata-Version: 2.1\nName: tiny-gadget\nVersion: 1\n", "RECORD": ""}

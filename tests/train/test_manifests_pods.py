@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from train.test_manifests import LABELS, SECRET, SECURITY, SETTING, TEMPLATE, job, limits, pod_of, spec_of, with_setting
 
-from kfp_distributed.components.train.manifests import job_manifest
+from kfp_distributed.components.train.manifests import job_manifest, volume_claims
 
 
 def container_of(setting=SETTING, **keys):
@@ -23,6 +23,42 @@ def test_the_queue_is_a_label_of_the_job_alone():
     assert made["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name") == "team"
     assert made == without
     assert "suspend" not in json.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("distribution_type", "mpi_version", "keys", "together"),
+    [
+        ("TF", None, {"number_of_workers": 3, "evaluator": True}, 8),
+        ("TF", None, {"number_of_workers": 3, "number_of_parameter_servers": 0}, 3),
+        ("PyTorch", None, {"number_of_workers": 3}, 4),
+        ("PyTorch", None, {"number_of_workers": 3, "min_workers": 1}, 2),
+        ("MPI", "v1", {"number_of_workers": 3, "min_workers": 2}, 3),
+        # The launcher is made when the workers run: a group that has to be whole before they do is without it.
+        ("MPI", "v2beta1", {"number_of_workers": 3, "min_workers": 2}, 2),
+    ],
+)
+def test_a_gang_is_all_that_has_to_start_together(distribution_type, mpi_version, keys, together):
+    setting = replace(SETTING, mpi_version=mpi_version)
+    made, without = (spec_of(distribution_type, setting, gang_scheduling=on, **keys) for on in (True, False))
+    assert made["runPolicy"].pop("schedulingPolicy") == {"minAvailable": together}
+    assert made == without
+
+
+def test_a_gang_waits_in_the_jobs_queue_and_suspends_nothing():
+    keys = {"queue_name": "team", "priority_class": "high"}
+    made, without = (job_manifest(job("TF", gang_scheduling=on, **keys), SETTING) for on in (True, False))
+    group = {"minAvailable": 5, "queue": "team", "priorityClass": "high"}
+    assert made["spec"]["runPolicy"].pop("schedulingPolicy") == group
+    assert without["spec"]["runPolicy"].pop("schedulingPolicy") == {"priorityClass": "high"}
+    assert made["spec"] == without["spec"]
+    assert made["metadata"]["labels"] == {**LABELS, "kueue.x-k8s.io/queue-name": "team"}
+    assert "suspend" not in json.dumps(made)
+
+
+def test_another_scheduler_is_named_by_each_pod():
+    assert pod_of(scheduler_name="packing")["schedulerName"] == "packing"
+    roles = spec_of("TF", scheduler_name="packing", evaluator=True)["tfReplicaSpecs"].values()
+    assert [each["template"]["spec"]["schedulerName"] for each in roles] == ["packing"] * 4
 
 
 def test_the_priority_is_of_the_pods_and_of_their_group():
@@ -162,6 +198,42 @@ def test_volumes_of_the_task_and_shared_memory():
         *before["containers"][0]["volumeMounts"],
         {"name": "shared-memory", "mountPath": "/dev/shm"},
         mount,
+    ]
+
+
+VOLUMES = [
+    {"name": "data", "path": "/data", "read_only": True},
+    {"name": "scratch", "path": "/scratch", "size": "10Gi"},
+    {"name": "fast", "path": "/fast", "size": "1Gi", "access_mode": "ReadWriteOnce", "storage_class": "ssd"},
+]
+
+
+def test_claims_are_mounted_by_every_replica():
+    expected = [
+        ({"claimName": "data", "readOnly": True}, "/data"),
+        ({"claimName": "scratch", "readOnly": False}, "/scratch"),
+        ({"claimName": "fast", "readOnly": False}, "/fast"),
+    ]
+    pods = [each["template"]["spec"] for each in spec_of("TF", volumes=VOLUMES)["tfReplicaSpecs"].values()]
+    assert len(pods) == 3
+    for made in [pod_of(volumes=VOLUMES), *pods]:
+        claims = {each["name"]: each["persistentVolumeClaim"] for each in made["volumes"][3:]}
+        mounts = made["containers"][0]["volumeMounts"][3:]
+        assert [(claims[each["name"]], each["mountPath"]) for each in mounts] == expected
+
+
+@pytest.mark.parametrize(("distribution_type", "mode"), [("Job", "ReadWriteOnce"), ("TF", "ReadWriteMany")])
+def test_a_claim_with_a_size_is_made_for_as_many_as_mount_it(distribution_type, mode):
+    def claim(name, mode, size, storage_class):
+        about = {"name": name, "namespace": "training", "labels": {"app.kubernetes.io/managed-by": "kfp-distributed"}}
+        spec = {"accessModes": [mode], "resources": {"requests": {"storage": size}}, "storageClassName": storage_class}
+        return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": about, "spec": spec}
+
+    # Nobody owns one, whoever owns the job: it stays, with what is in it.
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
+    assert volume_claims(job(distribution_type, volumes=VOLUMES), replace(SETTING, owner=owner)) == [
+        claim("scratch", mode, "10Gi", None),
+        claim("fast", "ReadWriteOnce", "1Gi", "ssd"),
     ]
 
 

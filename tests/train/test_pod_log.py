@@ -7,7 +7,7 @@ from kfp_distributed.components.train.runners.pod_log import LogReader
 
 
 def stamped(second, text, fraction=0, zone="Z"):
-    return f"2026-01-01T00:00:{second:02d}.{fraction:09d}{zone} {text}\n".encode()
+    return f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}.{fraction:09d}{zone} {text}\n".encode()
 
 
 def read(reader, *data):
@@ -32,6 +32,11 @@ def test_what_the_kubelet_says_itself_is_a_line_and_no_time():
     said = b"failed to create fsnotify watcher: too many open files\n"
     assert read(reader, stamped(1, "one"), said, stamped(2, "two")) == ["one", said.decode().strip(), "two"]
     assert reader.place() == {"sinceTime": "2026-01-01T00:00:00Z"}
+
+
+def test_that_the_kubelet_has_no_log_any_more_is_no_line():
+    said = b"unable to retrieve container logs for containerd://0222"
+    assert read(LogReader(), stamped(1, "one"), said + b"\n", stamped(2, "two"), said, b"") == ["one", "two"]
 
 
 def test_a_progress_bar_is_told_now_and_then_and_takes_no_memory():

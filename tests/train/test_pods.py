@@ -81,6 +81,10 @@ def test_replica_of(labels, name):
             PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"'),
         ),
         (pod(main=INITIALIZING, init={"running": {}}), PodState("starting", None, "packages are being installed")),
+        (
+            pod(initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}]),
+            PodState("starting", None, "init-pytorch runs"),
+        ),
         (pod("Running", main={"running": {}}, init=terminated(0, "Completed")), PodState("running")),
         (pod("Succeeded", main=terminated(0, "Completed")), PodState("succeeded", 0)),
         (pod("Failed", main=terminated(3)), PodState("failed", 3)),
@@ -88,7 +92,7 @@ def test_replica_of(labels, name):
         (pod("Running", main=terminated(137, "OOMKilled")), PodState("failed", 137, "OOMKilled")),
         (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1)),
         (
-            pod("Failed", reason="Evicted", message="The node was low on resource: memory."),
+            pod("Failed", reason="Evicted", message="The node was low on resource: memory. "),
             PodState("failed", None, "Evicted: The node was low on resource: memory."),
         ),
     ],

@@ -23,7 +23,7 @@ def plain(specification):
             value = value or "unlimited"
         elif name == "node_selector":
             value = dict(value)
-        elif name == "tolerations":
+        elif name in ("tolerations", "volumes"):
             value = [dict(each) for each in value]
         if specification.distribution_type in kind.types and value is not None:
             found[name] = value
@@ -106,6 +106,12 @@ MANGLINGS = {
                     {"effect": "NoExecute", "key": "spot", "tolerationSeconds": "60.0", "value": None},
                     {"operator": "Exists"},
                 ],
+                "volumes": [
+                    {"name": "data", "path": "/mnt/data", "read_only": "True"},
+                    {"name": "scratch.1", "path": "/scratch", "size": "10.0Gi", "access_mode": "ReadWriteOnce"},
+                ],
+                "tensorboard": "True",
+                "scheduler_name": "packing",
                 "queue_name": "team-a",
                 "shared_memory": 2**30,
                 "silence_timeout": "unlimited",
@@ -119,6 +125,12 @@ MANGLINGS = {
                     (("effect", "NoExecute"), ("key", "spot"), ("tolerationSeconds", 60)),
                     (("operator", "Exists"),),
                 ),
+                volumes=(
+                    (("name", "data"), ("path", "/mnt/data"), ("read_only", True)),
+                    (("access_mode", "ReadWriteOnce"), ("name", "scratch.1"), ("path", "/scratch"), ("size", "10Gi")),
+                ),
+                tensorboard=True,
+                scheduler_name="packing",
                 queue_name="team-a",
                 shared_memory="1Gi",
                 silence_timeout=None,
@@ -207,6 +219,34 @@ def test_a_dict_becomes_the_whole_specification(spec, expected):
             {"tolerations": [{"key": "a", "effect": "noschedule"}]},
             "(effect = 'noschedule' is not one of NoSchedule, PreferNoSchedule, NoExecute)",
         ),
+        (
+            {"volumes": {"name": "data", "path": "/data"}},
+            "volumes = {'name': 'data', 'path': '/data'} is not a list of volumes, each with name and path; "
+            "access_mode and storage_class with size alone",
+        ),
+        ({"volumes": [{"name": "data"}]}, "[{'name': 'data'}] is not a list of volumes, each with name and path"),
+        ({"volumes": [{"path": "/data"}]}, "[{'path': '/data'}] is not a list of volumes, each with name and path"),
+        (
+            {"volumes": [{"name": "d", "path": "/d", "storage_class": "nfs"}]},
+            "is not a list of volumes, each with name and path; access_mode and storage_class with size alone",
+        ),
+        (
+            {"volumes": [{"claim": "data", "path": "/data"}]},
+            "('claim' = 'data' is not a known key; known keys: name, path, read_only, size, access_mode, storage_class",
+        ),
+        ({"volumes": [{"name": "d", "path": "d"}]}, "(path = 'd' is not an absolute path outside /kfp-distributed)"),
+        ({"volumes": [{"name": "d", "path": "/kfp-distributed/work"}]}, "(path = '/kfp-distributed/work' is not an"),
+        ({"volumes": [{"name": "d", "path": "/a/../kfp-distributed"}]}, "is not an absolute path outside"),
+        ({"volumes": [{"name": "d", "path": "/d", "size": 10}]}, "(size = 10 is not a size from 1Mi to 1Ei, such as"),
+        (
+            {"volumes": [{"name": "d", "path": "/d", "size": "1Gi", "access_mode": "RWX"}]},
+            "(access_mode = 'RWX' is not one of ReadWriteMany, ReadWriteOnce)",
+        ),
+        (
+            {"volumes": [{"name": "a", "path": "/data"}, {"name": "b", "path": "/data"}]},
+            "(two have the same path)",
+        ),
+        ({"gang_scheduling": True}, "gang_scheduling = True is a key of MPI and TF and PyTorch, not of Job; remove it"),
         ({"queue_name": "Team A"}, "queue_name = 'Team A' is not the name of a Kubernetes object"),
         ({"queue_name": "q" * 64}, "is not the name of a Kubernetes object: at most 63 of a-z"),
     ],
@@ -237,6 +277,9 @@ def test_a_key_is_accepted_by_its_types_alone(chosen, key):
         "gpu_resource": "amd.com/gpu",
         "node_selector": {"zone": "a"},
         "tolerations": [{"key": "a"}],
+        "volumes": [{"name": "data", "path": "/data"}],
+        "gang_scheduling": "true",
+        "tensorboard": "true",
     }
     value = good.get(key, "1Gi" if key.endswith("memory") else "name" if key.endswith(("name", "class")) else "2")
     spec = {"distribution_type": chosen, "max_workers": 2, key: value}
@@ -276,19 +319,30 @@ TOLERATION = st.fixed_dictionaries(
     },
 )
 TRUTHS = st.sampled_from([True, False, "true", "True", "false", "False"])
+VOLUME = st.fixed_dictionaries(
+    {"name": NAMES, "path": st.from_regex(r"/[a-z]{1,9}(/[a-z.]{0,5}[a-z])?", fullmatch=True), "size": MEMORY_VALUES},
+    optional={
+        "read_only": TRUTHS,
+        "storage_class": NAMES,
+        "access_mode": st.sampled_from(["ReadWriteMany", "ReadWriteOnce"]),
+    },
+)
 ELASTIC = {
     "slots_per_worker": COUNTS,
     "min_workers": st.integers(1, 50),
     "max_workers": st.integers(50, 10_000),
 }
 SIZES = {"launcher_cpus": CPU_VALUES, "launcher_memory": MEMORY_VALUES}
+GANG = {"gang_scheduling": TRUTHS}
 OF_TYPE = {
     "Job": ({}, {}),
-    "MPI": ({"number_of_workers": st.just(50)}, SIZES | ELASTIC),
-    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | ELASTIC),
+    "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
+    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
     "TF": (
         {"number_of_parameter_servers": COUNTS},
-        SIZES | {"number_of_workers": COUNTS, "ps_cpus": CPU_VALUES, "ps_memory": MEMORY_VALUES, "evaluator": TRUTHS},
+        SIZES
+        | GANG
+        | {"number_of_workers": COUNTS, "ps_cpus": CPU_VALUES, "ps_memory": MEMORY_VALUES, "evaluator": TRUTHS},
     ),
 }
 OF_ALL = {
@@ -299,8 +353,11 @@ OF_ALL = {
     "node_selector": st.dictionaries(NAMES, NAMES | st.just("2"), max_size=3),
     "tolerations": st.lists(TOLERATION, max_size=2),
     "shared_memory": MEMORY_VALUES,
+    "volumes": st.lists(VOLUME, max_size=2, unique_by=lambda volume: volume["path"]),
     "queue_name": NAMES,
     "priority_class": NAMES,
+    "scheduler_name": NAMES,
+    "tensorboard": TRUTHS,
     "restart_limit": st.integers(0, 10_000),
     "keep_job": TRUTHS,
 } | {key: TIME_VALUES for key in KEYS if key.endswith("_timeout")}

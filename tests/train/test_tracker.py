@@ -184,6 +184,16 @@ def test_without_restarts_the_first_failure_is_the_last(tracker):
     tracker.job = make_job(["unused"], workers(2, restart_limit=0))
     list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(137))))
     assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
+    # The operator starts it again all the same. What counts is how it ended, not what its peers then do.
+    assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == []
+
+
+def test_a_deleted_pod_that_was_the_end_is_not_seen_to_start_again(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    again = pod_of(1, "second", 1, **RUNNING)
+    assert shown(tracker.tell_pod(again)) == [("worker-1", "failed", None, "pod deleted", 0)]
 
 
 def test_a_job_that_somebody_deletes_has_failed(tracker):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ def folders(tmp_path, write_dataset, monkeypatch):
     for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
         arrays, labels = table(rows, seed)
         write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
-    folders = {f"{name}_dir": tmp_path / name for name in ("model", "checkpoint", "metrics")}
+    folders = {f"{name}_dir": tmp_path / name for name in ("model", "checkpoint", "metrics", "tensorboard")}
     for folder in folders.values():
         folder.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -37,6 +38,23 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folder
     history = json.loads((tmp_path / "metrics" / "training.json").read_text())
     assert (history["replica"], [entry["epoch"] for entry in history["epochs"]]) == ("worker-0", [1, 2, 3, 4, 5])
     assert history["epochs"][-1]["val_accuracy"] > 0.9
+
+    logged = {
+        str(file.parent.relative_to(tmp_path)): [
+            (event.step, value.tag, value.metadata.plugin_data.plugin_name, float(tf.make_ndarray(value.tensor)))
+            for event in map(tf.compat.v1.Event.FromString, tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+            for value in event.summary.value
+        ]
+        for file in Path(folders["tensorboard_dir"]).rglob("*.v2")
+    }
+    assert logged == {
+        f"tensorboard/{run}": [
+            (entry["epoch"], name, "scalars", pytest.approx(entry[prefix + name]))
+            for entry in history["epochs"]
+            for name in ("loss", "accuracy")
+        ]
+        for run, prefix in (("train", ""), ("validation", "val_"))
+    }
 
     serve = tf.saved_model.load(folders["model_dir"]).signatures["serving_default"]
     spec = serve.structured_input_signature[1]["features"]

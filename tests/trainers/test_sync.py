@@ -48,6 +48,16 @@ def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
     assert sent == [{"before": "x", "a": "123"}]
 
 
+def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
+    sent = []
+    keep(folder, lambda is_whole: sent.append(content(folder)), grows=True)
+    for text in ("1", "12"):
+        (folder / "a").write_text(text)
+        flush(at_rest=True)
+    flush(at_rest=True)
+    assert sent == [{"before": "x", "a": "1"}, {"before": "x", "a": "12"}]
+
+
 def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder):
     sent = []
 

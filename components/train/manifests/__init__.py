@@ -5,7 +5,14 @@ import json
 from typing import NamedTuple
 
 from kfp_distributed.components.train.manifests import batch_job, mpi_job, pytorch_job, tf_job
-from kfp_distributed.components.train.manifests.pod import JOB_KEY, JOB_LABEL, STORE_SUFFIX, labels_of, module_key
+from kfp_distributed.components.train.manifests.pod import (
+    JOB_KEY,
+    JOB_LABEL,
+    MANAGED,
+    STORE_SUFFIX,
+    labels_of,
+    module_key,
+)
 from kfp_distributed.components.train.manifests.setting import MpiVersion, Object, Setting
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.specification import DistributionType
@@ -19,6 +26,7 @@ __all__ = [
     "job_manifest",
     "launcher_config_map",
     "object_store_secret",
+    "volume_claims",
 ]
 
 HASH_ANNOTATION = "kfp-distributed/spec-hash"
@@ -101,6 +109,25 @@ def object_store_secret(job: TrainingJob, setting: Setting) -> Object | None:
         return None
     about = _metadata(job, setting, job.name + STORE_SUFFIX)
     return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": dict(setting.object_store)}
+
+
+def volume_claims(job: TrainingJob, setting: Setting) -> list[Object]:
+    """The claims to make where they are not there yet. Nobody owns them: what replicas leave in one is to stay."""
+    access_mode = "ReadWriteMany" if len(job.topology.replicas) > 1 else "ReadWriteOnce"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": each["name"], "namespace": setting.namespace, "labels": MANAGED},
+            "spec": {
+                "accessModes": [each.get("access_mode", access_mode)],
+                "resources": {"requests": {"storage": each["size"]}},
+                "storageClassName": each.get("storage_class"),
+            },
+        }
+        for each in map(dict, job.specification.volumes)
+        if "size" in each
+    ]
 
 
 def _config_map(job: TrainingJob, setting: Setting, part: str, data: dict[str, str]) -> Object:

@@ -50,7 +50,8 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
     found: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": roles}
     if by_ssh:
         return found | {
-            "runPolicy": run_policy(job, spec.restart_limit),
+            # A group that the launcher counts in would wait for it, and the launcher for the workers.
+            "runPolicy": run_policy(job, spec.restart_limit, late=1),
             "launcherCreationPolicy": "WaitForWorkersReady",
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": "/root/.ssh",

@@ -11,6 +11,9 @@ from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, SIGN_OF_LIF
 from kfp_distributed.trainers.requirements import Requirements, pip_commands
 
 JOB_LABEL = "kfp-distributed/job"
+MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
+"""The label of all that is created."""
+
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.entry")
 WORK = "/kfp-distributed/work"
 STORE_SUFFIX = "-object-store"
@@ -26,8 +29,8 @@ _RESTRICTED_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"dr
 
 def labels_of(job: TrainingJob) -> dict[str, str]:
     """The labels by which everything of a job is found."""
-    found = {"app.kubernetes.io/managed-by": "kfp-distributed", JOB_LABEL: job.name}
-    return found | {f"kfp-distributed/{name}": value for name, value in job.labels.items() if value}
+    named = {f"kfp-distributed/{name}": value for name, value in job.labels.items() if value}
+    return {**MANAGED, JOB_LABEL: job.name, **named}
 
 
 def module_key(path: str, source: str) -> str:
@@ -84,6 +87,7 @@ def pod_template(
         "tolerations": [dict(each) for each in spec.tolerations or task.tolerations],
         "affinity": task.affinity,
         "priorityClassName": spec.priority_class,
+        "schedulerName": spec.scheduler_name,
     }
     about = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
     return {"metadata": about, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
@@ -159,4 +163,7 @@ def _folders(job: TrainingJob, setting: Setting) -> list[tuple[str, str, Object]
     if spec.shared_memory:
         memory = {"medium": "Memory", "sizeLimit": spec.shared_memory}
         found.append(("shared-memory", "/dev/shm", {"emptyDir": memory}))
+    for number, volume in enumerate(map(dict, spec.volumes)):
+        claim = {"claimName": volume["name"], "readOnly": volume.get("read_only", False)}
+        found.append((f"volume-{number}", volume["path"], {"persistentVolumeClaim": claim}))
     return found

@@ -24,13 +24,18 @@ def lifetime(job: TrainingJob) -> Object:
     return found
 
 
-def run_policy(job: TrainingJob, backoff_limit: int) -> Object:
-    """The runPolicy of the operators' kinds."""
+def run_policy(job: TrainingJob, backoff_limit: int, late: int = 0) -> Object:
+    """The runPolicy of the operators' kinds; `late` replicas are created when the others run."""
+    spec = job.specification
     found = {"cleanPodPolicy": "Running", "backoffLimit": backoff_limit, **lifetime(job)}
-    if job.specification.priority_class:
-        # That of the pod group, which a gang scheduler makes; the pods have their own.
-        found["schedulingPolicy"] = {"priorityClass": job.specification.priority_class}
-    return found
+    # Of the pod group, which a gang scheduler places; the pods have a priority of their own.
+    group: Object = {"priorityClass": spec.priority_class} if spec.priority_class else {}
+    if spec.gang_scheduling:
+        spare = spec.number_of_workers - (spec.min_workers or spec.number_of_workers)
+        group["minAvailable"] = len(job.topology.replicas) - spare - late
+        if spec.queue_name:
+            group["queue"] = spec.queue_name
+    return {**found, "schedulingPolicy": group} if group else found
 
 
 def training_policy(job: TrainingJob) -> Object:

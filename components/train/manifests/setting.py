@@ -1,7 +1,7 @@
 """What a manifest needs to know of the cluster, beside the job itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Object = dict[str, Any]
@@ -31,6 +31,28 @@ class TaskSettings:
     env: tuple[Object, ...] = ()
     volumes: tuple[Object, ...] = ()
     volume_mounts: tuple[Object, ...] = ()
+
+
+def read_task_settings(given: Mapping[str, Any]) -> TaskSettings:
+    """Reads the fields of kfp's TaskConfig, of which those are None that are not set.
+
+    Raises:
+        ValueError: One is not of its form; the text has its name alone, for a value may be somebody's secret.
+    """
+    found: dict[str, Any] = {}
+    for each in fields(TaskSettings):
+        value, listed = given.get(each.name), each.default == ()
+        if value is None:
+            continue
+        named = each.name in ("env", "volumes", "volume_mounts")
+        entries = value if isinstance(value, list) and listed else [value]
+        if isinstance(value, list) != listed or not all(
+            isinstance(entry, dict) and (not named or "name" in entry) for entry in entries
+        ):
+            form = f"a list of dicts{', each with a name' * named}" if listed else "a dict"
+            raise ValueError(f"task_config: {each.name} is not {form}, as in the specification of a pod")
+        found[each.name] = tuple(value) if listed else value
+    return TaskSettings(**found)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which runner a `train` step asks for, and what it must know of the place where it runs."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def choose_runner(name: str, model_uri: str = "", secret: str = "") -> Runner:
+def choose_runner(
+    name: str, model_uri: str = "", secret: str = "", task_config: Mapping[str, Any] | None = None
+) -> Runner:
     """Returns the runner that a `train` step asks for.
 
     Args:
@@ -21,9 +24,10 @@ def choose_runner(name: str, model_uri: str = "", secret: str = "") -> Runner:
             ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there.
         model_uri: Where the model goes, which says in which object store.
         secret: Name of the Secret of another cluster, which then is where the replicas run.
+        task_config: What is set on the step's own task, for pods.
 
     Raises:
-        ValueError: There is no such runner, or not here; the Secret is wrong.
+        ValueError: There is no such runner, or not here; the Secret is wrong, or `task_config` cannot be read.
         ClusterError: The API server does not answer.
     """
     if name not in ("auto", "local", "kubernetes"):
@@ -35,7 +39,7 @@ def choose_runner(name: str, model_uri: str = "", secret: str = "") -> Runner:
     if name == "kubernetes" or secret or (name == "auto" and here):
         from kfp_distributed.components.train.runners.cluster_api import connect
 
-        return kubernetes_runner(connect(), model_uri, secret)
+        return kubernetes_runner(connect(), model_uri, secret, task_config)
     try:
         from kfp_distributed.components.train.runners.local import LocalRunner
     except ImportError:
@@ -47,7 +51,9 @@ def choose_runner(name: str, model_uri: str = "", secret: str = "") -> Runner:
     return LocalRunner()
 
 
-def kubernetes_runner(api: "ClusterApi", model_uri: str, secret: str = "") -> Runner:
+def kubernetes_runner(
+    api: "ClusterApi", model_uri: str, secret: str = "", task_config: Mapping[str, Any] | None = None
+) -> Runner:
     """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
     KFP_DISTRIBUTED_OBJECT_STORE_SECRET in the step's environment names another Secret, of the job's own namespace, and
@@ -57,11 +63,13 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str, secret: str = "") -> Ru
         api: The step's own cluster.
         model_uri: Where the model goes.
         secret: Name of the Secret of another cluster, which then is where the replicas run.
+        task_config: What is set on the step's own task.
 
     Raises:
-        ValueError: The object store is not found, or the other cluster's Secret is wrong.
+        ValueError: The object store is not found, the other cluster's Secret is wrong, or `task_config` cannot be
+            read.
     """
-    from kfp_distributed.components.train.manifests.setting import Setting
+    from kfp_distributed.components.train.manifests.setting import Setting, read_task_settings
     from kfp_distributed.components.train.replica_code import replica_modules
     from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
     from kfp_distributed.storage.kfp_store import environment_entries, find_object_store
@@ -81,7 +89,12 @@ def kubernetes_runner(api: "ClusterApi", model_uri: str, secret: str = "") -> Ru
     else:
         environment, owner = environment_entries(_object_store(_reader(api), api.namespace, model_uri)), _pod()
     setting = Setting(
-        api.namespace, environment=tuple(environment), object_store=keys, modules=replica_modules(), owner=owner
+        api.namespace,
+        environment=tuple(environment),
+        object_store=keys,
+        modules=replica_modules(),
+        owner=owner,
+        task=read_task_settings(task_config or {}),
     )
     return KubernetesRunner(api, setting)
 

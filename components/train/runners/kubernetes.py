@@ -3,10 +3,11 @@
 import math
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from kfp_distributed.components.train.manifests import (
     job_manifest,
     launcher_config_map,
     object_store_secret,
+    volume_claims,
 )
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.mpirun import printed_by
@@ -99,7 +101,13 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            check_cluster(self._api, self._kind, [self.manifest, *self._parts])
+            check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
+            for each in map(dict, job.specification.volumes):
+                if "size" not in each and self._api.read(f"{self._core}/persistentvolumeclaims/{each['name']}") is None:
+                    raise ValueError(
+                        f"volumes: there is no PersistentVolumeClaim {self._api.namespace}/{each['name']}; create it, "
+                        "or say the size with which this step is to create it"
+                    )
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
@@ -110,6 +118,7 @@ class KubernetesRunner:
         # The sign of life is the last.
         parts = [make(job, self._setting) for make in (object_store_secret, code_config_map, launcher_config_map)]
         self._parts = [each for each in parts if each]
+        self._claims = volume_claims(job, self._setting)
         self._core = f"/api/v1/namespaces/{self._api.namespace}"
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
@@ -157,8 +166,14 @@ class KubernetesRunner:
         for each in self._parts:
             if each["kind"] == "ConfigMap":
                 self._put_part(each)
+        for each in self._claims:
+            try:
+                self._api.call("POST", f"{self._core}/persistentvolumeclaims", each)
+            except ClusterError as error:
+                if error.status != 409:  # It is there already.
+                    raise
         try:
-            created = self._api.call("POST", self._jobs, self.manifest)
+            created = self._post(self._jobs, self.manifest)
         except ClusterError as error:
             # The answer to an earlier try was lost, or another start of this step was faster.
             found = self._existing() if error.status == 409 else None
@@ -189,7 +204,12 @@ class KubernetesRunner:
         except ClusterError as error:
             if error.status != 404:
                 raise
-        self._api.call("POST", path.rpartition("/")[0], part)
+        self._post(path.rpartition("/")[0], part)
+
+    def _post(self, path: str, body: Object) -> Object:
+        """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete."""
+        with _signals_wait():
+            return self._api.call("POST", path, body)
 
     def _start_again(self) -> Iterator[Fact]:
         # In the foreground: the new job's pods have the old ones' names.
@@ -320,3 +340,17 @@ class KubernetesRunner:
                 path = f"{self._core}/pods/{about['name']}"
                 has_ended = partial(self._ended_containers.__contains__, key)
                 self._logs[key] = self._watcher.follow_log(replica_of(pod), path, about["uid"], container, has_ended)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    came: list[int] = []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for each, handler in zip(numbers, before, strict=True):
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -122,6 +122,8 @@ class LocalRunner:
         program = self._job.description.program
         if program.get("image"):
             yield JobEvent(clock(), "image of train_specification is ignored: this step's own Python runs all")
+        if self._job.specification.volumes:
+            yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
         own = self._python == sys.executable
         needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
         for command in pip_commands(needed, str(self._packages), self._python):

@@ -7,6 +7,8 @@ from kfp_distributed.components.train.runners.lines import LineCutter
 
 # 2026-01-01T00:00:00.123456789Z, or with the zone of the node; then one space and the line.
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+(Z|[+-]\d\d:\d\d) ")
+# What comes in place of the log of a container that is gone, as of an evicted pod.
+_NO_LOG = b"unable to retrieve container logs"
 _LONGEST_STAMP = 40
 _DISORDER_SECONDS = 2
 
@@ -66,7 +68,7 @@ class LogReader:
     def _read_stamp(self, data: bytes) -> int:
         """Takes the time at a line's start; a line without one is the kubelet's own. Returns its length."""
         found = _STAMP.match(data)
-        self._skipping, self._second = False, ""
+        self._skipping, self._second = data.startswith(_NO_LOG), ""
         if not found:
             return 0
         self._second, self._zone = found[1].decode(), found[2].decode()

@@ -54,8 +54,10 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
             (each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"), {}
         )
         return PodState("waiting", None, _because(*_reason(place)))
-    if any("running" in each.get("state", {}) for each in status.get("initContainerStatuses", ())):
-        return PodState("starting", None, "packages are being installed")
+    for each in status.get("initContainerStatuses", ()):
+        if "running" in each.get("state", {}):
+            installs = each["name"] == "packages"  # Operators have others.
+            return PodState("starting", None, "packages are being installed" if installs else f"{each['name']} runs")
     if restarts_in_place(pod):
         return PodState("starting", None, "its container is started again")
     waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
@@ -99,5 +101,5 @@ def _reason(status: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _because(reason: str | None, message: str | None) -> str:
-    text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message)))
+    text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message))).strip()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

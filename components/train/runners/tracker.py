@@ -182,6 +182,8 @@ class Tracker:
             return
         if about["uid"] != seen.uid or start != seen.start:
             yield from self._judge(name)
+            if self.end and not self.end_version and self._seen[name].state.state == "failed":
+                return  # Its operator does not know yet that this was the end.
             again = self._seen[name].restart + bool(seen.uid)
             seen = _Seen(about["uid"], about["creationTimestamp"], start, restart=again)
         elif seen.state.state in _OVER:

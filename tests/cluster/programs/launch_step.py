@@ -15,6 +15,7 @@ from kfp_distributed.storage.errors import StorageError
 
 given = json.load(sys.stdin)
 namespace, secret = given.pop("namespace"), given.pop("cluster_configuration_secret", "")
+task_config = given.pop("task_config", {})
 request = Request(**{**given, "identity": tuple(given["identity"])})
 
 
@@ -24,7 +25,8 @@ def show(line: str) -> None:
 
 verdict = {"succeeded": False, "cause": "", "metrics": {}}
 try:
-    outcome = launch(request, kubernetes_runner(connect(namespace), request.model_uri, secret), show)
+    runner = kubernetes_runner(connect(namespace), request.model_uri, secret, task_config)
+    outcome = launch(request, runner, show)
     verdict |= {"succeeded": True, "metrics": outcome.metrics}
 except TrainingFailed as failure:
     verdict["cause"] = str(failure)

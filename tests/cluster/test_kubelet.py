@@ -1,0 +1,63 @@
+"""Replicas that the kubelet ends, for they use more memory or more disk than they may."""
+
+import pytest
+from cluster.jobs import left_behind
+from cluster.test_failures import TF, failed
+from cluster.test_launch import function
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+PS_ALLOCATES = """\
+import os, time
+if os.environ["KFP_DISTRIBUTED_REPLICA"] == "ps-0":
+    print("allocating", flush=True)
+    print(len(bytearray(2 * 1024**3)))
+time.sleep(300)"""
+
+
+def test_a_parameter_server_out_of_memory(start):
+    distribution = {"number_of_workers": 1, "number_of_parameter_servers": 1, "ps_memory": "400Mi", "restart_limit": 1}
+    step = start({"command": ["python3", "-c", PS_ALLOCATES]}, {**TF, **distribution})
+    cause = failed(step, "ps-0 failed with exit code 137", "OOMKilled", "restart_limit allows (1) are used up")
+    # Nobody else is blamed.
+    assert set(cause.splitlines()[:-1]) == {"[ps-0] allocating"}
+    assert "Then failed" not in cause
+
+
+EVICTED = "Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 50Mi"
+
+WRITES = """\
+import json, os, time
+from pathlib import Path
+begun = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "begun")
+print("starts again" if begun.exists() else "starts", flush=True)
+if not begun.exists() and json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+    begun.write_text("")
+    time.sleep(5)
+    print("writing", flush=True)
+    Path("large").write_bytes(bytes(200 * 1024**2))
+    time.sleep(300)"""
+
+
+@pytest.fixture
+def little_disk(namespace, api, object_store_secret):
+    """A namespace whose containers may write 50 MiB each."""
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
+    api.create_namespaced_secret(namespace, secret)
+    limit = {"type": "Container", "default": {"ephemeral-storage": "50Mi"}}
+    api.create_namespaced_limit_range(namespace, {"metadata": {"name": "disk"}, "spec": {"limits": [limit]}})
+    return namespace
+
+
+def test_a_worker_that_the_kubelet_evicts(start, little_disk):
+    """For good where no restart is allowed; else it goes on from its checkpoint. Both at once: kubelets look rarely."""
+    last, first = (start(function(WRITES), {**TF, "restart_limit": limit}, namespace=little_disk) for limit in (0, 1))
+    evicted = last.wait_for(f"worker-0: failed .*{EVICTED}")
+    cause = failed(last, f"worker-0 failed with exit code 143 (SIGTERM), {EVICTED}., ")
+    assert last.lines[-1][0] - evicted < 10
+    assert cause.splitlines()[:-1] == ["[worker-0] starts", "[worker-0] writing"]
+    verdict = first.verdict()
+    assert verdict["succeeded"], first.log
+    assert EVICTED in first.log
+    assert "[worker-0] starts again" in first.log
+    assert left_behind(first) == []

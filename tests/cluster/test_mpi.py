@@ -1,0 +1,77 @@
+"""MPIJobs that run, of whichever version the API server has: ranks, and a launcher and a worker that die."""
+
+import re
+
+import pytest
+from cluster.jobs import left_behind
+from cluster.test_failures import failed
+from cluster.test_launch import function
+from cluster.test_replica_faults import end
+
+pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(600)]
+
+MPI = {"distribution_type": "MPI", "number_of_workers": 2}
+
+RANK = """\
+import os, time
+rank, size = os.environ["OMPI_COMM_WORLD_RANK"], os.environ["OMPI_COMM_WORLD_SIZE"]
+print("rank", rank, "of", size, flush=True)
+"""
+
+
+@pytest.fixture
+def start_ranks(start, namespace, api, object_store_secret, image_name):
+    """Starts a step whose ranks run a function; in a namespace that takes the operators' own pods."""
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
+    api.create_namespaced_secret(namespace, secret)
+
+    def start_one(body: str, **keys):
+        program = {**function(RANK + body), "image": image_name("horovod")}
+        return start(program, {**MPI, **keys}, namespace=namespace)
+
+    return start_one
+
+
+def test_an_mpijob_runs_its_ranks(start_ranks):
+    """Each line of each rank is told once, as the worker's that runs it; one rank saves the model."""
+    step = start_ranks("print('done', flush=True)", slots_per_worker=2)
+    assert step.verdict()["succeeded"], step.log
+    told = [text for _, text in step.lines if re.match(r"\[.*\] (rank|done)", text)]
+    ranks = {f"[worker-{rank // 2}] rank {rank} of 4" for rank in range(4)}
+    assert set(told) == {*ranks, "[worker-0] done", "[worker-1] done"}, step.log
+    assert len(told) == 8, step.log
+    assert step.log.count("model saved to") == 1
+    assert left_behind(step, 60) == []
+
+
+def test_a_rank_that_exits_with_3(start_ranks):
+    """The launcher ends as its rank does, and the worker that had it is named."""
+    step = start_ranks("if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)", restart_limit=0)
+    cause = failed(step, "launcher-0 failed with exit code 3", "worker-1", since=r"\[worker-1\] rank 1 of 2")
+    assert "pod deleted" not in cause
+
+
+def test_a_launcher_that_dies_is_started_again(start_ranks, api):
+    step = start_ranks("time.sleep(15)", restart_limit=2)
+    step.wait_for("rank 1 of 2")
+    end(api, step.namespace, pod_of(api, step, "launcher"))
+    step.wait_for("launcher-0: failed")
+    assert step.verdict()["succeeded"], step.log
+    assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
+    assert left_behind(step, 60) == []
+
+
+@pytest.mark.parametrize("replica", ["launcher-0", "worker-1"])
+def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica):
+    step = start_ranks("time.sleep(300)", restart_limit=0)
+    for rank in (0, 1):
+        step.wait_for(f"rank {rank} of 2")
+    api.delete_namespaced_pod(pod_of(api, step, replica), step.namespace, grace_period_seconds=0)
+    failed(step, f"{replica} failed with pod deleted", seconds=60)
+
+
+def pod_of(api, step, replica: str) -> str:
+    """The name of a replica's pod; a launcher's has no number, or one that nobody knows beforehand."""
+    pods = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
+    (name,) = (each.metadata.name for each in pods if replica.removesuffix("-0") in each.metadata.name)
+    return name

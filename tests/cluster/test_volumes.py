@@ -1,0 +1,125 @@
+"""What is mounted in a job's pods, and what is set on the task itself, in real pods."""
+
+import uuid
+
+import pytest
+from cluster.jobs import left_behind
+from cluster.test_launch import function
+from kubernetes import client, watch
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+WRITE = """\
+from pathlib import Path
+print(Path("/mnt/data/note").write_text("kept"), "written")"""
+READ = """\
+from pathlib import Path
+print("found", Path("/mnt/data/note").read_text(), flush=True)
+try:
+    Path("/mnt/data/note").write_text("lost")
+except OSError as error:
+    print("refused:", error.strerror)"""
+COMPARE = """\
+import os, time
+from pathlib import Path
+print(os.environ["MODE"], Path("/keys/token").read_text() == os.environ["TOKEN"] == "a b c", flush=True)
+time.sleep(5)"""
+
+
+@pytest.fixture
+def disk(api, namespace):
+    """The storage class of a volume of 1Gi on a node's disk, to which nobody has a claim yet."""
+    name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
+    # For any user: the replicas are not root.
+    _run_on_node(api, namespace, f"mkdir -m 777 /host/{name}")
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+        "storageClassName": name,
+        "hostPath": {"path": f"/tmp/{name}", "type": "Directory"},
+    }
+    api.create_persistent_volume({"metadata": {"name": name}, "spec": spec})
+    yield name
+    api.delete_persistent_volume(name)
+    _run_on_node(api, namespace, f"rm -r /host/{name}")
+
+
+def _run_on_node(api, namespace, script):
+    """Runs a script as root with the node's folder /tmp at /host."""
+    container = {
+        "name": "main",
+        "image": "python:3.11",
+        "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+    }
+    volumes = [{"name": "host", "hostPath": {"path": "/tmp"}}]
+    spec = {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    made = api.create_namespaced_pod(namespace, {"metadata": {"generateName": "disk-"}, "spec": spec})
+    watched = watch.Watch()
+    for event in watched.stream(
+        api.list_namespaced_pod, namespace, field_selector=f"metadata.name={made.metadata.name}", timeout_seconds=120
+    ):
+        if (phase := event["object"].status.phase) in ("Succeeded", "Failed"):
+            watched.stop()
+    assert phase == "Succeeded"
+
+
+@pytest.fixture
+def claim(api, training_namespace):
+    """A name for a claim, which is gone after the test."""
+    name = f"data-{uuid.uuid4().hex[:8]}"
+    yield name
+    api.delete_namespaced_persistent_volume_claim(name, training_namespace)
+
+
+def test_a_claim_is_made_mounted_and_kept_for_the_next_job(start, api, training_namespace, disk, claim):
+    volume = {"name": claim, "path": "/mnt/data"}
+    new = {**volume, "size": "1Gi", "storage_class": disk, "access_mode": "ReadWriteOnce"}
+    first = start(function(WRITE), {"volumes": [new]})
+    assert first.verdict()["succeeded"], first.log
+    assert "[worker-0] 4 written" in first.log
+    assert left_behind(first) == []
+    kept = api.read_namespaced_persistent_volume_claim(claim, training_namespace)
+    assert (kept.spec.access_modes, kept.metadata.owner_references) == (["ReadWriteOnce"], None)
+
+    # Two replicas now, and the claim is there already; to write is not allowed.
+    workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
+    second = start(function(READ), {**workers, "volumes": [{**volume, "read_only": True}]})
+    assert second.verdict()["succeeded"], second.log
+    for replica in ("worker-0", "worker-1"):
+        assert f"[{replica}] found kept" in second.log
+        assert f"[{replica}] refused: Read-only file system" in second.log
+
+
+def test_a_claim_that_is_missing_is_named_before_anything_is_created(start, training_namespace):
+    claim = f"data-{uuid.uuid4().hex[:8]}"
+    step = start(function("pass"), {"volumes": [{"name": claim, "path": "/mnt/data"}]})
+    missing = f"refused: volumes: there is no PersistentVolumeClaim {training_namespace}/{claim}; create it, or say the"
+    assert step.verdict()["cause"].startswith(missing)
+    assert left_behind(step, 0) == []
+
+
+def test_what_is_set_on_the_task_is_in_the_pods(start, api, training_namespace):
+    name = f"keys-{uuid.uuid4().hex[:8]}"
+    api.create_namespaced_secret(training_namespace, {"metadata": {"name": name}, "stringData": {"token": "a b c"}})
+    config = {
+        "env": [
+            {"name": "MODE", "value": "fast"},
+            {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}},
+        ],
+        "resources": {"limits": {"memory": "300Mi"}, "requests": {"memory": "100Mi"}},
+        "volumes": [{"name": "keys", "secret": {"secretName": name}}],
+        "volume_mounts": [{"name": "keys", "mountPath": "/keys", "readOnly": True}],
+        "tolerations": [{"key": "nobody", "operator": "Exists"}],
+        "node_selector": {"kubernetes.io/os": "linux"},
+        "affinity": None,
+    }
+    step = start(function(COMPARE), task_config=config)
+    step.wait_for(r"\[worker-0\] fast True")
+    (pod,) = api.list_namespaced_pod(training_namespace, label_selector=f"kfp-distributed/job={step.name}").items
+    found = client.ApiClient().sanitize_for_serialization(pod.spec)
+    assert found["containers"][0]["resources"] == config["resources"]
+    assert found["nodeSelector"] == config["node_selector"]
+    assert config["tolerations"][0] in found["tolerations"]
+    assert step.verdict()["succeeded"], step.log
+    assert "a b c" not in step.log

@@ -1,0 +1,67 @@
+"""Steps that ask KFP for what is set on the task `train`: what is compiled, and that it runs."""
+
+import pytest
+import yaml
+from kfp import compiler, dsl
+
+from kfp_distributed.components import prepare_data, steps
+from kfp_distributed.pipelines.local_run import local_run
+from kfp_distributed.storage import open_store
+from kfp_distributed.trainers import train_specification
+
+
+def compiled(component, folder) -> dict:
+    compiler.Compiler().compile(component, str(folder / "step.yaml"))
+    return yaml.safe_load((folder / "step.yaml").read_text(encoding="utf-8"))["components"]["comp-train"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"image": "registry.example.com/kfp-distributed:1"}])
+def test_without_it_the_step_declares_nothing_that_an_old_backend_refuses(tmp_path, arguments):
+    found = compiled(steps(**arguments).train, tmp_path)
+    assert "taskConfigPassthroughs" not in found
+    assert "TASK_CONFIG" not in str(found)
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        steps(**arguments).train(task_config={})
+
+
+@pytest.mark.parametrize("arguments", [{}, {"image": "registry.example.com/kfp-distributed:1"}])
+def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment_alone(tmp_path, arguments):
+    found = compiled(steps(**arguments, task_config=True).train, tmp_path)
+    without = compiled(steps(**arguments).train, tmp_path)
+    assert found.pop("taskConfigPassthroughs") == [
+        {"field": "RESOURCES"},
+        {"field": "ENV", "applyToTask": True},
+        {"field": "KUBERNETES_AFFINITY"},
+        {"field": "KUBERNETES_TOLERATIONS"},
+        {"field": "KUBERNETES_NODE_SELECTOR"},
+        {"field": "KUBERNETES_VOLUMES"},
+    ]
+    declared = found["inputDefinitions"]["parameters"].pop("task_config")
+    assert (declared["parameterType"], declared["isOptional"]) == ("TASK_CONFIG", True)
+    assert found == without
+
+
+def leave(model_dir):
+    import os
+    from pathlib import Path
+
+    Path(model_dir, "said").write_text(os.environ["SAID_ON_THE_TASK"])
+
+
+def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(tmp_path):
+    train = steps(task_config=True).train
+
+    @dsl.pipeline
+    def with_settings():
+        data = prepare_data(source="digits", shards=1)
+        fitted = train(
+            train_dataset=data.outputs["train_dataset"],
+            train_specification=train_specification(leave),
+            checkpoint_uri="s3://checkpoints",
+        )
+        fitted.set_env_variable("SAID_ON_THE_TASK", "hello").set_cpu_limit("1").set_memory_limit("1Gi")
+
+    with local_run(tmp_path) as run:
+        with_settings()
+    (model,) = run.artifacts.glob("*/train/model")
+    assert open_store(str(model)).read("said") == b"hello"

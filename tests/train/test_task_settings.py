@@ -1,0 +1,67 @@
+"""What KFP delivers of the settings of a task, as the pods of a job get it."""
+
+import re
+
+import pytest
+from kfp import dsl
+
+from kfp_distributed.components.train.manifests.setting import TaskSettings, read_task_settings
+
+RESOURCES = {"limits": {"cpu": "500m", "nvidia.com/gpu": "1"}, "requests": {"cpu": "500m"}}
+AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+TOLERATION = {"key": "gpu", "operator": "Exists"}
+TOKEN = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}
+VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+MOUNT = {"name": "data", "mountPath": "/data"}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, TaskSettings()),
+        (vars(dsl.TaskConfig()), TaskSettings()),
+        (vars(dsl.TaskConfig(env=[], node_selector={}, volumes=[])), TaskSettings()),
+        (
+            vars(
+                dsl.TaskConfig(
+                    resources=RESOURCES,
+                    affinity=AFFINITY,
+                    node_selector={"disk": "ssd"},
+                    tolerations=[TOLERATION],
+                    env=[{"name": "MODE", "value": "fast"}, TOKEN],
+                    volumes=[VOLUME],
+                    volume_mounts=[MOUNT],
+                )
+            ),
+            TaskSettings(
+                RESOURCES,
+                {"disk": "ssd"},
+                (TOLERATION,),
+                AFFINITY,
+                ({"name": "MODE", "value": "fast"}, TOKEN),
+                (VOLUME,),
+                (MOUNT,),
+            ),
+        ),
+    ],
+)
+def test_what_is_set_is_taken_as_it_is(config, expected):
+    assert read_task_settings(config) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        ({"env": {"KEY": "hidden"}}, "env is not a list of dicts, each with a name, as in the specification of a pod"),
+        ({"env": [{"value": "hidden"}]}, "env is not a list of dicts, each with a name"),
+        ({"volumes": ["hidden"]}, "volumes is not a list of dicts, each with a name"),
+        ({"tolerations": ["hidden"]}, "tolerations is not a list of dicts, as in the specification of a pod"),
+        ({"affinity": [{"hidden": 1}]}, "affinity is not a dict, as in"),
+        ({"node_selector": "hidden"}, "node_selector is not a dict, as in"),
+        ({"resources": []}, "resources is not a dict, as in"),
+    ],
+)
+def test_another_form_is_named_and_its_value_is_not(config, error):
+    with pytest.raises(ValueError, match=re.escape(f"task_config: {error}")) as refused:
+        read_task_settings(config)
+    assert "hidden" not in str(refused.value)
