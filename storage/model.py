@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 from kfp_distributed.storage.files import FileEntry, describe_folder
 
 MODEL_MANIFEST = "model.json"
+FORMATS = {"saved_model.pb": "saved_model", "model.onnx": "onnx"}
+"""The formats of a model that the steps know, by the file that each has."""
 
 
 class ModelIncomplete(Exception):
@@ -22,7 +24,7 @@ class ModelManifest:
     """A model's description.
 
     Attributes:
-        format: How it is saved: "saved_model" is TensorFlow's SavedModel.
+        format: How it is saved: "saved_model" is TensorFlow's SavedModel, "files" is anything that is none of FORMATS.
         files: All its files but the manifest, sorted by path.
         metrics: What the training reached, such as {"accuracy": 0.97}.
         job: The training job that made it.

@@ -35,12 +35,19 @@ def environment(name: str, *installs: Sequence[str]) -> Path:
 
 
 def horovod() -> str:
-    """Returns the Python of the environment with Horovod, as `make environments` makes it.
+    """Returns the Python of the environment with Horovod, as `make environments` makes it."""
+    return _made("horovod")
 
-    Where it cannot be made the test is skipped with the reason; on CI that is a failure.
-    """
+
+def pytorch() -> str:
+    """Returns the Python of the environment with PyTorch, as `make environments` makes it, or that a variable names."""
+    return os.environ.get("KFP_DISTRIBUTED_PYTORCH_PYTHON") or _made("pytorch")
+
+
+def _made(name: str) -> str:
+    """Where an environment cannot be made the test is skipped with the reason; on CI that is a failure."""
     script = Path(__file__).parents[1] / "images" / "environment.py"
-    made = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    made = subprocess.run([sys.executable, script, name], capture_output=True, text=True)
     if made.returncode:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(made.stderr.strip())
     return made.stdout.splitlines()[-1]

@@ -1,13 +1,15 @@
-"""The place of this process in its job: in the cluster that TF_CONFIG describes, or among the ranks of MPI."""
+"""The place of this process in its job: in the cluster that TF_CONFIG describes, or among the ranks of a job."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kfp_distributed.trainers.torchrun import is_rank
+
 
 class Rank(NamedTuple):
-    """The place of a process among those that mpirun or horovodrun has started.
+    """The place of a process among those that mpirun, horovodrun or torchrun has started.
 
     Attributes:
         rank: Its number, from 0.
@@ -60,8 +62,10 @@ def read_cluster(environment: Mapping[str, str]) -> Cluster:
 
 
 def read_rank(environment: Mapping[str, str]) -> Rank | None:
-    """Read the rank that OpenMPI's mpirun, or horovodrun over Gloo, has given a process; None without one."""
+    """Read the rank that OpenMPI's mpirun, horovodrun over Gloo or torchrun has given a process; None without one."""
     for prefix in ("OMPI_COMM_WORLD_", "HOROVOD_"):
         if environment.get(f"{prefix}RANK"):
             return Rank(*(int(environment[prefix + name]) for name in ("RANK", "SIZE", "LOCAL_SIZE")))
+    if is_rank(environment):
+        return Rank(*(int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
     return None

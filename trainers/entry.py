@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store, open_store
 from kfp_distributed.trainers import sync
@@ -34,6 +34,7 @@ from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
     PEAK_MEMORY,
+    PEER_LOST,
     REPLICA_VARIABLE,
     TENSORBOARD,
     TRAINING_METRICS,
@@ -41,6 +42,7 @@ from kfp_distributed.trainers.job import (
 )
 from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
 """Checkpoints and metrics are sent again later anyway, so the training does not wait long for an absent store."""
@@ -51,8 +53,10 @@ _SAVE_SECONDS = 600.0
 _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
-_PEER_LOST = 138
-"""Exit code of a replica that failed because another one did. From 128 on, operators start a replica again."""
+_LOST_PEER = re.compile(
+    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error|.*(gloo|Connection reset by peer|Broken pipe)"
+)
+"""What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
@@ -78,6 +82,9 @@ def main() -> int:
     program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
     name = replica_name(os.environ, cluster, job, rank)
     os.environ[REPLICA_VARIABLE] = name
+    if has_ranks(os.environ):
+        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on looking for the train step.
+        return _run_child([sys.executable, "-m", "kfp_distributed.trainers.torchrun"])
     role, leads = name.rpartition("-")[0], rank.rank == 0 if rank else name == job.leader
     os.environ.update(tensorflow_environment(os.environ, rank.local_size if rank else cluster.neighbours))
     if "ps" in cluster.addresses:
@@ -89,6 +96,8 @@ def main() -> int:
         # The ranks of one replica are given the same folder.
         Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
         os.chdir(f"rank-{rank.rank}")
+        # They may have one output too: each line is written at once, with its end.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     if program.kind != "command" and cluster.addresses and role != "evaluator":
         os.environ["TF_CONFIG"] = cluster.training_config()
     is_served = program.kind != "command" and job.parameter_servers > 0
@@ -131,13 +140,15 @@ def replica_name(
     environment: Mapping[str, str], cluster: Cluster, job: JobDescription, rank: Rank | None = None
 ) -> str:
     """Return this replica's name: as its rank or the runner says, or from TF_CONFIG or RANK, or the leader's."""
-    if rank:
+    if rank and not is_rank(environment):  # mpirun gives each the launcher's environment.
         return job.data_replicas[rank.rank * len(job.data_replicas) // rank.size]
     if environment.get(REPLICA_VARIABLE):
         return environment[REPLICA_VARIABLE]
     if cluster.addresses:
         return f"{cluster.role}-{cluster.index}"
-    return job.data_replicas[int(environment["RANK"])] if environment.get("RANK") else job.leader
+    # Of an elastic job there may be more workers than were asked for at first.
+    number = int(environment.get("RANK", 0))
+    return f"worker-{number - 1}" if number else job.leader
 
 
 def tensorflow_environment(
@@ -244,23 +255,26 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
     if program.kind == "command":
-        _children.append(subprocess.Popen(command_line(program, folders, job.parameters)))
-        code = _children[0].wait()
-        with _ending:
-            return code if code >= 0 else 128 - code
+        return _run_child(command_line(program, folders, job.parameters))
     try:
         load_function(program)(**{name: folders[name] for name in program.folders}, **job.parameters)
     except SystemExit as end:  # sys.exit() at the end of a program is no failure.
         if end.code not in (None, 0):
             raise
     except Exception as error:
-        # TensorFlow's and Horovod's word for a peer that does not answer any more. Its own end tells why, and all
-        # start again.
-        if type(error).__name__ not in ("UnavailableError", "HorovodInternalError"):
+        # The peer's own end tells why, and all start again.
+        if not _LOST_PEER.match(f"{type(error).__name__}: {error}"):
             raise
         traceback.print_exc()
-        return _PEER_LOST
+        return PEER_LOST
     return 0
+
+
+def _run_child(argv: list[str]) -> int:
+    _children.append(subprocess.Popen(argv))
+    code = _children[0].wait()
+    with _ending:
+        return code if code >= 0 else 128 - code
 
 
 def load_function(program: Program) -> Callable[..., object]:
@@ -290,7 +304,7 @@ def _save_model(job: JobDescription, folder: Path, metrics: Mapping[str, float])
     files = store.upload_folder(folder)
     if not files:
         raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
-    form = "saved_model" if (folder / "saved_model.pb").exists() else "files"
+    form = next((form for file, form in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     described = ModelManifest(form, files, metrics, job.name, columns, asdict(manifest.label))
     store.write(MODEL_MANIFEST, described.to_json().encode())

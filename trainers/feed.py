@@ -1,15 +1,17 @@
-"""From Parquet shards to what a training step eats: fixed-length records in a local file, read by tf.data."""
+"""From Parquet shards to what a training step eats: fixed-length records in a local file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Shard, ShardSlice, read_batches, width
 from kfp_distributed.storage.files import sha256_of
@@ -23,6 +25,26 @@ builds the input pipeline, but each worker opens the file, in its own working di
 
 # The buffer holds what fits both limits: the memory of a small trainer, and TensorFlow's 24 bytes for each slot.
 _SHUFFLE_BYTES, _SHUFFLE_RECORDS = 64 * 2**20, 100_000
+
+
+def read_manifest(folder: str) -> DatasetManifest:
+    """Read the manifest of a dataset in a local folder."""
+    return DatasetManifest.from_json(Path(folder, DATASET_MANIFEST).read_text())
+
+
+def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
+    """Return mean, std and scale, [3, width]: (input - mean) / std * scale is about 1, and 0 for a category."""
+    columns = manifest.columns
+    values = np.array([[column.mean, column.std, column.kind != "category"] for column in columns], np.float32)
+    scales: NDArray[np.float32] = np.repeat(values, [math.prod(column.shape) for column in columns], 0).T
+    return scales
+
+
+def categories(manifest: DatasetManifest) -> dict[int, int]:
+    """Return where in [n, width] each category is, and how many values it has: its vocabulary's, and missing."""
+    ends = np.cumsum([math.prod(column.shape) for column in manifest.columns]).tolist()
+    columns = zip(manifest.columns, ends, strict=True)
+    return {end - 1: len(column.vocabulary) + 1 for column, end in columns if column.kind == "category"}
 
 
 class Epoch(NamedTuple):
@@ -58,6 +80,24 @@ def plan_epoch(rows: int, batch_size: int, ranks: int = 1, devices: int = 1) -> 
     return Epoch(steps, batch, steps * batch * devices)
 
 
+class Step(NamedTuple):
+    """One step of an epoch: where its rows are among those of a rank, and how many there are over all ranks."""
+
+    part: slice
+    rows: int
+
+
+def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[Step]:
+    """Divide an epoch as `plan_epoch` does, but among batches that differ by one row at most, with none added.
+
+    A rank that has fewer rows than there are steps has empty batches.
+    """
+    steps = plan_epoch(rows, batch_size, ranks).steps
+    parts = [rows * (each + 1) // ranks - rows * each // ranks for each in range(ranks)]
+    cuts = [[part * step // steps for part in parts] for step in range(steps + 1)]
+    return [Step(slice(start[rank], stop[rank]), sum(stop) - sum(start)) for start, stop in pairwise(cuts)]
+
+
 def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice], records: int = 0) -> None:
     """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
 
@@ -72,6 +112,11 @@ def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[Shar
         for inputs, labels in read_batches(folder, manifest, slices):
             stream.write(np.column_stack([inputs, labels, np.ones(len(labels))]).astype("<f4").tobytes())
         stream.truncate(max(stream.tell(), records * size))
+
+
+def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
+    """Return RECORDS as an array [records, width + 2] that stays on disk."""
+    return np.memmap(RECORDS, "<f4", "r").reshape(-1, width(manifest) + 2)
 
 
 def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Dataset:

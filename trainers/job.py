@@ -13,6 +13,9 @@ JOB_VARIABLE = "KFP_DISTRIBUTED_JOB"
 REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 """Environment variable with the replica's name, such as "worker-0"."""
 
+PEER_LOST = 138
+"""Exit code of a replica that failed because another one did. From 128 on, operators start a replica again."""
+
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
 TENSORBOARD = "tensorboard"

@@ -9,10 +9,10 @@ import tf_keras
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.feed import plan_epoch, read_records, write_records
+from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
-from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, read_manifest, score
+from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.sync import record_epoch
 
 _STEPS_AT_ONCE = 50

@@ -8,10 +8,10 @@ import tf_keras
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import read_rank
-from kfp_distributed.trainers.feed import plan_epoch, read_records, write_records
+from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
-from kfp_distributed.trainers.keras_model import build_model, export_model, read_manifest, score
+from kfp_distributed.trainers.keras_model import build_model, export_model, score
 from kfp_distributed.trainers.sync import record_epoch
 
 

@@ -1,6 +1,5 @@
 """The Keras network for classes: built from a dataset's manifest, scored, and exported."""
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,12 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
-
-
-def read_manifest(folder: str) -> DatasetManifest:
-    """Read the manifest of a dataset in a local folder."""
-    return DatasetManifest.from_json(Path(folder, DATASET_MANIFEST).read_text())
+from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
+from kfp_distributed.trainers.feed import categories, read_manifest, scaling
 
 
 def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_keras.Model:
@@ -23,18 +18,12 @@ def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_ke
     Inputs are float32 [n, width]. What they need happens inside: numbers are scaled with the manifest's mean and
     standard deviation, a missing one counts as the mean, categories are embedded.
     """
-    columns = manifest.columns
-    sizes = [math.prod(column.shape) for column in columns]
-    mean, std, scale = np.repeat(
-        np.array([[column.mean, column.std, column.kind != "category"] for column in columns], np.float32), sizes, 0
-    ).T
-    inputs = tf_keras.Input([sum(sizes)], name="features")
+    mean, std, scale = scaling(manifest)
+    inputs = tf_keras.Input(mean.shape, name="features")
     scaled = (inputs - mean) / std * scale
     parts = [tf.where(tf.math.is_nan(scaled), 0.0, scaled)]
-    for column, end in zip(columns, np.cumsum(sizes), strict=True):
-        if column.kind == "category":
-            kinds = len(column.vocabulary) + 1
-            parts.append(tf_keras.layers.Embedding(kinds, min(kinds, 16))(tf.cast(inputs[:, end - 1], tf.int32)))
+    for place, kinds in categories(manifest).items():
+        parts.append(tf_keras.layers.Embedding(kinds, min(kinds, 16))(tf.cast(inputs[:, place], tf.int32)))
     values = tf.concat(parts, 1)
     for units in hidden_units:
         values = tf_keras.layers.Dense(units, "relu")(values)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from kfp_distributed.trainers.signature import Parameter, read_signature
 
-TRAINERS = ("keras_classifier", "keras_horovod")
+TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier")
 """Our trainers: each is a function in the file of its name beside this one."""
 
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")

@@ -24,11 +24,15 @@ class Requirements(NamedTuple):
     alone: tuple[str, ...] = ()
 
 
-_IMAGES = {"keras_horovod": "horovod"}
-"""The images, of those in images/, of trainers that a stock image cannot be made to run."""
+_IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch"}
+"""The images, of those in images/, of trainers that a stock image is not made to run: of PyTorch pip installs 7 GB."""
 
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
-_TRAINERS = {"keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",))}
+_TRAINERS = {
+    "keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",)),
+    # From PyTorch 2 on, the export needs onnx.
+    "torch_classifier": Requirements(("torch>=1.13,<3", "onnx>=1.16,<2")),
+}
 
 
 def pip_commands(needed: Requirements, folder: str, python: str = "python3") -> list[list[str]]:

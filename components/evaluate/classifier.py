@@ -1,30 +1,54 @@
-"""A SavedModel's serving signature as a classifier."""
+"""A model as a classifier: a SavedModel's serving signature, or an ONNX model."""
 
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+Classifier = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+"""Turns rows, [n, width], into what a model answers, [n, classes] if the model is right."""
 
-def load_classifier(folder: Path, row: tuple[int, ...]) -> Callable[[NDArray[np.float32]], NDArray[np.floating]]:
-    """Loads a SavedModel to ask its signature "serving_default" for class probabilities.
+
+def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
+    """Loads model.onnx or a SavedModel, whose signature "serving_default" counts, to ask it for class probabilities.
 
     Its one input may have any name, and so may its output; of several, "features" and "probabilities" count.
 
     Args:
-        folder: The SavedModel.
+        folder: The model.
         row: Shape of one row as the dataset has it.
-
-    Returns:
-        A function that turns rows, [n, width], into what the model answers, [n, classes] if the model is right.
 
     Raises:
         ValueError: The model has no such signature, or its input does not fit `row`.
     """
+    file = folder / "model.onnx"
+    return _load_onnx(file, row) if file.exists() else _load_saved_model(folder, row)
+
+
+def _load_onnx(file: Path, row: tuple[int, ...]) -> Classifier:
+    import onnxruntime
+
+    model = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    inputs = {each.name: each for each in model.get_inputs()}
+    given = inputs[pick(inputs, "features")]
+    answered = pick([each.name for each in model.get_outputs()], "probabilities")
+    # A dimension that is not fixed has a name.
+    shape = fit_shape([size if isinstance(size, int) else None for size in given.shape], row)
+    kind = given.type[len("tensor(") : -1]
+    dtype = np.dtype({"float": "float32", "double": "float64"}.get(kind, kind))
+
+    def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
+        rows = features.reshape(-1, *shape).astype(dtype)
+        probabilities: NDArray[np.floating] = model.run([answered], {given.name: rows})[0]
+        return probabilities
+
+    return answer
+
+
+def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each start prints a screen of hardware remarks
     import tensorflow as tf
 
@@ -35,7 +59,8 @@ def load_classifier(folder: Path, row: tuple[int, ...]) -> Callable[[NDArray[np.
     inputs = signature.structured_input_signature[1]
     given = pick(inputs, "features")
     answered = pick(signature.structured_outputs, "probabilities")
-    shape = fit_shape(inputs[given].shape, row)
+    wanted = inputs[given].shape
+    shape = fit_shape(None if wanted.rank is None else wanted.as_list(), row)
 
     def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
         rows = tf.cast(features.reshape(-1, *shape), inputs[given].dtype)
@@ -58,13 +83,13 @@ def pick(names: Collection[str], usual: str) -> str:
     return usual if usual in names else min(names)
 
 
-def fit_shape(wanted: Any, row: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ANN401  (a tf.TensorShape)
+def fit_shape(wanted: Sequence[int | None] | None, row: tuple[int, ...]) -> tuple[int, ...]:
     """Says which shape a dataset's row must take for a model.
 
     A row is only reshaped where that cannot mix up its axes: flattened, or with one channel more or fewer.
 
     Args:
-        wanted: Shape of the model's input with the batch, a tf.TensorShape.
+        wanted: Shape of the model's input with the batch; None for what may be any.
         row: Shape of a row in the dataset.
 
     Returns:
@@ -75,10 +100,13 @@ def fit_shape(wanted: Any, row: tuple[int, ...]) -> tuple[int, ...]:  # noqa: AN
     """
     size = math.prod(row)
     for shape in (row, (size,), (*row, 1), row[:-1]):
-        # An input that takes any number of rows takes none, too.
-        if math.prod(shape) == size and wanted.is_compatible_with((0, *shape)):
+        if math.prod(shape) == size and (wanted is None or _takes(wanted, (None, *shape))):
             return shape
     raise ValueError(
-        f"the model's input is of shape {wanted}, where {(None, *row)} is needed: evaluate it on the dataset it was "
-        "trained with, and save it for any number of rows (None)."
+        f"the model's input is of shape {tuple(wanted or ())}, where {(None, *row)} is needed: evaluate it on the "
+        "dataset it was trained with, and save it for any number of rows (None)."
     )
+
+
+def _takes(wanted: Sequence[int | None], shape: Sequence[int | None]) -> bool:
+    return len(wanted) == len(shape) and all(each in (None, given) for each, given in zip(wanted, shape, strict=True))

@@ -15,7 +15,8 @@ def evaluate(
     """Evaluates a classifier on a prepared dataset.
 
     Args:
-        model: SavedModel whose signature "serving_default" turns "features" into "probabilities".
+        model: SavedModel whose signature "serving_default" turns "features" into "probabilities", or an ONNX model that
+            does.
         dataset: A split that prepare_data made; best one that the training has not seen.
         metrics: Accuracy, loss, and precision and recall of each class.
         classification_metrics: Confusion matrix.

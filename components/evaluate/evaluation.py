@@ -23,7 +23,7 @@ def run_evaluation(model: str, dataset: str, metrics: Any, classification_metric
     """Evaluates a model on a dataset.
 
     Args:
-        model: Folder of the SavedModel and its model.json.
+        model: Folder of the model and its model.json.
         dataset: Folder of the dataset.json and its shards.
         metrics: KFP's Metrics artifact.
         classification_metrics: KFP's ClassificationMetrics artifact.

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.model import FORMATS
 from kfp_distributed.storage.store import Store
 
-SAVED_MODEL = "saved_model.pb"
 CLAIMS = ".exports"
 LEASE_SECONDS = 7200
 
@@ -114,7 +114,7 @@ def _age(key: str) -> float:
 
 def _clear(store: Store, mine: Claim) -> bool:
     """Deletes what lies under a number, unless it is a whole version; returns whether it is."""
-    whole = store.exists(mine.target + SAVED_MODEL)
+    whole = any(store.exists(mine.target + file) for file in FORMATS)
     if not whole:
         store.delete(keys_below(store, mine.target))
     return whole

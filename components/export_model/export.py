@@ -5,11 +5,12 @@ An object store cannot make several objects appear at once, so it matters who lo
 - TensorFlow Serving takes a version for there as soon as any object lies under its number (it picks the highest one
   without looking inside), and then loads it by its saved_model.pb; a load that fails is tried again some minutes long.
 - KServe's storage initializer copies the model's whole folder when a server starts, and TensorFlow Serving reads that.
-- Our own tools, and people, take a version for whole if it has a saved_model.pb.
+- Triton takes a version for there as TensorFlow Serving does, and loads its model.onnx.
+- Our own tools, and people, take a version for whole if it has a saved_model.pb or a model.onnx.
 
 So nothing lies under the number before all bytes are in the store. They then go there by copies inside the store, the
-manifest after the files that it lists, and saved_model.pb last of all: that one object is the commit. Who looks during
-these copies finds nothing that loads; who finds saved_model.pb finds everything.
+manifest after the files that it lists, and saved_model.pb or model.onnx last of all: that one object is the commit. Who
+looks during these copies finds nothing that loads; who finds that object finds everything.
 """
 
 import json
@@ -23,9 +24,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.export_model.claims import CLAIMS, SAVED_MODEL, Claim, clear_dead, hold, keys_below
+from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, keys_below
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import ModelIncomplete, verify_model_folder
+from kfp_distributed.storage.model import FORMATS, ModelIncomplete, verify_model_folder
 from kfp_distributed.storage.store import Store, open_store
 from kfp_distributed.storage.uri import join_uri
 
@@ -55,7 +56,7 @@ def run_export(
     """Exports a model.
 
     Args:
-        model_path: Folder of the SavedModel and its model.json.
+        model_path: Folder of the model and its model.json.
         model_uri: Where this folder came from, for the manifest.
         model_name: Name of the model.
         bucket: Bucket, URI or folder (see `export_root`); made if absent.
@@ -64,7 +65,7 @@ def run_export(
         source_run: Id of the run, for the manifest.
 
     Raises:
-        ValueError: A name is not allowed, the version exists, another export has it, or the model is no SavedModel.
+        ValueError: A name is not allowed, the version exists, another export has it, or nothing serves such a model.
         ModelIncomplete: The model lacks files, or they are not what model.json says.
         StorageError: The store refuses or is away. What was uploaded is deleted.
         TimeoutError: The export took too long. What was uploaded is deleted by a later one.
@@ -72,8 +73,8 @@ def run_export(
     check_request(model_name, version)
     folder = Path(model_path)
     model = verify_model_folder(folder)
-    if SAVED_MODEL not in {entry.path for entry in model.files}:
-        raise ValueError(f"the model in {model_uri} has no {SAVED_MODEL}: only a SavedModel can be exported.")
+    if not FORMATS.keys() & {entry.path for entry in model.files}:
+        raise ValueError(f"the model in {model_uri} has no {' or '.join(FORMATS)}: nothing else can be exported.")
     store = open_store(export_root(bucket))
     store.make_bucket()
     clear_dead(store, model_name)
@@ -125,7 +126,9 @@ def publish(
         "files": [asdict(entry) for entry in files],
     }
     store.write(staged + EXPORT_MANIFEST, json.dumps(manifest, indent=1).encode())
-    for path in [*(entry.path for entry in files if entry.path != SAVED_MODEL), EXPORT_MANIFEST, SAVED_MODEL]:
+    for path in sorted(
+        [*(entry.path for entry in files), EXPORT_MANIFEST], key=lambda path: (path in FORMATS, path == EXPORT_MANIFEST)
+    ):
         mine.check_time()
         store.copy(store, staged + path, mine.target + path)
 

@@ -155,9 +155,8 @@ def plan_job(request: Request) -> TrainingJob:
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
-    rows, readers = fetch_manifest(train_uri).rows, len(topology.data_replicas)
-    if specification.distribution_type == "MPI":
-        readers *= specification.slots_per_worker
+    # A rank is a process: there may be several in a replica.
+    rows, readers = fetch_manifest(train_uri).rows, len(topology.data_replicas) * specification.slots_per_worker
     if rows < readers:
         raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
     if validation_uri:

@@ -7,6 +7,11 @@ from dataclasses import dataclass, replace
 from kfp_distributed.components.train.specification import DistributionSpecification, DistributionType
 from kfp_distributed.trainers.job import REPLICA_VARIABLE
 
+_PLAIN = DistributionSpecification()
+
+LAST_CALL_SECONDS = 10
+"""How long the processes of an elastic PyTorch job wait for more when there are enough. Later ones interrupt them."""
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -78,22 +83,29 @@ def plan_topology(spec: DistributionSpecification) -> Topology:
         Replica(role, index, resources, serves) for role, count, resources, serves in roles for index in range(count)
     )
     readers = (each.name for each in replicas if each.role in ("master", "worker"))
-    # Under a chief, workers hold nothing that a restarted one would lack; a parameter server holds the weights.
-    alone = (each.name for each in replicas if each.role == "evaluator" or (servers and each.role == "worker"))
+    # Under a chief, workers hold nothing that a restarted one would lack; a parameter server holds the weights. An
+    # elastic PyTorch job does with fewer, but not without the master, where they meet.
+    free = servers or (job == "PyTorch" and spec.min_workers)
+    alone = (each.name for each in replicas if each.role == "evaluator" or (free and each.role == "worker"))
     return Topology(job, replicas, replicas[0].name, tuple(readers), frozenset(alone))
 
 
 def replica_environment(
-    topology: Topology, replica_name: str, addresses: Mapping[str, str], slots_per_worker: int = 1
+    topology: Topology,
+    replica_name: str,
+    addresses: Mapping[str, str],
+    spec: DistributionSpecification = _PLAIN,
 ) -> dict[str, str]:
     """The environment of a replica, as training-operator 1.9 sets it, and its name in KFP_DISTRIBUTED_REPLICA.
+
+    Of PyTorch, the variables PET_... are torchrun's, for a replica of several processes and for elastic training.
 
     Args:
         topology: the job's replicas.
         replica_name: one of them, such as "worker-0".
         addresses: "host:port" of every replica by name. A Job and MPI need none.
-        slots_per_worker: processes of each replica (PyTorch); they count in WORLD_SIZE, while RANK is the
-            replica's own, as torchrun's node rank is.
+        spec: what the job was made of. WORLD_SIZE counts the processes of each replica, while RANK is the replica's
+            own, as torchrun's node rank is.
 
     Raises:
         ValueError: there is no such replica.
@@ -110,11 +122,24 @@ def replica_environment(
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
     if job == "PyTorch":
         host, _, port = addresses[topology.leader].rpartition(":")
+        place = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}  # Of an IPv6 address the host is in brackets.
         environment |= {
-            "MASTER_ADDR": host.strip("[]"),  # of an IPv6 address
-            "MASTER_PORT": port,
-            "WORLD_SIZE": str(len(replicas) * slots_per_worker),
+            **place,
+            **{f"PET_{key}": value for key, value in place.items()},
+            "WORLD_SIZE": str(len(replicas) * spec.slots_per_worker),
             "RANK": str(rank),
+            "PET_NPROC_PER_NODE": str(spec.slots_per_worker),
+            "PET_NNODES": str(len(replicas)),
+            "PET_NODE_RANK": str(rank),
             "PYTHONUNBUFFERED": "1",
         }
+        if spec.min_workers and spec.max_workers:
+            environment |= {
+                "PET_NNODES": f"{spec.min_workers + 1}:{spec.max_workers + 1}",
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ENDPOINT": addresses[topology.leader],
+                # On one machine all would take themselves for the host.
+                "PET_RDZV_CONF": f"last_call_timeout={LAST_CALL_SECONDS},is_host={int(not rank)}",
+                "PET_MAX_RESTARTS": str(spec.restart_limit),
+            }
     return environment

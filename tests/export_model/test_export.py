@@ -154,12 +154,12 @@ def test_a_spoilt_model_is_refused_before_anything_is_made(tmp_path, make_model,
     assert not (tmp_path / "exports").exists()
 
 
-def test_only_a_saved_model_is_exported(tmp_path, export):
+def test_what_nothing_serves_is_not_exported(tmp_path, export):
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.pt").write_bytes(b"weights")
     (model / "model.json").write_text(ModelManifest("torch", describe_folder(model)).to_json())
-    with pytest.raises(ValueError, match=r"has no saved_model\.pb: only a SavedModel"):
+    with pytest.raises(ValueError, match=r"has no saved_model\.pb or model\.onnx: nothing else"):
         export(model, str(tmp_path / "exports"))
 
 
@@ -171,3 +171,22 @@ def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, expo
     assert server.endpoint in text
     assert bucket in text
     assert "not-the-secret-of-this-server" not in text
+
+
+def test_a_model_of_onnx_is_exported_with_its_file_last(tmp_path, export, monkeypatch):
+    folder, copied = tmp_path / "model", []
+    folder.mkdir()
+    for name in ("model.onnx", "notes.txt"):
+        (folder / name).write_text(name)
+    (folder / "model.json").write_text(ModelManifest("onnx", describe_folder(folder)).to_json())
+    server = type(open_store(str(tmp_path)))
+    copy = server.copy
+
+    def note(store, source, key, to):
+        copied.append(to)
+        copy(store, source, key, to)
+
+    monkeypatch.setattr(server, "copy", note)
+    assert export(folder, str(tmp_path / "served")).version == 1
+    of_version = [key.removeprefix("digits/1/") for key in copied]
+    assert (set(of_version[:-2]), of_version[-2:]) == ({"model.json", "notes.txt"}, ["export.json", "model.onnx"])

@@ -212,6 +212,7 @@ def test_an_elastic_pytorch_job_counts_the_master_too():
             "maxReplicas": 5,
             "rdzvBackend": "c10d",
             "rdzvHost": "a-job-master-0",
+            "rdzvConf": [{"key": "last_call_timeout", "value": "10"}],
             "maxRestarts": 5,
         },
     }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.specification import DistributionSpecification, parse_distribution
 from kfp_distributed.components.train.topology import Replica, Resources, Topology, plan_topology, replica_environment
 
 DEFAULT = Resources(None, None, 0, "nvidia.com/gpu")
@@ -108,6 +108,10 @@ def test_the_topology_of_each_type(planned, expected):
     assert planned == expected
 
 
+def test_an_elastic_pytorch_job_goes_on_without_a_worker_but_not_without_its_master():
+    assert plan("PyTorch", min_workers=1).restart_alone == {"worker-0", "worker-1"}
+
+
 def tf_config(cluster, role, index):
     return {"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"}
 
@@ -139,32 +143,67 @@ def test_tf_config_is_the_operators(topology, name, expected):
 
 
 @pytest.mark.parametrize(
-    ("topology", "name", "where", "slots", "expected"),
+    ("topology", "name", "where", "keys", "expected"),
     [
-        (plan("Job"), "worker-0", {}, 1, {}),
-        (plan("MPI"), "worker-1", {}, 2, {}),
+        (plan("Job"), "worker-0", {}, {}, {}),
+        (plan("MPI"), "worker-1", {}, {"slots_per_worker": 2}, {}),
         # training-operator leaves TF_CONFIG away where the job has a single replica.
-        (plan("TF", number_of_workers=1, number_of_parameter_servers=0), "worker-0", {}, 1, {}),
+        (plan("TF", number_of_workers=1, number_of_parameter_servers=0), "worker-0", {}, {}, {}),
         (
             plan("PyTorch", number_of_workers=2),
             "worker-1",
             {"master-0": "job-master-0:23456"},
-            1,
-            {"MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "3", "RANK": "2"},
+            {},
+            {
+                "MASTER_ADDR": "job-master-0",
+                "MASTER_PORT": "23456",
+                "WORLD_SIZE": "3",
+                "RANK": "2",
+                "PET_NPROC_PER_NODE": "1",
+                "PET_NNODES": "3",
+            },
         ),
         (
             plan("PyTorch", number_of_workers=1),
             "master-0",
             {"master-0": "[::1]:23456"},
-            4,
-            {"MASTER_ADDR": "::1", "MASTER_PORT": "23456", "WORLD_SIZE": "8", "RANK": "0"},
+            {"slots_per_worker": 4},
+            {
+                "MASTER_ADDR": "::1",
+                "MASTER_PORT": "23456",
+                "WORLD_SIZE": "8",
+                "RANK": "0",
+                "PET_NPROC_PER_NODE": "4",
+                "PET_NNODES": "2",
+            },
+        ),
+        (
+            plan("PyTorch", number_of_workers=2),
+            "worker-0",
+            {"master-0": "job-master-0:23456"},
+            {"min_workers": 1, "max_workers": 3, "number_of_workers": 2},
+            {
+                "MASTER_ADDR": "job-master-0",
+                "MASTER_PORT": "23456",
+                "WORLD_SIZE": "3",
+                "RANK": "1",
+                "PET_NPROC_PER_NODE": "1",
+                "PET_NNODES": "2:4",
+                "PET_RDZV_BACKEND": "c10d",
+                "PET_RDZV_ENDPOINT": "job-master-0:23456",
+                "PET_RDZV_CONF": "last_call_timeout=10,is_host=0",
+                "PET_MAX_RESTARTS": "3",
+            },
         ),
     ],
 )
-def test_the_environment_of_the_other_types(topology, name, where, slots, expected):
+def test_the_environment_of_the_other_types(topology, name, where, keys, expected):
     if topology.distribution_type == "PyTorch":
-        expected = {**expected, "PYTHONUNBUFFERED": "1"}
-    assert replica_environment(topology, name, where, slots) == {**expected, "KFP_DISTRIBUTED_REPLICA": name}
+        for_torchrun = {"MASTER_ADDR": "PET_MASTER_ADDR", "MASTER_PORT": "PET_MASTER_PORT", "RANK": "PET_NODE_RANK"}
+        expected |= {theirs: expected[ours] for ours, theirs in for_torchrun.items()} | {"PYTHONUNBUFFERED": "1"}
+    assert replica_environment(
+        topology, name, where, DistributionSpecification(distribution_type=topology.distribution_type, **keys)
+    ) == {**expected, "KFP_DISTRIBUTED_REPLICA": name}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from kfp_distributed.trainers.cluster import Cluster, Rank, read_cluster, read_rank
 from kfp_distributed.trainers.entry import replica_name, tensorflow_environment
 from kfp_distributed.trainers.job import JobDescription
+from kfp_distributed.trainers.torchrun import has_ranks
 
 LOCAL = {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:3", "127.0.0.1:4"]}
 PODS = {
@@ -79,6 +80,7 @@ def test_a_replica_knows_its_name(variables, expected):
         ({"RANK": "1", "WORLD_SIZE": "2"}, None),
         ({f"OMPI_COMM_WORLD_{name}": value for name, value in RANK.items()}, Rank(3, 4, 2)),
         ({f"HOROVOD_{name}": value for name, value in RANK.items()}, Rank(3, 4, 2)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, Rank(3, 4, 2)),
     ],
 )
 def test_a_process_knows_its_rank(variables, expected):
@@ -89,3 +91,36 @@ def test_a_process_knows_its_rank(variables, expected):
 def test_the_ranks_of_a_worker_have_its_name_whatever_their_launcher_is_called(rank, expected):
     job = replace(JOB, leader="launcher-0", data_replicas=("worker-0", "worker-1"))
     assert replica_name({"KFP_DISTRIBUTED_REPLICA": "launcher-0"}, Cluster(), job, Rank(rank, 4, 2)) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "rank", "expected"),
+    [
+        ({"RANK": "0"}, None, "master-0"),
+        # Of an elastic job there are more workers than its description has.
+        ({"RANK": "4"}, None, "worker-3"),
+        # torchrun may number the ranks in another order than the replicas that it starts them in.
+        (
+            {"RANK": "0", "TORCHELASTIC_RUN_ID": "none", "KFP_DISTRIBUTED_REPLICA": "worker-1"},
+            Rank(0, 3, 1),
+            "worker-1",
+        ),
+    ],
+)
+def test_a_pytorch_replica_knows_its_name(variables, rank, expected):
+    job = replace(JOB, leader="master-0", data_replicas=("master-0", "worker-0", "worker-1"))
+    assert replica_name(variables, Cluster(), job, rank) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"PET_NPROC_PER_NODE": "1", "PET_NNODES": "3"}, False),
+        ({"PET_NPROC_PER_NODE": "2"}, True),
+        ({"PET_NPROC_PER_NODE": "1", "PET_RDZV_BACKEND": "c10d"}, True),
+        ({"PET_NPROC_PER_NODE": "2", "TORCHELASTIC_RUN_ID": "none"}, False),
+    ],
+)
+def test_which_replicas_start_ranks(variables, expected):
+    assert has_ranks(variables) is expected

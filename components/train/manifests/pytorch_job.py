@@ -3,6 +3,7 @@
 from kfp_distributed.components.train.manifests.run_policy import replica_specs, training_policy
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.runners.protocol import TrainingJob
+from kfp_distributed.components.train.topology import LAST_CALL_SECONDS
 
 
 def job_spec(job: TrainingJob, setting: Setting) -> Object:
@@ -20,6 +21,7 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
             "maxReplicas": spec.max_workers + 1,
             "rdzvBackend": "c10d",
             "rdzvHost": f"{job.name}-master-0",
+            "rdzvConf": [{"key": "last_call_timeout", "value": str(LAST_CALL_SECONDS)}],
             "maxRestarts": spec.restart_limit,
         }
     return found

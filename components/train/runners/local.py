@@ -50,6 +50,7 @@ _PLACES = (
     "WORLD_SIZE",
     "RANK",
     "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
     "HOROVOD_RANK",
     "OMPI_",
     "PMIX_",
@@ -201,12 +202,14 @@ class LocalRunner:
         environment = {
             # Python would keep what it prints in a buffer: no line would be seen before the buffer is full.
             "PYTHONUNBUFFERED": "1",
+            # PyTorch would start as many threads in each replica as there are processors.
+            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last))),
             **{key: value for key, value in os.environ.items() if not key.startswith(_PLACES)},
             **job.environment,
             # A command's `python` is the one that has what it needs, too.
             "PATH": os.pathsep.join((str(Path(self._python).parent), os.environ.get("PATH", ""))),
             "PYTHONPATH": os.pathsep.join(self._import_path()),
-            **replica_environment(job.topology, name, addresses, job.specification.slots_per_worker),
+            **replica_environment(job.topology, name, addresses, job.specification),
             JOB_VARIABLE: str(self._code / "job.json"),
         }
         child = self._group.start(name, self._argv, env=environment, cwd=folder, stdout=subprocess.PIPE)

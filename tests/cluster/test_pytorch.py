@@ -1,0 +1,73 @@
+"""PyTorchJobs on a real cluster: DistributedDataParallel, and elastic training while workers come and go."""
+
+import json
+import re
+import uuid
+
+import pytest
+from cluster.jobs import left_behind
+from kubernetes import client
+
+from kfp_distributed.storage import credentials_from_environment, open_store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def train(start, api, namespace, object_store_secret, image_name):
+    """Starts a PyTorchJob of torch_classifier, in a namespace that takes the operator's init containers."""
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
+    api.create_namespaced_secret(namespace, secret)
+
+    def train_one(parameters, **request):
+        distribution = {"distribution_type": "PyTorch", **request.pop("distribution")}
+        program = {"trainer": "torch_classifier", "image": image_name("pytorch")}
+        return start(program, distribution, parameters, namespace=namespace, **request)
+
+    return train_one
+
+
+def scale(step, workers):
+    patch = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": workers}}}}
+    api = client.CustomObjectsApi()
+    api.patch_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "pytorchjobs", step.name, patch)
+
+
+def test_a_master_and_two_workers_train_on_the_digits(train, bucket, store_environment):
+    uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
+    step = train({"epochs": 12}, distribution={"number_of_workers": 2}, model_uri=uri)
+    verdict = step.verdict(500)
+    assert verdict["succeeded"], step.log
+    places = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 3 on cpu", step.log, re.MULTILINE))
+    assert places == [("master-0", "0"), ("worker-0", "1"), ("worker-1", "2")]
+    last = verdict["metrics"]["master-0"][-1]
+    assert last["epoch"] == 12
+    assert last["val_accuracy"] >= 0.9, last
+    manifest = json.loads(open_store(uri, credentials_from_environment(store_environment)).read("model.json"))
+    assert (manifest["format"], [file["path"] for file in manifest["files"]]) == ("onnx", ["model.onnx"])
+    assert left_behind(step) == []
+
+
+def test_processes_of_several_slots_meet(train):
+    step = train({"epochs": 2}, distribution={"number_of_workers": 1, "slots_per_worker": 2})
+    verdict = step.verdict(500)
+    assert verdict["succeeded"], step.log
+    places = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 4 on cpu", step.log, re.MULTILINE))
+    assert places == [("master-0", "0"), ("master-0", "1"), ("worker-0", "2"), ("worker-0", "3")]
+
+
+def test_a_worker_leaves_and_others_come_while_it_trains(train):
+    distribution = {"number_of_workers": 2, "min_workers": 1, "max_workers": 3}
+    step = train({"epochs": 40, "batch_size": 8}, distribution=distribution)
+    step.wait_for(r"rank 0 of 3 .*\n?", 200)
+    step.wait_for("epoch 3/40", 200)
+    scale(step, 1)
+    step.wait_for(r"rank \d of 2 on cpu", 200)
+    scale(step, 3)
+    step.wait_for(r"rank \d of 4 on cpu", 200)
+    verdict = step.verdict(500)
+    assert verdict["succeeded"], step.log
+    (epochs,) = verdict["metrics"].values()
+    assert [entry["epoch"] for entry in epochs] == list(range(1, 41))
+    assert epochs[-1]["val_accuracy"] >= 0.9
+    assert left_behind(step) == []

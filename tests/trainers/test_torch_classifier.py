@@ -1,0 +1,130 @@
+"""torch_classifier by itself: what it learns and saves, and that its ranks agree with one process."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from environments import pytorch
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import CLASSES, COLUMNS, table
+
+from kfp_distributed.trainers.feed import steps_of_epoch
+
+TRAIN = """
+import json, sys
+from kfp_distributed.trainers.torch_classifier import torch_classifier
+torch_classifier(**json.loads(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def data(tmp_path, write_dataset):
+    """301 rows to train on, which no number of ranks but 7 and 43 divides evenly, and 100 to validate on."""
+    for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
+        arrays, labels = table(rows, seed)
+        write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
+    return tmp_path
+
+
+def start(data, name, parameters, **environment):
+    """One rank as a process, in a folder of its own; the folders of its results are those of `name`."""
+    results = data / name
+    place = results / f"rank-{environment.get('RANK', 0)}"
+    place.mkdir(parents=True, exist_ok=True)
+    folders = {f"{split}_dir": str(data / split) for split in ("train", "validation")}
+    for each in ("model", "checkpoint", "metrics"):
+        (results / each).mkdir(exist_ok=True)
+        folders[f"{each}_dir"] = str(results / each)
+    import_path = Path(sys.modules["kfp_distributed.trainers.feed"].__file__).parents[2]
+    return subprocess.Popen(
+        [pytorch(), "-c", TRAIN, json.dumps({**folders, **parameters})],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(import_path), "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def train(data, name, ranks=1, **parameters):
+    """Trains with so many ranks; returns the epochs that rank 0 has noted."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    running = [start(data, name, parameters, **place, RANK=str(rank)) for rank in range(ranks)]
+    try:
+        printed = [each.communicate(timeout=100)[0] for each in running]
+    finally:
+        for each in running:
+            each.kill()
+    assert [each.returncode for each in running] == [0] * ranks, "\n".join(printed)
+    return json.loads((data / name / "metrics" / "training.json").read_text())["epochs"]
+
+
+def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(data):
+    options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}
+    for epochs in (2, 5):
+        process = start(data, "alone", {"epochs": epochs, **options})
+        printed, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, printed
+    assert re.findall(r"^epoch (\d)/5 ", printed, re.MULTILINE) == ["3", "4", "5"]
+    history = json.loads((data / "alone" / "metrics" / "training.json").read_text())
+    assert (history["replica"], [entry["epoch"] for entry in history["epochs"]]) == ("worker-0", [1, 2, 3, 4, 5])
+    assert set(history["epochs"][-1]) == {"epoch", "loss", "accuracy", "val_loss", "val_accuracy"}
+    assert history["epochs"][-1]["val_accuracy"] > 0.9
+
+    model = onnxruntime.InferenceSession(str(data / "alone" / "model" / "model.onnx"))
+    (given,), (answer,) = model.get_inputs(), model.get_outputs()
+    assert (given.name, given.type, given.shape) == ("features", "tensor(float)", ["n", 9])
+    assert (answer.name, answer.type, answer.shape) == ("probabilities", "tensor(float)", ["n", 3])
+    row, missing, mean = [500.0, 1.0, 20.0, *[11.0] * 6], [np.nan, 0, 0, *[10.0] * 6], [500.0, 0, 0, *[10.0] * 6]
+    (found,) = model.run(None, {"features": np.array([row, missing, mean], np.float32)})
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
+    assert found[0].argmax() == 1
+    np.testing.assert_allclose(found[1], found[2], err_msg="a missing number counts as the mean")
+
+
+def test_all_ranks_together_do_what_one_process_does(data):
+    """With all rows in each step the curves are the same but for rounding; 301 rows are uneven for 2 and 3 ranks."""
+    options = {"epochs": 12, "batch_size": 400, "learning_rate": 0.02, "hidden_units": [16], "seed": 3}
+    alone, *together = (train(data, f"of-{ranks}", ranks, **options) for ranks in (1, 2, 3))
+    assert alone[0]["loss"] > 2 * alone[-1]["loss"]
+    for curve in together:
+        for epoch, expected in zip(curve, alone, strict=True):
+            assert epoch == pytest.approx(expected, rel=1e-4)
+
+
+def test_small_batches_take_the_ranks_as_far_as_one_process(data):
+    """A step of 3 ranks has other rows than one of a single process, so the curves differ by their noise."""
+    options = {"epochs": 6, "batch_size": 30, "learning_rate": 0.003, "hidden_units": [16]}
+    alone, together = (train(data, f"of-{ranks}", ranks, **options) for ranks in (1, 3))
+    for name in ("loss", "val_loss"):
+        assert [epoch[name] for epoch in together] == pytest.approx([epoch[name] for epoch in alone], rel=0.1)
+
+
+@given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))
+def test_every_row_comes_once_an_epoch_whatever_the_number_of_ranks(rows, batch_size, ranks):
+    of_ranks = [steps_of_epoch(rows, batch_size, ranks, rank) for rank in range(ranks)]
+    parts = [range(rows * rank // ranks, rows * (rank + 1) // ranks) for rank in range(ranks)]
+    batches = [[part[step.part] for step in steps] for part, steps in zip(parts, of_ranks, strict=True)]
+    assert sorted(row for part in batches for batch in part for row in batch) == list(range(rows))
+    together = [sum(map(len, step)) for step in zip(*batches, strict=True)]
+    assert all([step.rows for step in steps] == together for steps in of_ranks)
+    assert min(together) > 0
+    assert max(together) <= max(batch_size, ranks)
+    assert max(together) - min(together) <= ranks
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": -1}, {"learning_rate": 0.0}, {"hidden_units": [0]}])
+def test_a_wrong_value_is_named(data, wrong):
+    process = start(data, "alone", wrong)
+    ((name, value),) = wrong.items()
+    assert f"{name}={value}" in process.communicate(timeout=60)[0]
+    assert process.returncode == 1
