@@ -28,7 +28,7 @@ STOCK_IMAGE = "python:3.11"
 
 _NAMESPACE = "kfp_distributed"
 # What functions of users import inside replicas.
-_PUBLIC = ("kfp_distributed.storage.dataset",)
+_PUBLIC = ("kfp_distributed/storage/dataset.py",)
 _KEPT_IMPORTS = (_NAMESPACE, "__future__")
 
 # Base 85 takes 1.25 characters a byte, base 64 takes 1.33. The three characters that mean something to KFP, to Argo or
@@ -143,8 +143,9 @@ def make_step(
         hoist_literals=False,
     )
     modules = read_modules([*imported_modules(body), *started_by_name], trainers, left_out)
-    kept = [f"{name.replace('.', '/')}.py" for name in (*_PUBLIC, *trainers)] if trainers else []
-    archive = pack(shaken(modules, [body], kept))
+    # The entry program reaches a trainer's function by its name, and functions of users what is public.
+    functions = [name.rpartition(".")[2] for name in trainers]
+    archive = pack(shaken(modules, [body, *functions], _PUBLIC if trainers else ()))
     unpack_first = _UNPACK.format(
         archive=archive,
         installed=INSTALLED_VARIABLE,
@@ -243,14 +244,28 @@ def _minified(file: Path, *, keep_annotations: bool) -> str:
         # Dataclasses are made of these.
         remove_class_attribute_annotations=False,
     )
+    source = file.read_text(encoding="utf-8")
+    if keep_annotations:
+        source = _without_annotations_but_of(file.stem, source)
     text = python_minifier.minify(
-        file.read_text(encoding="utf-8"),
+        source,
         remove_annotations=annotations,
         remove_literal_statements=True,
         hoist_literals=False,
         rename_globals=False,
     )
     return _without_unused_imports(text if keep_annotations else _without_field_types(text))
+
+
+def _without_annotations_but_of(function: str, source: str) -> str:
+    """Removes the annotations of all functions but one."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name != function:
+            node.returns = None
+            for argument in (*node.args.args, *node.args.kwonlyargs):
+                argument.annotation = None
+    return ast.unparse(tree)
 
 
 def _without_field_types(source: str) -> str:

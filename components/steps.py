@@ -20,7 +20,7 @@ _STORE = ["minio>=7.2.15,<8", *_KUBERNETES]
 _ENTRY = ["kfp_distributed.trainers.entry"]
 _TRAINERS = [f"kfp_distributed.trainers.{name}" for name in TRAINERS]
 
-_LOCAL = ["kfp_distributed.components.train.runners.local"]
+_LOCAL = ["kfp_distributed.components.train.runners.local", "kfp_distributed.components.train.staging"]
 
 
 class Steps(NamedTuple):

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from kfp_distributed.components.train.launch import Request, TrainingFailed, lau
 from kfp_distributed.components.train.report import job_report
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.components.train.staging import staged
 from kfp_distributed.storage.errors import StorageError
 
 
@@ -54,7 +53,13 @@ def run_step(
             for artifact in (train_dataset, validation_dataset, model)
         )
         request = Request(train_uri=train_uri, validation_uri=validation_uri, model_uri=model_uri, **wanted)
-        with staged(request) if not runner.shares_disk else nullcontext(request) as visible:
+        near: AbstractContextManager[Request] = nullcontext(request)
+        if not runner.shares_disk and "://" not in model_uri:
+            # Only where KFP itself runs on a machine, which then has this module.
+            from kfp_distributed.components.train.staging import staged
+
+            near = staged(request)
+        with near as visible:
             outcome = launch(visible, runner, partial(print, flush=True))
     except TrainingFailed as failure:
         _write(report, job_report(failure.status, failure.metrics, runner.manifest, str(failure)))
