@@ -39,7 +39,7 @@ from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
-from kfp_distributed.trainers.program import check_parameters, parse_program
+from kfp_distributed.trainers.program import TRAINERS, check_parameters, parse_program
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -148,6 +148,11 @@ def plan_job(request: Request) -> TrainingJob:
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification)
+    types = TRAINERS[program.name] if program.kind == "trainer" else ()
+    if types and specification.distribution_type not in types:
+        raise ValueError(
+            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}"
+        )
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
     # Each replica has a working directory of its own.

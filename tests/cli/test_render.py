@@ -221,12 +221,12 @@ def test_full_prints_every_module():
     [
         ({}, [], "batch/v1 Job"),
         ({"distribution_type": "TF"}, [], "kubeflow.org/v1 TFJob"),
-        ({"distribution_type": "MPI"}, [], "kubeflow.org/v2beta1 MPIJob"),
-        ({"distribution_type": "MPI"}, ["--mpi-version", "v1"], "kubeflow.org/v1 MPIJob"),
+        ({"distribution_type": "MPI"}, ["--image", "i:1"], "kubeflow.org/v2beta1 MPIJob"),
+        ({"distribution_type": "MPI"}, ["--image", "i:1", "--mpi-version", "v1"], "kubeflow.org/v1 MPIJob"),
     ],
 )
 def test_each_kind(distribution, options, kind):
-    job, *config_maps = objects({"trainer": "keras_classifier"}, distribution, {}, *options)
+    job, *config_maps = objects({"command": ["python", "main.py"]}, distribution, {}, *options)
     assert f"{job['apiVersion']} {job['kind']}" == kind
     assert [each["metadata"]["name"].rpartition("-")[2] for each in config_maps] == ["code", "launcher"]
 
