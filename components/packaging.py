@@ -254,7 +254,11 @@ def _minified(file: Path, *, keep_annotations: bool) -> str:
         hoist_literals=False,
         rename_globals=False,
     )
-    return _without_unused_imports(text if keep_annotations else _without_field_types(text))
+    tree = ast.parse(text)
+    if not keep_annotations:
+        _drop_field_types(tree)
+    _drop_unused_imports(tree)
+    return python_minifier.unparse(tree)
 
 
 def _without_annotations_but_of(function: str, source: str) -> str:
@@ -268,27 +272,23 @@ def _without_annotations_but_of(function: str, source: str) -> str:
     return ast.unparse(tree)
 
 
-def _without_field_types(source: str) -> str:
+def _drop_field_types(tree: ast.Module) -> None:
     """Replaces the types of a class's fields: a dataclass and a NamedTuple want one, whatever it is."""
-    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for field in node.body:
                 if isinstance(field, ast.AnnAssign):
                     field.annotation = ast.Name("int", ast.Load())
-    return python_minifier.unparse(tree)
 
 
-def _without_unused_imports(source: str) -> str:
+def _drop_unused_imports(tree: ast.Module) -> None:
     """Removes what only annotations used. Imports from our own modules stay: others may import from here."""
-    tree = ast.parse(source)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     for node in list(tree.body):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] not in _KEPT_IMPORTS:
             node.names = [alias for alias in node.names if (alias.asname or alias.name) in used]
             if not node.names:
                 tree.body.remove(node)
-    return python_minifier.unparse(tree)
 
 
 def _file_of(name: str) -> Path | None:

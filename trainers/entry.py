@@ -54,7 +54,8 @@ _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
 _LOST_PEER = re.compile(
-    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error|.*(gloo|Connection reset by peer|Broken pipe)"
+    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error"
+    "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe)"
 )
 """What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
 
@@ -91,13 +92,12 @@ def main() -> int:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     if rank:
-        # The launcher marks what is written at once, and unbuffered that is each argument of a print().
+        # A launcher marks what is written at once, and ranks may share one output: unbuffered, that would be each
+        # argument of a print(), so each line is written with its end.
         sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
         # The ranks of one replica are given the same folder.
         Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
         os.chdir(f"rank-{rank.rank}")
-        # They may have one output too: each line is written at once, with its end.
-        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     if program.kind != "command" and cluster.addresses and role != "evaluator":
         os.environ["TF_CONFIG"] = cluster.training_config()
     is_served = program.kind != "command" and job.parameter_servers > 0
@@ -209,7 +209,9 @@ def _keep_peak_memory() -> None:
     with suppress(OSError):
         own = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
         children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        _PEAK_FILE.write_text(str(max([children, *map(int, own)])))
+        # The ranks of one replica have the same file.
+        before = int(_PEAK_FILE.read_text() or 0) if _PEAK_FILE.exists() else 0
+        _PEAK_FILE.write_text(str(max([before, children, *map(int, own)])))
 
 
 def _fetch_data(job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]) -> None:

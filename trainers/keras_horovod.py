@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import horovod.tensorflow.keras as hvd
+import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import slices_of_rank
@@ -52,6 +53,8 @@ def keras_horovod(
         raise RuntimeError(
             f"mpirun has started {place.size} ranks, Horovod sees {hvd.size()}: it was built without MPI"
         )
+    if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.
+        tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     tf_keras.utils.set_random_seed(seed)
     manifest, leads = read_manifest(train_dir), hvd.rank() == 0
     plan = plan_epoch(manifest.rows, batch_size * hvd.size(), hvd.size())

@@ -1,5 +1,12 @@
-"""Ends a replica whose train step is lost: nobody would follow the job any more, nor delete it."""
+"""Ends a replica whose train step is lost: nobody would follow the job any more, nor delete it.
 
+`python -m kfp_distributed.trainers.launcher COMMAND` does so to what waits for a launcher, as the workers of MPI do.
+"""
+
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,3 +36,17 @@ def end_when_lost(seconds: float, end: Callable[[], object], file: Path = SIGN_O
         end()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> int:
+    """Run a command until it ends, or the train step is lost: that is no failure, after which it would start again."""
+    child = subprocess.Popen(sys.argv[1:])
+    # As the first process of a container, this one gets the kubelet's SIGTERM.
+    signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+    if os.environ.get(LOST_SECONDS_VARIABLE):
+        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), child.terminate)
+    return max(0, child.wait())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -79,7 +79,7 @@ def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapp
         return found or STOCK_IMAGE
     raise ValueError(
         f"train_specification: image is not given, and {STOCK_IMAGE} has no {name}; name one that has, there or "
-        f"in {variable} of the step's environment (docs/images.md says how to build one)"
+        f"in {variable} of the step's environment"
     )
 
 

@@ -1,5 +1,6 @@
 """The ranks of a PyTorch replica that has several, or is one of a number that may change: torchrun starts them."""
 
+import os
 import sys
 import traceback
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ def main() -> int:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import parse_args, run
 
+    # Under Python 3.11, torch 1.13 fails unless some rank's output is redirected; the tenth's is, and printed as well.
+    os.environ |= {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1"}
     try:
         run(parse_args(["--module", "kfp_distributed.trainers.entry"]))
     except ChildFailedError as error:

@@ -24,7 +24,7 @@ def train(
 
     Args:
         train_dataset: The training data, from prepare_data.
-        model: The trained model, a SavedModel.
+        model: The trained model, in the format that its program leaves.
         metrics: What the last epoch reached.
         report: Replicas, training curve and timeline of the job.
         train_specification: What to run, as {"trainer": NAME}, {"function": NAME, "source": TEXT} or
@@ -43,21 +43,8 @@ def train(
         task_id: What tells this task from others of its name.
         task_config: What is set on the task itself, for the replicas. KFP fills it in.
     """
+    # Each by its name. This function stands in the YAML as it is, and so is short.
+    given = dict(locals())
     from kfp_distributed.components.train.step import run_step
 
-    run_step(
-        train_dataset=train_dataset,
-        validation_dataset=validation_dataset,
-        model=model,
-        metrics=metrics,
-        report=report,
-        runner_name=runner,
-        cluster_secret=cluster_configuration_secret,
-        task_name=task_name,
-        identity=(run_id, task_name, task_id),
-        train_specification=train_specification,
-        train_parameters=train_parameters,
-        distribution_specification=distribution_specification,
-        checkpoint_uri=checkpoint_uri,
-        task_config=task_config and vars(task_config),
-    )
+    run_step(**given)

@@ -143,8 +143,6 @@ def plan_job(request: Request) -> TrainingJob:
         ValueError: Something in it is wrong; the text names it.
     """
     specification = parse_distribution(request.distribution_specification)
-    if specification.distribution_type == "MPI" and specification.min_workers:
-        raise ValueError("min_workers, max_workers: not for MPI in this version; remove them, or choose PyTorch")
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification)
@@ -161,7 +159,9 @@ def plan_job(request: Request) -> TrainingJob:
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
     # A rank is a process: there may be several in a replica.
-    rows, readers = fetch_manifest(train_uri).rows, len(topology.data_replicas) * specification.slots_per_worker
+    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
+    readers = (len(topology.data_replicas) + added) * specification.slots_per_worker
+    rows = fetch_manifest(train_uri).rows
     if rows < readers:
         raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
     if validation_uri:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from kfp_distributed.components.train.specification import DistributionSpecification
+
 _TAGGED = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>: ?(.*)", re.DOTALL)
 # OpenMPI 4 and 5 say so, and horovodrun.
 _FAILED = re.compile(r"(?:noticed that process rank |Process name: (?:\[.*,)?)(\d+)")
@@ -30,10 +32,12 @@ def horovodrun(ranks: int, program: Sequence[str], python: str) -> list[str]:
     return [python, "-c", _HOROVODRUN, "--gloo", "-np", str(ranks), *program]
 
 
-def printed_by(replica: str, line: str, slots_per_worker: int) -> tuple[str, str]:
+def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
     """The replica that has printed a line, and the line: a launcher prints those of all ranks, each marked."""
     match = _TAGGED.fullmatch(line) if replica == "launcher-0" else None
-    return (_worker(match[1], slots_per_worker), match[2]) if match else (replica, line)
+    if match and int(match[1]) < spec.number_of_workers * spec.slots_per_worker:
+        return _worker(match[1], spec.slots_per_worker), match[2]
+    return replica, line
 
 
 def failed_worker(lines: Iterable[str], slots_per_worker: int) -> str:

@@ -17,6 +17,7 @@ from kfp_distributed.components.train.runners.protocol import (
     TrainingJob,
 )
 from kfp_distributed.components.train.specification import DistributionSpecification
+from kfp_distributed.trainers.job import PEER_LOST
 
 LAST_LINES = 20
 """How many lines of each replica are kept, to be shown where it fails."""
@@ -100,10 +101,12 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
             status = replace(status, attempt=fact.time)
         if fact.state == "failed":
             status = replace(status, last_failure=after)
-        if fact.state == "starting":
+        if fact.state == "starting" or fact.restart > before.restart:
             after = replace(after, heard=None)
             if fact.replica == status.leader:
-                status = replace(status, attempt=fact.time)
+                # What the launcher of MPI prints counts as the workers', and they start with it.
+                silent = {name: replace(each, heard=None) for name, each in status.replicas.items()}
+                status = replace(status, attempt=fact.time, replicas=silent)
         status = replace(status, replicas={**status.replicas, fact.replica: after})
         if status.running is None and not _unstarted(status):
             status = replace(status, running=fact.time)
@@ -138,7 +141,7 @@ def how_it_ended(end: ReplicaChanged) -> str:
 
 def _killed_by(end: ReplicaChanged) -> int | None:
     """The signal that killed it; a shell or a container tells of it as exit code 128 + signal."""
-    wrapped = (end.exit_code or 0) - 128
+    wrapped = (end.exit_code or 0) - 128 if end.exit_code != PEER_LOST else 0
     return wrapped if wrapped in _SIGNALS else end.signal
 
 
@@ -146,11 +149,12 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """The failure that the others followed from: the first one, where time alone tells.
 
     When a replica is killed its peers fail too, and may be seen to do so first. So within `SAME_MOMENT_SECONDS` a
-    signal counts before an exit code. SIGABRT counts last: it is how TensorFlow ends the peers of a failed replica.
+    signal counts before an exit code. SIGABRT and PEER_LOST count last: so end the peers of a failed replica.
     """
     by_time = sorted(failed, key=lambda each: each.time)
     moment = [each for each in by_time if each.time - by_time[0].time <= SAME_MOMENT_SECONDS]
-    return min(moment, key=lambda each: {None: 1, int(signal.SIGABRT): 2}.get(_killed_by(each), 0))
+    late = {None: 1, int(signal.SIGABRT): 2}
+    return min(moment, key=lambda each: 2 if each.exit_code == PEER_LOST else late.get(_killed_by(each), 0))
 
 
 def failure_cause(status: JobStatus) -> str:

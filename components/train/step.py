@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.report import job_report
-from kfp_distributed.components.train.runners.choose import choose_runner
+from kfp_distributed.components.train.runners.choose import choose_runner, import_local
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
@@ -22,9 +21,12 @@ def run_step(
     model: Any,  # noqa: ANN401
     metrics: Any,  # noqa: ANN401
     report: Any,  # noqa: ANN401
-    runner_name: str,
-    cluster_secret: str = "",
-    task_config: Mapping[str, Any] | None,
+    runner: str,
+    cluster_configuration_secret: str = "",
+    task_config: Any = None,  # noqa: ANN401
+    task_name: str = "train",
+    run_id: str,
+    task_id: str = "",
     **wanted: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.
@@ -35,9 +37,12 @@ def run_step(
         model: kfp's Model; the leader of the replicas writes it.
         metrics: kfp's Metrics: the last epoch's.
         report: kfp's HTML, also of a training that failed.
-        runner_name: "auto", "kubernetes" or "local".
-        cluster_secret: Name of the Secret of another cluster; "" means the step's own.
-        task_config: The fields of kfp's TaskConfig, for replicas that are pods: others have the step's environment.
+        runner: "auto", "kubernetes" or "local".
+        cluster_configuration_secret: Name of the Secret of another cluster; "" means the step's own.
+        task_config: kfp's TaskConfig or None, for replicas that are pods: others have the step's environment.
+        task_name: What tells this task from others of the run.
+        run_id: What tells this run from others.
+        task_id: What tells this task from others of its name.
         wanted: The other fields of `Request`.
 
     Raises:
@@ -46,27 +51,31 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        runner = choose_runner(runner_name, model.uri, cluster_secret, task_config)
+        place = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
         # Replicas that see this step's disk take what KFP has put there, and need no credentials.
         train_uri, validation_uri, model_uri = (
-            (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""
+            (artifact.path if place.shares_disk else artifact.uri) if artifact else ""
             for artifact in (train_dataset, validation_dataset, model)
         )
-        request = Request(train_uri=train_uri, validation_uri=validation_uri, model_uri=model_uri, **wanted)
+        request = Request(
+            train_uri=train_uri,
+            validation_uri=validation_uri,
+            model_uri=model_uri,
+            task_name=task_name,
+            identity=(run_id, task_name, task_id),
+            **wanted,
+        )
         near: AbstractContextManager[Request] = nullcontext(request)
-        if not runner.shares_disk and "://" not in model_uri:
-            # Only where KFP itself runs on a machine, which then has this module.
-            from kfp_distributed.components.train.staging import staged
-
-            near = staged(request)
+        if not place.shares_disk and "://" not in model_uri:
+            near = import_local("staging").staged(request)
         with near as visible:
-            outcome = launch(visible, runner, partial(print, flush=True))
+            outcome = launch(visible, place, partial(print, flush=True))
     except TrainingFailed as failure:
-        _write(report, job_report(failure.status, failure.metrics, runner.manifest, str(failure)))
+        _write(report, job_report(failure.status, failure.metrics, place.manifest, str(failure)))
         raise SystemExit(f"\n{failure}") from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    _write(report, job_report(outcome.status, outcome.metrics, runner.manifest))
+    _write(report, job_report(outcome.status, outcome.metrics, place.manifest))
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     for measure, value in outcome.model.metrics.items():
         # JSON, in which KFP takes metrics, has no NaN.

@@ -65,7 +65,6 @@ _OF_TYPE = {
     },
     "MPI": {
         "slots": {"number_of_workers": 3, "slots_per_worker": 4, "launcher_cpus": 1},
-        "elastic": {"min_workers": 1, "max_workers": 4},
         "gang": {"gang_scheduling": True, "queue_name": "team-a"},
     },
 }

@@ -20,7 +20,7 @@ def test_what_nothing_uses_is_gone_and_what_that_alone_used():
     }
     assert shaken(sources, [STEP]) == {
         "kfp_distributed/a.py": (
-            "import json\nfrom kfp_distributed.b import LIMIT\ndef work():return json.dumps(LIMIT.reached)"
+            "import json\nfrom kfp_distributed.b import LIMIT,reached\ndef work():return json.dumps(LIMIT.reached)"
         ),
         # `reached` is the name of an attribute somewhere, and two names of one assignment go together or not at all.
         "kfp_distributed/b.py": "LIMIT,OTHER=1,2\ndef reached():return 4",
@@ -44,4 +44,19 @@ def test_what_another_module_imports_from_here_stays_imported():
         "kfp_distributed/a.py": "from kfp_distributed import tool\ndef work():return tool",
         "kfp_distributed/b.py": "def tool():0",
     }
+    assert shaken(sources, [STEP]) == sources
+
+
+def test_what_the_step_itself_imports_or_reaches_by_another_module_stays():
+    sources = {
+        "kfp_distributed/a.py": "from kfp_distributed.b import tool",
+        "kfp_distributed/b.py": "from kfp_distributed.c import reached\ndef tool():0",
+        "kfp_distributed/c.py": "def reached():0",
+    }
+    step = "from kfp_distributed.a import tool\nfrom kfp_distributed import b\nb.reached()"
+    assert shaken(sources, [step]) == sources
+
+
+def test_a_function_that_is_registered_stays():
+    sources = {"kfp_distributed/a.py": "import atexit\n@atexit.register\ndef bye():0\ndef work():0"}
     assert shaken(sources, [STEP]) == sources

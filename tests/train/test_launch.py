@@ -140,10 +140,6 @@ WRONG = [
         "distribution_specification: number_of_workers = 0 is not a whole number from 1 to 10000",
     ),
     (
-        {"distribution_specification": {"distribution_type": "MPI", "min_workers": 1}},
-        "min_workers, max_workers: not for MPI in this version; remove them, or choose PyTorch",
-    ),
-    (
         {"train_specification": {"trainer": "keras_horovod"}},
         "distribution_type = 'TF': keras_horovod is for MPI",
     ),
@@ -288,9 +284,8 @@ def step(data, folder, **wanted):
         model=model,
         metrics=metrics,
         report=report,
-        runner_name="local",
-        task_config=None,
-        identity=("run",),
+        runner="local",
+        run_id="run",
         **wanted,
     )
     return model, metrics, Path(report.path).read_text()
@@ -298,7 +293,7 @@ def step(data, folder, **wanted):
 
 def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     model, metrics, report = step(data, tmp_path)
-    name = job_name("train", ("run",))
+    name = job_name("train", ("run", "train", ""))
     assert model.metadata == {"framework": "files", "job": name}
     # KFP takes metrics as JSON, which has no NaN.
     assert metrics.logged == {"loss": 0.5}
@@ -321,7 +316,7 @@ def fit(model_dir, tensorboard_dir):
 def test_logs_for_tensorboard_are_kept_where_log_and_report_say(data, tmp_path, capsys):
     _, _, report = step(data, tmp_path, train_specification=LOGS, distribution_specification={"tensorboard": "true"})
     (said,) = re.findall("^TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert said == f"{tmp_path}/checkpoints/{job_name('train', ('run',))}/metrics/tensorboard"
+    assert said == f"{tmp_path}/checkpoints/{job_name('train', ('run', 'train', ''))}/metrics/tensorboard"
     assert Path(said, "run", "events").read_text() == "logged"
     assert said in report
 
@@ -342,7 +337,7 @@ def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data,
             distribution_specification={"total_timeout": 0.5},
         )
     assert re.match(r"\ntotal_timeout ran out after 0\.5 s: worker-0 silent for .* s\.$", end.value.code)
-    assert f"<h1>{job_name('train', ('run',))} failed after " in (tmp_path / "r").read_text()
+    assert f"<h1>{job_name('train', ('run', 'train', ''))} failed after " in (tmp_path / "r").read_text()
 
 
 def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):

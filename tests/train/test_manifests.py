@@ -228,6 +228,7 @@ NAMES = [
     "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
     "AWS_SECRET_ACCESS_KEY",
 ]
+WAIT = ["python3", "-m", "kfp_distributed.trainers.launcher"]
 BEFORE = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
     *("-np", "6", "--map-by", "slot"),
@@ -259,7 +260,7 @@ def test_an_mpi_job_v1():
                 "Worker": {
                     "replicas": 3,
                     "restartPolicy": "OnFailure",
-                    "template": template("mpi", limits(cpu="2"), command=["sleep", "infinity"]),
+                    "template": template("mpi", limits(cpu="2"), command=[*WAIT, "sleep", "infinity"]),
                 },
             },
         },
@@ -272,7 +273,7 @@ def test_an_mpi_job_v2beta1():
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
     launcher = template("mpi", limits(cpu="1"), command=[*BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
-    worker = template("mpi", limits(cpu="2"), command=["/usr/sbin/sshd", "-De", "-o", "StrictModes=no"])
+    worker = template("mpi", limits(cpu="2"), command=[*WAIT, "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"])
     for each in (launcher, worker):
         each["spec"]["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
         del each["spec"]["containers"][0]["securityContext"]

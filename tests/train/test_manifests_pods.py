@@ -32,9 +32,9 @@ def test_the_queue_is_a_label_of_the_job_alone():
         ("TF", None, {"number_of_workers": 3, "number_of_parameter_servers": 0}, 3),
         ("PyTorch", None, {"number_of_workers": 3}, 4),
         ("PyTorch", None, {"number_of_workers": 3, "min_workers": 1}, 2),
-        ("MPI", "v1", {"number_of_workers": 3, "min_workers": 2}, 3),
+        ("MPI", "v1", {"number_of_workers": 3}, 4),
         # The launcher is made when the workers run: a group that has to be whole before they do is without it.
-        ("MPI", "v2beta1", {"number_of_workers": 3, "min_workers": 2}, 2),
+        ("MPI", "v2beta1", {"number_of_workers": 3}, 3),
     ],
 )
 def test_a_gang_is_all_that_has_to_start_together(distribution_type, mpi_version, keys, together):

@@ -1,6 +1,7 @@
 import pytest
 
 from kfp_distributed.components.train.mpirun import failed_worker, horovodrun, mpirun, printed_by
+from kfp_distributed.components.train.specification import parse_distribution
 
 # As OpenMPI 4, OpenMPI 5 and horovodrun say it.
 KILLED_4 = "mpirun noticed that process rank 3 with PID 0 on node a-job-worker-1 exited on signal 9 (Killed)."
@@ -41,10 +42,12 @@ def test_the_command_of_horovod():
         ("launcher-0", "[2]<stdout>:", ("worker-1", "")),
         ("launcher-0", "[2] <stdout>:no mark", ("launcher-0", "[2] <stdout>:no mark")),
         ("worker-0", "[1,3]<stdout>:mine", ("worker-0", "[1,3]<stdout>:mine")),
+        ("launcher-0", "[1,4]<stdout>:of nobody", ("launcher-0", "[1,4]<stdout>:of nobody")),
     ],
 )
 def test_the_lines_that_a_launcher_prints_are_those_of_its_ranks(replica, line, expected):
-    assert printed_by(replica, line, 2) == expected
+    spec = parse_distribution({"distribution_type": "MPI", "slots_per_worker": 2})
+    assert printed_by(replica, line, spec) == expected
 
 
 @pytest.mark.parametrize("line", [KILLED_4, KILLED_5, EXITED_4, EXITED_5, EXITED_GLOO])

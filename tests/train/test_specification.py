@@ -96,8 +96,8 @@ MANGLINGS = {
             DistributionSpecification("PyTorch", number_of_workers=4, min_workers=2, max_workers=4),
         ),
         (
-            {"distribution_type": "MPI", "max_workers": "8", "evaluator": None, "ps_cpus": ""},
-            DistributionSpecification("MPI", number_of_workers=2, min_workers=2, max_workers=8),
+            {"distribution_type": "PyTorch", "max_workers": "8", "evaluator": None, "ps_cpus": ""},
+            DistributionSpecification("PyTorch", number_of_workers=2, min_workers=2, max_workers=8),
         ),
         (
             {
@@ -182,10 +182,10 @@ def test_a_dict_becomes_the_whole_specification(spec, expected):
             "number_of_workers = 2 is not 1, and a Job is one pod; choose another distribution_type",
         ),
         (
-            {"distribution_type": "MPI", "number_of_workers": 3, "min_workers": "4"},
+            {"distribution_type": "PyTorch", "number_of_workers": 3, "min_workers": "4"},
             "min_workers = 4 is more than number_of_workers, 3",
         ),
-        ({"distribution_type": "MPI", "max_workers": 1}, "max_workers = 1 is less than number_of_workers, 2"),
+        ({"distribution_type": "PyTorch", "max_workers": 1}, "max_workers = 1 is less than number_of_workers, 2"),
         (
             {"distribution_type": "TF", "number_of_parameter_servers": 0, "ps_cpus": 1},
             "ps_cpus = '1' has no use where number_of_parameter_servers is 0; remove it",
@@ -283,7 +283,7 @@ def test_a_key_is_accepted_by_its_types_alone(chosen, key):
     }
     value = good.get(key, "1Gi" if key.endswith("memory") else "name" if key.endswith(("name", "class")) else "2")
     spec = {"distribution_type": chosen, "max_workers": 2, key: value}
-    if key != "max_workers" and chosen in ("Job", "TF"):
+    if key != "max_workers" and chosen != "PyTorch":
         del spec["max_workers"]
     if chosen in KEYS[key].types:
         assert key in plain(parse_distribution(spec))
@@ -327,8 +327,8 @@ VOLUME = st.fixed_dictionaries(
         "access_mode": st.sampled_from(["ReadWriteMany", "ReadWriteOnce"]),
     },
 )
+SLOTS = {"slots_per_worker": COUNTS}
 ELASTIC = {
-    "slots_per_worker": COUNTS,
     "min_workers": st.integers(1, 50),
     "max_workers": st.integers(50, 10_000),
 }
@@ -336,8 +336,8 @@ SIZES = {"launcher_cpus": CPU_VALUES, "launcher_memory": MEMORY_VALUES}
 GANG = {"gang_scheduling": TRUTHS}
 OF_TYPE = {
     "Job": ({}, {}),
-    "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
-    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
+    "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | SLOTS),
+    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | GANG | SLOTS | ELASTIC),
     "TF": (
         {"number_of_parameter_servers": COUNTS},
         SIZES
@@ -456,7 +456,7 @@ def test_an_unknown_key_never_passes(spec, key):
 
 
 def test_a_specification_is_frozen_and_checks_itself():
-    spec = parse_distribution({"distribution_type": "MPI", "min_workers": 1})
+    spec = parse_distribution({"distribution_type": "PyTorch", "min_workers": 1})
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.number_of_workers = 3
     with pytest.raises(ValueError, match="max_workers = 2 is less than number_of_workers, 3"):

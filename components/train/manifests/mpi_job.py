@@ -10,6 +10,8 @@ from kfp_distributed.components.train.mpirun import mpirun
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _CONTAINER = "mpi"
+# Its ranks end when the train step is lost, but there are none before all workers run.
+_WAIT = ("python3", "-m", "kfp_distributed.trainers.launcher")
 _SLEEP = ("sleep", "infinity")
 # The operator mounts the keys with modes that sshd would refuse.
 _SSHD = ("/usr/sbin/sshd", "-De", "-o", "StrictModes=no")
@@ -43,7 +45,12 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
             "restartPolicy": again,
             # sshd opens a session as another user and in a root of its own: that takes root and its capabilities.
             "template": pod_template(
-                job, setting, _CONTAINER, worker.resources, command=_SSHD if by_ssh else _SLEEP, as_root=by_ssh
+                job,
+                setting,
+                _CONTAINER,
+                worker.resources,
+                command=_WAIT + (_SSHD if by_ssh else _SLEEP),
+                as_root=by_ssh,
             ),
         },
     }

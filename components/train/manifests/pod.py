@@ -112,7 +112,10 @@ def environment(job: TrainingJob, setting: Setting) -> list[Object]:
         *({"name": key, "valueFrom": {"secretKeyRef": {"name": store, "key": key}}} for key in setting.object_store),
     ]
     found: dict[str, Object] = {}
+    own = values["PYTHONPATH"]
     for each in (*entries, *setting.task.env):
+        if each["name"] == "PYTHONPATH" and own not in each.get("value", own):
+            each = {**each, "value": f"{own}:{each['value']}"}
         # It takes the last place too: its value may refer to what stands before it.
         found.pop(each["name"], None)
         found[each["name"]] = each

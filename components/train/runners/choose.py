@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +41,17 @@ def choose_runner(
         from kfp_distributed.components.train.runners.cluster_api import connect
 
         return kubernetes_runner(connect(), model_uri, secret, task_config)
+    return import_local("runners.local").LocalRunner()  # type: ignore[no-any-return]
+
+
+def import_local(name: str) -> Any:  # noqa: ANN401
+    """Imports a module that a step carries only where it is asked to: it has no use in a pod."""
     try:
-        from kfp_distributed.components.train.runners.local import LocalRunner
-    except ImportError:
+        return import_module(f"kfp_distributed.components.train.{name}")
+    except ModuleNotFoundError:
         raise ValueError(
-            f"runner = {name!r}: there is no cluster here, and this step does not carry what runs replicas beside it; "
-            "run it in a pod, with KUBECONFIG set or under kfp_distributed's local_run(), or compile it with "
-            "steps(local=True)"
+            "this step runs in a pod or under kfp_distributed's local_run(); elsewhere compile it by steps(local=True)"
         ) from None
-    return LocalRunner()
 
 
 def kubernetes_runner(

@@ -69,6 +69,8 @@ class KubernetesRunner:
         self._watcher = Watcher(api)
         self._ours = False
         self._how = "is created"
+        self._claims: list[Object] = []
+        self._core = f"/api/v1/namespaces/{api.namespace}"
         # Of each start of a container: (uid of the pod, name, number).
         self._logs: dict[tuple[str, str, int], Follower] = {}
         self._last_line = self._last_reading = 0.0
@@ -98,13 +100,16 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
-            for each in map(dict, job.specification.volumes):
-                if "size" not in each and self._api.read(f"{self._core}/persistentvolumeclaims/{each['name']}") is None:
+            for name, size in ((each["name"], each.get("size")) for each in map(dict, job.specification.volumes)):
+                if self._api.read(f"{self._core}/persistentvolumeclaims/{name}"):
+                    # A quota that it has used up would refuse another of its name.
+                    self._claims = [each for each in self._claims if each["metadata"]["name"] != name]
+                elif not size:
                     raise ValueError(
-                        f"volumes: there is no PersistentVolumeClaim {self._api.namespace}/{each['name']}; create it, "
-                        "or say the size with which this step is to create it"
+                        f"volumes: there is no PersistentVolumeClaim {self._api.namespace}/{name}; create it, "
+                        "or give it a size"
                     )
+            check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
@@ -116,7 +121,6 @@ class KubernetesRunner:
         parts = [make(job, self._setting) for make in (object_store_secret, code_config_map, launcher_config_map)]
         self._parts = [each for each in parts if each]
         self._claims = volume_claims(job, self._setting)
-        self._core = f"/api/v1/namespaces/{self._api.namespace}"
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
         )
@@ -312,8 +316,8 @@ class KubernetesRunner:
 
     def _tell(self, news: News) -> Iterator[Fact]:
         if isinstance(news, Printed):
-            slots = self._job.specification.slots_per_worker
-            yield from (LogLine(clock(), *printed_by(news.replica, line, slots)) for line in news.lines)
+            spec = self._job.specification
+            yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
             self._last_line = time.monotonic()
             return
         if isinstance(news, Trouble):

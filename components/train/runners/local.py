@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import selectors
 import shutil
@@ -43,17 +44,9 @@ _LOOK_SECONDS = 0.05
 """How often processes are looked at. An end is mostly seen at once, by the end of the output."""
 
 # What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
-_PLACES = (
-    "TF_CONFIG",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "WORLD_SIZE",
-    "RANK",
-    "LOCAL_RANK",
-    "TORCHELASTIC_RUN_ID",
-    "HOROVOD_RANK",
-    "OMPI_",
-    "PMIX_",
+_PLACE = re.compile(
+    "TF_CONFIG|MASTER_(ADDR|PORT)|((LOCAL_|GROUP_|HOROVOD_|HOROVOD_LOCAL_)?(RANK|SIZE|WORLD_SIZE))"
+    "|(PET|TORCHELASTIC|OMPI|PMIX)_.*"
 )
 
 
@@ -121,7 +114,7 @@ class LocalRunner:
         """Starts the replicas and tells what happens until the job has ended."""
         program = self._job.description.program
         if program.get("image"):
-            yield JobEvent(clock(), "image of train_specification is ignored: this step's own Python runs all")
+            yield JobEvent(clock(), "image of train_specification is ignored: {self._python} runs all")
         if self._job.specification.volumes:
             yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
         own = self._python == sys.executable
@@ -193,7 +186,7 @@ class LocalRunner:
             yield self._changed(name, "running")
 
     def _start_process(self, name: str) -> None:
-        job = self._job
+        job, slots = self._job, self._job.specification.slots_per_worker
         addresses = {each: f"127.0.0.1:{port}" for each, port in self._ports.items()}
         # As fresh as the disk of a new pod.
         folder = self._folder / name
@@ -203,8 +196,8 @@ class LocalRunner:
             # Python would keep what it prints in a buffer: no line would be seen before the buffer is full.
             "PYTHONUNBUFFERED": "1",
             # PyTorch would start as many threads in each replica as there are processors.
-            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last))),
-            **{key: value for key, value in os.environ.items() if not key.startswith(_PLACES)},
+            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last) // slots)),
+            **{key: value for key, value in os.environ.items() if not _PLACE.fullmatch(key)},
             **job.environment,
             # A command's `python` is the one that has what it needs, too.
             "PATH": os.pathsep.join((str(Path(self._python).parent), os.environ.get("PATH", ""))),
@@ -238,7 +231,7 @@ class LocalRunner:
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
-            yield LogLine(now, *printed_by(name, line, self._job.specification.slots_per_worker))
+            yield LogLine(now, *printed_by(name, line, self._job.specification))
 
     def _collect(self) -> Iterator[Fact]:
         """The replicas that have ended, each after its last lines."""

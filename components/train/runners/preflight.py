@@ -14,12 +14,13 @@ _OPERATORS = {
 }
 
 
-def needed_permissions(kind: JobKind, *, secret: bool = False) -> list[tuple[str, str, str]]:
+def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:
     """The permissions that a training of this kind needs in its namespace, as (verb, API group, resource).
 
     Args:
         kind: The kind.
         secret: Whether it makes a Secret too.
+        claims: Whether it makes PersistentVolumeClaims too.
     """
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
@@ -28,6 +29,7 @@ def needed_permissions(kind: JobKind, *, secret: bool = False) -> list[tuple[str
         ("get", "", "pods/log"),
         *((verb, "", "events") for verb in ("list", "watch")),
         *((verb, "", "secrets") for verb in ("create", "delete") if secret),
+        *((verb, "", "persistentvolumeclaims") for verb in ("create", "get") if claims),
     ]
 
 
@@ -87,12 +89,13 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> 
     """
     if kind.plural not in served_kinds(api, kind.group, kind.version):
         raise ValueError(_not_served(kind.kind))
-    secret = any(each["kind"] == "Secret" for each in objects)
-    if missing := missing_permissions(api, needed_permissions(kind, secret=secret)):
+    kinds = {each["kind"] for each in objects}
+    needed = needed_permissions(kind, secret="Secret" in kinds, claims="PersistentVolumeClaim" in kinds)
+    if missing := missing_permissions(api, needed):
         raise ValueError(
             f"the account of this step may not, in namespace {api.namespace}: {', '.join(missing)}; "
             "deploy/rbac.yaml of kfp-distributed has the Role that it needs"
-            + (", and deploy/remote-object-store.yaml that for secrets" if secret else "")
+            + (", and deploy/remote-object-store.yaml that for secrets" if "Secret" in kinds else "")
         )
     for each in objects:
         version, plural = each["apiVersion"], f"{each['kind'].lower()}s"

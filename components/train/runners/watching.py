@@ -180,7 +180,7 @@ class Watcher:
                 # The end of a connection is no end of the container.
                 ended.wait(delay)
             except ClusterError as error:
-                if error.status == 404:
+                if error.status == 404 or ("previous" in query and error.status == 400):
                     return
                 self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
@@ -189,5 +189,8 @@ class Watcher:
                 if pod is None or pod["metadata"]["uid"] != uid:
                     return
                 started, is_over = started_containers(pod).get(container, (start, False))
+                if started > start:
+                    # Without this it would be the log of the later start.
+                    query = {"container": container, "previous": "true", "timestamps": "true"}
                 if is_over or started > start:
                     ended.set()
