@@ -50,9 +50,7 @@ def keras_horovod(
     hvd.init()
     place = read_rank(os.environ)
     if place and place.size != hvd.size():
-        raise RuntimeError(
-            f"mpirun has started {place.size} ranks, Horovod sees {hvd.size()}: it was built without MPI"
-        )
+        raise RuntimeError(f"Horovod sees {hvd.size()} of {place.size} ranks: it was built without MPI")
     if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     tf_keras.utils.set_random_seed(seed)

@@ -26,7 +26,6 @@ PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
 @pytest.fixture
 def run(digits, tmp_path, monkeypatch):
     """Runs a job to its end, and kills a replica after a line; returns what the runner told and where the model is."""
-    # Debian's torchrun fails on Python 3.11 unless some rank's output is redirected: the tenth's is.
     monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", pytorch())
 
     def run_one(program, parameters, victim="", line="", **distribution):
