@@ -105,7 +105,6 @@ def make_step(
     delivery: Delivery,
     started_by_name: Sequence[str] = (),
     trainers: Sequence[str] = (),
-    left_out: Sequence[str] = (),
     task_config: bool = False,
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Makes the KFP component of one step.
@@ -116,7 +115,6 @@ def make_step(
         delivery: Where the step finds our modules.
         started_by_name: Modules to carry beside those that the function's body imports, and what they import in turn.
         trainers: More such modules, whose annotations tell what parameters a trainer takes.
-        left_out: Modules that it does not carry, though others import them.
         task_config: Whether KFP is asked for what is set on the task, for a parameter of the type TaskConfig.
 
     Returns:
@@ -142,7 +140,7 @@ def make_step(
         rename_locals=False,
         hoist_literals=False,
     )
-    modules = read_modules([*imported_modules(body), *started_by_name], trainers, left_out)
+    modules = read_modules([*imported_modules(body), *started_by_name], trainers)
     # The entry program reaches a trainer's function by its name, and functions of users what is public.
     functions = [name.rpartition(".")[2] for name in trainers]
     archive = pack(shaken(modules, [body, *functions], _PUBLIC if trainers else ()))
@@ -186,13 +184,12 @@ def imported_modules(source: str) -> list[str]:
     return sorted(name for name in names if name.startswith(f"{_NAMESPACE}."))
 
 
-def read_modules(names: Sequence[str], trainers: Sequence[str] = (), left_out: Sequence[str] = ()) -> dict[str, str]:
+def read_modules(names: Sequence[str], trainers: Sequence[str] = ()) -> dict[str, str]:
     """Reads modules and all modules of ours that they import, minified.
 
     Args:
         names: Full names of the modules to begin with.
         trainers: More such modules, which keep their annotations: a trainer's parameters are checked by them.
-        left_out: Modules that are passed over, and what nothing else imports with them.
 
     Returns:
         Source by path relative to the import root. A package is there as an empty `__init__.py`, unless something
@@ -209,7 +206,7 @@ def read_modules(names: Sequence[str], trainers: Sequence[str] = (), left_out: S
         if file is None:
             raise ModuleNotFoundError(f"{name} is not a module of this installation.")
         path = name.replace(".", "/") + ("/__init__.py" if file.name == "__init__.py" else ".py")
-        if sources.get(path) or name in left_out:
+        if sources.get(path):
             continue
         text = file.read_text(encoding="utf-8")
         sources[path] = _minified(file, keep_annotations=name in trainers)

@@ -62,9 +62,8 @@ def steps(*, image: str = "", package: str = "", local: bool = False, task_confi
             # What the replicas need is installed where they run.
             packages=["numpy>=1.26,<3", *_STORE],
             delivery=delivery,
-            started_by_name=_ENTRY,
+            started_by_name=[*_ENTRY, *(_LOCAL if local else ())],
             trainers=_TRAINERS,
-            left_out=() if local else _LOCAL,
             task_config=task_config,
         ),
         make_step(evaluate, packages=[*TENSORFLOW, "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery),
