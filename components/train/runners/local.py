@@ -114,7 +114,7 @@ class LocalRunner:
         """Starts the replicas and tells what happens until the job has ended."""
         program = self._job.description.program
         if program.get("image"):
-            yield JobEvent(clock(), "image of train_specification is ignored: {self._python} runs all")
+            yield JobEvent(clock(), f"image of train_specification is ignored: {self._python} runs all")
         if self._job.specification.volumes:
             yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
         own = self._python == sys.executable
