@@ -141,7 +141,8 @@ def test_as_the_steps_account_itself(good):
 @pytest.mark.parametrize("kind", ["Job", "TF", "PyTorch"])
 def test_the_api_server_takes_what_is_rendered_in_full(bare, kind):
     options = ["--distribution-specification", json.dumps({"distribution_type": kind}), "--namespace", bare, "--full"]
-    made = CliRunner().invoke(main, ["render", "--train-specification", '{"trainer": "keras_classifier"}', *options])
+    program = '{"command": ["python", "/app/main.py"]}'
+    made = CliRunner().invoke(main, ["render", "--train-specification", program, *options])
     command = ["kubectl", "create", "--dry-run=server", "--validate=strict", "--filename", "-"]
     taken = subprocess.run(command, input=made.output, capture_output=True, text=True, check=False)
     assert taken.returncode == 0, taken.stderr
