@@ -11,6 +11,7 @@ import numpy as np
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.job import PEAK_MEMORY
 
 EPOCHS = 8
 PROGRAM = {"trainer": "keras_classifier"}
@@ -106,8 +107,9 @@ def test_parameter_servers_with_an_evaluator_resume_and_go_on_without_a_worker(
     verify_model(model)
     assert score(model, tmp_path, digits)[1] >= 0.95
 
-    # The chief alone writes: on a cluster the servers' files would stay in their pods.
-    assert [file.name for index in (0, 1) for file in (replicas.folder / f"ps-{index}").rglob("*")] == []
+    # The chief alone writes: on a cluster the servers' files would stay in their pods. They note their peak memory.
+    written = [file.name for index in (0, 1) for file in (replicas.folder / f"ps-{index}").rglob("*")]
+    assert written == [PEAK_MEMORY, PEAK_MEMORY]
     # They serve for ever, inside TensorFlow's own code, and still end at once when they are told to.
     replicas.running["ps-0"].terminate()
     assert replicas.wait("ps-0", 10) == 128 + signal.SIGTERM

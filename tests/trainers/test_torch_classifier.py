@@ -5,8 +5,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -16,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
 
+from kfp_distributed.components.train.replica_code import replica_modules
 from kfp_distributed.trainers.feed import steps_of_epoch
 
 TRAIN = """
@@ -31,6 +30,10 @@ def data(tmp_path, write_dataset):
     for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
         arrays, labels = table(rows, seed)
         write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
+    # The environment with PyTorch has not this package: it gets the modules as the runners give them to replicas.
+    for path, source in replica_modules().items():
+        (tmp_path / "import" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "import" / path).write_text(source)
     return tmp_path
 
 
@@ -43,11 +46,10 @@ def start(data, name, parameters, **environment):
     for each in ("model", "checkpoint", "metrics"):
         (results / each).mkdir(exist_ok=True)
         folders[f"{each}_dir"] = str(results / each)
-    import_path = Path(sys.modules["kfp_distributed.trainers.feed"].__file__).parents[2]
     return subprocess.Popen(
         [pytorch(), "-c", TRAIN, json.dumps({**folders, **parameters})],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(import_path), "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "PYTHONPATH": str(data / "import"), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
