@@ -47,8 +47,8 @@ for name, index in (("train", train), ("validation", validation), ("test", test)
 def prepare_table(folder: Path) -> str:
     """Measures `prepare_data` on the digits 10 and 100 times over and on CSV files of up to a million rows."""
     sources = {
-        "digits x 10 (17,970 rows)": _digits(folder / "digits-10.npz", 10),
-        "digits x 100 (179,700 rows)": _digits(folder / "digits-100.npz", 100),
+        "digits x 10 (17,970 rows)": digits_file(folder / "digits-10.npz", 10),
+        "digits x 100 (179,700 rows)": digits_file(folder / "digits-100.npz", 100),
         "CSV, 100,000 rows of 10 columns": _csv(folder / "100k.csv", 100_000),
         "CSV, 1,000,000 rows of 10 columns": _csv(folder / "1m.csv", 1_000_000),
     }
@@ -64,7 +64,8 @@ def _text(run: Measured) -> str:
     return f"{run.seconds:.1f} s, {run.peak_mib:.0f} MiB"
 
 
-def _digits(file: Path, times: int) -> Path:
+def digits_file(file: Path, times: int) -> Path:
+    """Writes the digits so many times over as an .npz."""
     import numpy as np
     from sklearn.datasets import load_digits
 

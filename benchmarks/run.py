@@ -7,9 +7,11 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from prepare import prepare_table
+from feeding import feeding_table
+from launchers import launchers_table
+from prepare import digits_file, prepare_table
 from startup import startup_table
-from training import training_table
+from training import prepare, training_table
 
 _README = Path(__file__).parent / "README.md"
 
@@ -25,6 +27,19 @@ The same replicas with the same TF_CONFIG, started by the step's `launch` and by
 The goal is at most 3 % and 1 s more.
 
 {training}
+
+## Programs that know nothing of us
+
+The scripts of benchmarks/programs, by the step and by what people start them with, in turn; medians of three runs. The
+goal is the same.
+
+{launchers}
+
+## Feeding
+
+One epoch with nothing done to the rows; medians of three. Memory is the upper limit: there the rows must fit into it.
+
+{feeding}
 
 ## Import and compilation
 
@@ -43,16 +58,20 @@ compare the two CSV files. The alternative has all rows in memory.
 
 def main() -> None:
     """The command line."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        digits, many = prepare(folder / "digits"), prepare(folder / "many", digits_file(folder / "many.npz", 100))
         text = _TEXT.format(
             day=date.today().isoformat(),
             python=platform.python_version(),
             kfp=version("kfp"),
             tensorflow=next(version(name) for name in ("tensorflow-cpu", "tensorflow") if _installed(name)),
             cores=os.cpu_count(),
-            startup=startup_table(Path(folder)),
-            prepare=prepare_table(Path(folder)),
-            training=training_table(Path(folder)),
+            startup=startup_table(folder),
+            prepare=prepare_table(folder),
+            training=training_table(digits, folder / "training"),
+            launchers=launchers_table(digits, folder / "launchers"),
+            feeding=feeding_table(many, folder / "feeding"),
         )
     _README.write_text(text, encoding="utf-8")
     print(text)

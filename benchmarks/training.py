@@ -23,9 +23,8 @@ _DISTRIBUTIONS = {
 }
 
 
-def training_table(folder: Path, runs: int = 2) -> str:
+def training_table(data: Path, folder: Path, runs: int = 2) -> str:
     """Runs each training by our step and by hand in turn, `runs` times each; the medians."""
-    data = _digits(folder / "data")
     rows = []
     for name, distribution in _DISTRIBUTIONS.items():
         measured = [
@@ -42,7 +41,8 @@ def training_table(folder: Path, runs: int = 2) -> str:
     return table(["training of 10 epochs on digits", "train step", "by hand", "added"], rows)
 
 
-def _digits(folder: Path) -> Path:
+def prepare(folder: Path, source: str | Path = "digits") -> Path:
+    """Has `prepare_data` make a folder with the datasets train, validation and test."""
     from kfp import dsl
 
     from kfp_distributed.components.prepare_data.component import prepare_data
@@ -55,6 +55,8 @@ def _digits(folder: Path) -> Path:
         validation_dataset=artifact(dsl.Dataset, "validation"),
         test_dataset=artifact(dsl.Dataset, "test"),
         overview=artifact(dsl.HTML, "overview"),
+        source=str(source),
+        label_column="label",
     )
     return folder
 

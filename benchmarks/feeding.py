@@ -1,0 +1,77 @@
+"""How fast a trainer is fed: by our records on disk, and by the same rows in memory, which is the upper limit."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from measure import table
+
+from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank, width
+from kfp_distributed.trainers.feed import map_records, read_manifest, read_records, write_records
+
+_BATCH, _RUNS = 256, 3
+
+
+def feeding_table(data: Path, folder: Path) -> str:
+    """Measures rows a second over one epoch of `data`, medians of three, with nothing done to the rows."""
+    manifest = read_manifest(str(data / "train"))
+    folder.mkdir(parents=True)
+    before = Path.cwd()
+    os.chdir(folder)  # The records are in the working directory.
+    try:
+        started = time.monotonic()
+        write_records(data / "train", manifest, slices_of_rank(manifest, 0, 1))
+        written = manifest.rows / (time.monotonic() - started)
+        ours = {"tf.data": _tensorflow_from_disk(manifest), "NumPy": _numpy_from_disk(manifest)}
+        limits = {"tf.data": _tensorflow_in_memory(manifest), "NumPy": _numpy_in_memory(manifest)}
+        rows = [
+            [f"{name}, batches of {_BATCH}", _rate(ours[name], manifest), _rate(limits[name], manifest)]
+            for name in ours
+        ]
+    finally:
+        os.chdir(before)
+    first = f"once, before the first epoch: Parquet to records ({manifest.rows:,} rows of {width(manifest)} numbers)"
+    return table(
+        ["rows a second", "from disk, as our trainers read", "in memory"], [[first, f"{written:,.0f}", ""], *rows]
+    )
+
+
+def _rate(epoch: Callable[[], Iterable[object]], manifest: DatasetManifest) -> str:
+    rates = []
+    for _ in range(_RUNS):
+        started = time.monotonic()
+        for _ in epoch():
+            pass
+        rates.append(manifest.rows / (time.monotonic() - started))
+    return f"{statistics.median(rates):,.0f}"
+
+
+def _tensorflow_from_disk(manifest: DatasetManifest) -> Callable[[], Iterable[object]]:
+    return lambda: read_records(manifest, _BATCH, seed=0).take(manifest.rows // _BATCH)
+
+
+def _tensorflow_in_memory(manifest: DatasetManifest) -> Callable[[], Iterable[object]]:
+    import tensorflow as tf
+
+    records = np.array(map_records(manifest))
+    parts = (records[:, :-2], records[:, -2], records[:, -1])
+    rows = tf.data.Dataset.from_tensor_slices(parts).shuffle(100_000, 0)
+    return lambda: rows.batch(_BATCH, drop_remainder=True).prefetch(2)
+
+
+def _numpy_from_disk(manifest: DatasetManifest) -> Callable[[], Iterable[object]]:
+    return lambda: _slices(map_records(manifest))
+
+
+def _numpy_in_memory(manifest: DatasetManifest) -> Callable[[], Iterable[object]]:
+    records = np.array(map_records(manifest))
+    return lambda: _slices(records)
+
+
+def _slices(records: np.ndarray) -> Iterable[object]:
+    order = np.random.default_rng(0).permutation(len(records))
+    for start in range(0, len(records) - _BATCH + 1, _BATCH):
+        yield records[order[start : start + _BATCH]]
