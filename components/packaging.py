@@ -38,7 +38,7 @@ _RISKY, _HARMLESS = "{}$", ",./"
 INSTALLED_VARIABLE = "KFP_DISTRIBUTED_INSTALLED"
 """Environment variable: "true" where a step runs in the Python that compiled it, and takes the modules from there."""
 
-# It stands in each step, and so is as short as it can be read.
+# It stands in each step, minified.
 _UNPACK = """\
 import base64, os, pathlib, sys, tempfile
 _archive = "{archive}"
@@ -152,7 +152,8 @@ def make_step(
         order=_ORDER,
         memory=_MEMORY,
     )
-    command[-1] = unpack_first + body
+    first = python_minifier.minify(unpack_first, rename_globals=True, preserve_globals=["_archive"])
+    command[-1] = f"{first}\n{body}"
     return component
 
 

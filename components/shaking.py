@@ -28,19 +28,21 @@ class _Statement:
     """
 
     node: ast.stmt
-    names: Counter[str] = field(default_factory=Counter)
-    attributes: set[str] = field(default_factory=set)
-    asked: set[tuple[str, str]] = field(default_factory=set)
-    defines: tuple[str, ...] = ()
+    names: Counter[str] = field(init=False)
+    attributes: set[str] = field(init=False)
+    asked: set[tuple[str, str]] = field(init=False)
+    defines: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.names = Counter(_names_in(self.node))
+        self.attributes = {each.attr for each in ast.walk(self.node) if isinstance(each, ast.Attribute)}
+        self.asked = {
+            (str(each.module), alias.name)
+            for each in ast.walk(self.node)
+            if isinstance(each, ast.ImportFrom) and (each.module or "").split(".")[0] == _OURS
+            for alias in each.names
+        }
         self.defines = _defined_by(self.node)
-        for each in ast.walk(self.node):
-            if isinstance(each, ast.Attribute):
-                self.attributes.add(each.attr)
-            elif isinstance(each, ast.ImportFrom) and (each.module or "").split(".")[0] == _OURS:
-                self.asked.update((str(each.module), alias.name) for alias in each.names)
 
 
 def shaken(sources: Mapping[str, str], roots: Sequence[str], kept: Sequence[str] = ()) -> dict[str, str]:

@@ -12,7 +12,7 @@ from kfp_distributed.components.packaging import unpack
 
 SPECS = Path(__file__).parent.parent / "component_specs"
 STEPS = ("prepare_data", "train", "evaluate", "export_model")
-_ARCHIVE = re.compile(r'_archive = "([^"]*)"')
+_ARCHIVE = re.compile(r"_archive='([^']*)'")
 
 
 def executors(file: Path) -> dict[str, dict]:
