@@ -37,7 +37,8 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         folder: Where artifacts and objects are kept; made if missing.
         embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with credentials that nobody else
             knows, and to point the steps at it. False leaves the object store to the environment (AWS_ENDPOINT_URL,
-            AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY).
+            AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server, so with it runner="auto" means
+            this machine, whatever KUBECONFIG says.
 
     Yields:
         Where things are.
@@ -54,6 +55,8 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         if embedded_store:
             store = stack.enter_context(embedded_object_store(root / "object-store"))
             os.environ.update(store.environment())
+            # Pods cannot reach this store, so runner="auto" must not find a cluster.
+            os.environ.pop("KUBECONFIG", None)
             objects = store.folder
         # The steps run in this Python, whose kfp-distributed has compiled them.
         os.environ[INSTALLED_VARIABLE] = "true"

@@ -12,7 +12,7 @@ from kfp_distributed.trainers.cluster import read_rank
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
-from kfp_distributed.trainers.keras_model import build_model, export_model, score
+from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.sync import record_epoch
 
 
@@ -22,6 +22,7 @@ def keras_horovod(
     model_dir: str,
     checkpoint_dir: str,
     metrics_dir: str,
+    tensorboard_dir: str,
     epochs: int = 10,
     batch_size: int = 32,
     learning_rate: float = 1e-3,
@@ -39,6 +40,7 @@ def keras_horovod(
         model_dir: Gets the SavedModel, in rank 0.
         checkpoint_dir: Gets a checkpoint after each epoch.
         metrics_dir: Gets training.json.
+        tensorboard_dir: Gets rank 0's metrics as TensorBoard reads them; "" where nobody wants them.
         epochs: How often all rows are seen.
         batch_size: Rows of one update of the weights in each rank; together they see as many times more.
         learning_rate: Of the Adam optimizer for one rank; it is multiplied by the number of ranks.
@@ -69,6 +71,8 @@ def keras_horovod(
             save(epoch + 1)
             metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
             metrics |= score(model, validation_dir) if validation_dir else {}
+            if tensorboard_dir:
+                log_scalars(tensorboard_dir, epoch + 1, metrics)
             record_epoch(Path(metrics_dir, TRAINING_METRICS), os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
 
     keep_input(model)

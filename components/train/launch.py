@@ -151,6 +151,8 @@ def plan_job(request: Request) -> TrainingJob:
         raise ValueError(
             f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}"
         )
+    if specification.tensorboard and "tensorboard_dir" not in program.folders:
+        raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
     # Each replica has a working directory of its own.

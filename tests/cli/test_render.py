@@ -60,9 +60,9 @@ TEMPLATE = """\
                   name: mlpipeline-minio-artifact
                   key: secretkey
             volumeMounts:
-            - name: code
+            - name: kfp-distributed-code
               mountPath: /kfp-distributed/code
-            - name: work
+            - name: kfp-distributed-work
               mountPath: /kfp-distributed/work
             image: team/trainer:1
             securityContext:
@@ -71,14 +71,14 @@ TEMPLATE = """\
                 drop:
                 - ALL
           volumes:
-          - name: code
+          - name: kfp-distributed-code
             configMap:
               name: train-4f73820a8556-code
               items:
               - key: job.json
                 path: job.json
 MODULES
-          - name: work
+          - name: kfp-distributed-work
             emptyDir: {}"""
 
 JOB = """\

@@ -150,6 +150,10 @@ WRONG = [
     ({"train_parameters": {"epoch": 3}}, "train_parameters: fit has no parameter 'epoch' to set; it has: epochs"),
     ({"train_parameters": {"epochs": "many"}}, "train_parameters of fit: epochs is 'many'; allowed is int"),
     (
+        {"distribution_specification": workers(2) | {"tensorboard": True}},
+        "tensorboard = true: fit writes no logs, it has no parameter tensorboard_dir",
+    ),
+    (
         {"distribution_specification": workers(6)},
         "train_dataset: 5 rows are too few for 6 ranks that read it; use fewer workers",
     ),
@@ -215,8 +219,8 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
     """A replica that is our runner's, but not our entry program: it says that all is well, and saved nothing."""
 
     class Careless(LocalRunner):
-        def start(self, job):
-            super().start(replace(job, argv=(sys.executable, "-S", "-c", "print('well')")))
+        def check(self, job):
+            super().check(replace(job, argv=(sys.executable, "-S", "-c", "print('well')")))
 
     model = tmp_path / "model"
     if earlier:

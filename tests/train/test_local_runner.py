@@ -51,6 +51,7 @@ def run(job, **options):
     """All facts of a job, to its end."""
     runner = LocalRunner(**options)
     try:
+        runner.check(job)
         runner.start(job)
         return list(runner.facts())
     finally:
@@ -84,6 +85,7 @@ def follow(job):
     """What a step says of a job, line by line, and where the job stands at its end."""
     runner, said = LocalRunner(), []
     try:
+        runner.check(job)
         runner.start(job)
         return said, _follow(runner, job, said.append)
     finally:
@@ -184,7 +186,8 @@ def test_a_runner_that_is_not_there_is_refused():
 
 
 @pytest.mark.parametrize("name", ["auto", "local"])
-def test_both_names_mean_processes_of_the_step(name):
+def test_both_names_mean_processes_of_the_step(name, monkeypatch):
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     assert isinstance(choose_runner(name), LocalRunner)
 
 
@@ -332,7 +335,9 @@ def test_a_flood_of_output_loses_nothing_and_takes_no_memory():
         f"for start in range(0, {count}, 1000): print(*map('{{:060d}}'.format, range(start, start + 1000)), sep='\\n')"
     )
     runner, next_number, told = LocalRunner(), 0, 0.0
-    runner.start(make_job(python(program)))
+    job = make_job(python(program))
+    runner.check(job)
+    runner.start(job)
     before = process.memory_info().rss
     try:
         for fact in runner.facts():

@@ -34,7 +34,7 @@ OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
 
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CODE = {
-    "name": "code",
+    "name": "kfp-distributed-code",
     "configMap": {
         "name": "a-job-code",
         "items": [
@@ -73,17 +73,17 @@ TEMPLATE = {
                     SECRET,
                 ],
                 "volumeMounts": [
-                    {"name": "code", "mountPath": "/kfp-distributed/code"},
-                    {"name": "work", "mountPath": "/kfp-distributed/work"},
-                    {"name": "launcher", "mountPath": "/kfp-distributed/launcher"},
+                    {"name": "kfp-distributed-code", "mountPath": "/kfp-distributed/code"},
+                    {"name": "kfp-distributed-work", "mountPath": "/kfp-distributed/work"},
+                    {"name": "kfp-distributed-launcher", "mountPath": "/kfp-distributed/launcher"},
                 ],
                 "securityContext": SECURITY,
             }
         ],
         "volumes": [
             CODE,
-            {"name": "work", "emptyDir": {}},
-            {"name": "launcher", "configMap": {"name": "a-job-launcher"}},
+            {"name": "kfp-distributed-work", "emptyDir": {}},
+            {"name": "kfp-distributed-launcher", "configMap": {"name": "a-job-launcher"}},
         ],
     },
 }

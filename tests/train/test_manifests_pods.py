@@ -118,16 +118,16 @@ def test_packages_are_installed_before_the_replica_starts():
             "env": [{"name": "HOME", "value": "/kfp-distributed/work"}, proxy],
             "resources": limits(cpu="2"),
             "volumeMounts": [
-                {"name": "packages", "mountPath": "/kfp-distributed/packages"},
-                {"name": "work", "mountPath": "/kfp-distributed/work"},
+                {"name": "kfp-distributed-packages", "mountPath": "/kfp-distributed/packages"},
+                {"name": "kfp-distributed-work", "mountPath": "/kfp-distributed/work"},
             ],
             "securityContext": SECURITY,
         }
     ]
     main = made["containers"][0]
     assert main["env"][0] == {"name": "PYTHONPATH", "value": "/kfp-distributed/code:/kfp-distributed/packages"}
-    assert {"name": "packages", "mountPath": "/kfp-distributed/packages"} in main["volumeMounts"]
-    assert {"name": "packages", "emptyDir": {}} in made["volumes"]
+    assert {"name": "kfp-distributed-packages", "mountPath": "/kfp-distributed/packages"} in main["volumeMounts"]
+    assert {"name": "kfp-distributed-packages", "emptyDir": {}} in made["volumes"]
 
 
 def test_packages_alone_are_enough_for_an_installation():
@@ -136,9 +136,10 @@ def test_packages_alone_are_enough_for_an_installation():
     assert "&&" not in command
 
 
-def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_counts():
+def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_counts_but_for_what_the_entry_needs():
     replaced = {"name": "AWS_SECRET_ACCESS_KEY", "value": "$(OTHER)"}
-    made = container_of(with_setting(env=({"name": "OTHER", "value": "1"}, replaced)))
+    needed = {"name": "KFP_DISTRIBUTED_JOB", "value": "mine"}
+    made = container_of(with_setting(env=({"name": "OTHER", "value": "1"}, needed, replaced)))
     assert made["env"] == [*TEMPLATE["spec"]["containers"][0]["env"][:-1], {"name": "OTHER", "value": "1"}, replaced]
 
 
@@ -192,11 +193,11 @@ def test_volumes_of_the_task_and_shared_memory():
     volume, mount = {"name": "data", "emptyDir": {}}, {"name": "data", "mountPath": "/data"}
     made = pod_of(with_setting(volumes=(volume,), volume_mounts=(mount,)), shared_memory="2Gi")
     before = TEMPLATE["spec"]
-    memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
+    memory = {"name": "kfp-distributed-shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
     assert made["volumes"] == [*before["volumes"], memory, volume]
     assert made["containers"][0]["volumeMounts"] == [
         *before["containers"][0]["volumeMounts"],
-        {"name": "shared-memory", "mountPath": "/dev/shm"},
+        {"name": "kfp-distributed-shared-memory", "mountPath": "/dev/shm"},
         mount,
     ]
 

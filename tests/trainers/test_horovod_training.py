@@ -53,9 +53,11 @@ def test_two_ranks_learn_as_one_process_does(digits, tmp_path):
     half, whole = {"batch_size": 16, "learning_rate": 1e-3}, {"batch_size": 32, "learning_rate": 2e-3}
     # The rate is multiplied by the ranks, and their batches add up.
     alone, _ = train(digits, tmp_path / "1", 1, parameters={"epochs": 4, **whole})
-    both, said = train(digits, tmp_path / "2", 2, parameters={"epochs": 4, **half})
+    both, said = train(digits, tmp_path / "2", 2, parameters={"epochs": 4, **half}, tensorboard=True)
     assert np.abs(np.subtract(losses(alone), losses(both))).max() < TOLERANCE, (losses(alone), losses(both))
     assert both.metrics["worker-0"][-1]["val_accuracy"] > 0.9
+    logs = (tmp_path / "2").glob("checkpoints/*/metrics/tensorboard/*/*.v2")
+    assert {file.parent.name for file in logs} == {"train", "validation"}
     # Rank 0 alone saves and tells.
     assert both.model.format == "saved_model"
     assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [

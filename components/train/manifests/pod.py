@@ -19,6 +19,7 @@ WORK = "/kfp-distributed/work"
 STORE_SUFFIX = "-object-store"
 JOB_KEY, EMPTY_KEY = "job.json", "empty"
 
+_OWN = "kfp-distributed-"
 _CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
 
 # Together what the Pod Security Standard "restricted" asks for. The user is that of our images; any but root will do.
@@ -96,7 +97,10 @@ def pod_template(
 
 
 def environment(job: TrainingJob, setting: Setting) -> list[Object]:
-    """The environment of a replica. Of two entries of one name the last counts: what is set on the task."""
+    """The environment of a replica. What is set on the task counts, but for what the entry program needs.
+
+    It comes last. Of a PYTHONPATH that is set on the task ours is the first part.
+    """
     values = {
         "PYTHONPATH": f"{_CODE}:{_PACKAGES}" if _installs(setting) else _CODE,
         "PYTHONUNBUFFERED": "1",
@@ -113,7 +117,8 @@ def environment(job: TrainingJob, setting: Setting) -> list[Object]:
     ]
     found: dict[str, Object] = {}
     own = values["PYTHONPATH"]
-    for each in (*entries, *setting.task.env):
+    set_on_task = (each for each in setting.task.env if each["name"] not in (JOB_VARIABLE, LOST_SECONDS_VARIABLE))
+    for each in (*entries, *set_on_task):
         if each["name"] == "PYTHONPATH" and own not in each.get("value", own):
             each = {**each, "value": f"{own}:{each['value']}"}
         # It takes the last place too: its value may refer to what stands before it.
@@ -137,7 +142,10 @@ def _init_containers(setting: Setting, common: Object) -> list[Object]:
             "command": ["sh", "-c", " && ".join(map(shlex.join, commands))],
             # An index or a proxy is set on the task.
             "env": [{"name": "HOME", "value": WORK}, *setting.task.env],
-            "volumeMounts": [{"name": "packages", "mountPath": _PACKAGES}, {"name": "work", "mountPath": WORK}],
+            "volumeMounts": [
+                {"name": f"{_OWN}packages", "mountPath": _PACKAGES},
+                {"name": f"{_OWN}work", "mountPath": WORK},
+            ],
             **common,
         }
     ]
@@ -152,7 +160,7 @@ def _resources(own: Resources, task: Mapping[str, Mapping[str, str]]) -> Object:
 
 
 def _folders(job: TrainingJob, setting: Setting) -> list[tuple[str, str, Object]]:
-    """What is mounted: name, path and source."""
+    """What is mounted: name, path and source. The names have a prefix, for the volumes of the task have names too."""
     spec = job.specification
     modules = [{"key": module_key(path, source), "path": path} for path, source in sorted(setting.modules.items())]
     items = [{"key": JOB_KEY, "path": JOB_KEY}, *modules]
@@ -171,4 +179,4 @@ def _folders(job: TrainingJob, setting: Setting) -> list[tuple[str, str, Object]
     for number, volume in enumerate(map(dict, spec.volumes)):
         claim = {"claimName": volume["name"], "readOnly": volume.get("read_only", False)}
         found.append((f"volume-{number}", volume["path"], {"persistentVolumeClaim": claim}))
-    return found
+    return [(_OWN + name, path, source) for name, path, source in found]

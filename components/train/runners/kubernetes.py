@@ -69,7 +69,6 @@ class KubernetesRunner:
         self._watcher = Watcher(api)
         self._ours = False
         self._how = "is created"
-        self._claims: list[Object] = []
         self._core = f"/api/v1/namespaces/{api.namespace}"
         # Of each start of a container: (uid of the pod, name, number).
         self._logs: dict[tuple[str, str, int], Follower] = {}
@@ -100,18 +99,21 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
-            for name, size in ((each["name"], each.get("size")) for each in map(dict, job.specification.volumes)):
-                if self._api.read(f"{self._core}/persistentvolumeclaims/{name}"):
-                    # A quota that it has used up would refuse another of its name.
-                    self._claims = [each for each in self._claims if each["metadata"]["name"] != name]
-                elif not size:
-                    raise ValueError(
-                        f"volumes: there is no PersistentVolumeClaim {self._api.namespace}/{name}; create it, "
-                        "or give it a size"
-                    )
+            self._claims = self._missing_claims(job)
             check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
         except ClusterError as error:
             raise ValueError(str(error)) from None
+
+    def _missing_claims(self, job: TrainingJob) -> list[Object]:
+        """The claims to create. One that is there is left out: a quota that it has used up would refuse another."""
+        claims = {each["metadata"]["name"]: each for each in volume_claims(job, self._setting)}
+        for name in (dict(each)["name"] for each in job.specification.volumes):
+            if self._api.read(f"{self._core}/persistentvolumeclaims/{name}"):
+                claims.pop(name, None)
+            elif name not in claims:
+                place = f"{self._api.namespace}/{name}"
+                raise ValueError(f"volumes: there is no PersistentVolumeClaim {place}; create it, or give it a size")
+        return list(claims.values())
 
     def _prepare(self, job: TrainingJob) -> None:
         self._job = job
@@ -120,7 +122,6 @@ class KubernetesRunner:
         # The sign of life is the last.
         parts = [make(job, self._setting) for make in (object_store_secret, code_config_map, launcher_config_map)]
         self._parts = [each for each in parts if each]
-        self._claims = volume_claims(job, self._setting)
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
         )
@@ -263,6 +264,8 @@ class KubernetesRunner:
     def facts(self) -> Iterator[Fact]:
         """Tells what the API server tells, until the job has ended."""
         yield JobEvent(clock(), f"{self._kind.kind} {self._api.namespace}/{self._job.name} {self._how}")
+        for each in self._claims:
+            yield JobEvent(clock(), f"PersistentVolumeClaim {each['metadata']['name']} is created, and stays")
         watch, name = self._watcher.watch, self._job.name
         watch("job", self._jobs, {"fieldSelector": f"metadata.name={name}"})
         pods = {"labelSelector": f"{JOB_LABEL}={name}"}

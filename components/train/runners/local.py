@@ -88,8 +88,7 @@ class LocalRunner:
             self._argv = mpi_command(self._python, spec.number_of_workers * spec.slots_per_worker, self._argv)
 
     def start(self, job: TrainingJob) -> None:
-        """Prepares the job's folder; the processes start with the first fact."""
-        self.check(job)
+        """Prepares the folder of the job that was checked; the processes start with the first fact."""
         self._job = job
         self._last = {each.name: ReplicaChanged(clock(), each.name, "waiting") for each in job.topology.replicas}
         self._folder = Path(tempfile.mkdtemp(prefix=f"{job.name}-"))
