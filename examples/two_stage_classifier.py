@@ -42,6 +42,7 @@ def two_stage_classifier(
     import ctypes
     import itertools
     import json
+    import math
     import os
     import shutil
     from collections.abc import Iterator
@@ -73,10 +74,8 @@ def two_stage_classifier(
 
         def __init__(self) -> None:
             super().__init__()
-            each = [[column.mean, column.std] for column in manifest.columns]
-            mean, std = np.repeat(
-                np.float32(each), [np.prod(column.shape, dtype=int) for column in manifest.columns], 0
-            ).T
+            values = np.array([[column.mean, column.std] for column in manifest.columns], np.float32)
+            mean, std = np.repeat(values, [math.prod(column.shape) for column in manifest.columns], 0).T
             self.register_buffer("mean", torch.tensor(mean))
             self.register_buffer("std", torch.tensor(std))
 
