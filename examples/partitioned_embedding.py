@@ -78,7 +78,9 @@ def partitioned_embedding(
     def make_table() -> tf.Variable:
         """Return the table. It begins with zeros, and each server makes those of its own part."""
 
-        def zeros(partition_shape: Sequence[int], partition_offset: Sequence[int]) -> tf.Tensor:
+        def zeros(
+            partition_shape: Sequence[int] = (table_rows, dimensions), partition_offset: Sequence[int] = ()
+        ) -> tf.Tensor:
             return tf.zeros(partition_shape)
 
         with strategy.scope():

@@ -35,63 +35,75 @@ def users(tmp_path_factory, write_dataset):
 
 
 @pytest.fixture(scope="module")
-def train(users, tmp_path_factory):
-    def train_one(parameters, show, workers=2):
-        folder = tmp_path_factory.mktemp("trained")
-        distribution = {"distribution_type": "TF", "number_of_workers": workers, "number_of_parameter_servers": 2}
+def train(users):
+    def train_one(folder, parameters, show, workers=2, servers=2):
         request = Request(
             train_uri=str(users / "train"),
             validation_uri=str(users / "validation"),
             model_uri=str(folder / "model"),
+            checkpoint_uri=str(folder / "checkpoints"),
             train_specification=train_specification(partitioned_embedding),
             train_parameters=parameters,
-            distribution_specification=distribution,
+            distribution_specification={
+                "distribution_type": "TF",
+                "number_of_workers": workers,
+                "number_of_parameter_servers": servers,
+            },
             identity=(str(folder),),
         )
-        return launch(request, LocalRunner(), show), folder / "model"
+        return launch(request, LocalRunner(), show)
 
     return train_one
 
 
 @pytest.fixture(scope="module")
-def small(train):
-    show = KillOnce("ps-0", "epoch 2/6")
-    return *train(SMALL, show), "\n".join(show.lines)
+def small(train, tmp_path_factory):
+    """Two trainings of one table, the first with a kill: their lines, the second one's outcome, where they were."""
+    folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", "epoch 2/4"), []
+    train(folder, {**SMALL, "epochs": 4}, show)
+    outcome = train(folder, {**SMALL, "epochs": 6}, again.append, workers=1, servers=1)
+    return show.lines, again, outcome, folder
 
 
-def placed(said):
+def placed(lines):
     """Of each part of the table the rows and the server."""
-    return re.findall(r"part \d of the table: (\d+) of \d+ rows, (/job:ps/.*\d)/device:CPU:0$", said, re.MULTILINE)
+    pattern = r"part \d of the table: (\d+) of \d+ rows, (/job:ps/.*\d)/device:CPU:0$"
+    return re.findall(pattern, "\n".join(lines), re.MULTILINE)
 
 
 def test_a_table_in_parts_learns_resumes_and_is_evaluated(small, users):
-    outcome, model, said = small
-    assert placed(said) == [("300", SERVER + "0"), ("300", SERVER + "1")] * 2, "before the kill and after"
+    first, again, outcome, folder = small
+    assert "restart 1 of 3: all replicas" in "\n".join(first)
+    assert placed(first) == [("300", SERVER + "0"), ("300", SERVER + "1")] * 2, "before the kill and after"
+    assert placed(again) == [("600", SERVER + "0")], "a checkpoint is for any number of servers"
+    done = [int(line.split()[2][0]) for line in first + again if line.startswith("[chief-0] epoch")]
+    assert done == list(range(1, 7)), "resumed at the next epoch, not at 1"
+
     history = outcome.metrics["chief-0"]
-    assert [epoch["epoch"] for epoch in history] == list(range(1, 7)), "resumed at the next epoch, not at 1"
-    assert "restart 1 of 3: all replicas" in said
+    assert [epoch["epoch"] for epoch in history] == done
     assert history[-1]["val_accuracy"] > 0.9
-    scores, _ = evaluate_model(model, users / "validation")
+    scores, _ = evaluate_model(folder / "model", users / "validation")
     assert scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
     assert scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
 
 
-def test_no_process_holds_the_whole_table(small, train):
+def test_no_process_holds_the_whole_table(small, train, tmp_path):
     """Not while it is made or trained, nor while a checkpoint and the model are written, in parts."""
     said = []
-    outcome, model = train(LARGE, said.append, workers=1)
-    assert placed("\n".join(said)) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
-    # Beyond what the same process has when the table is small.
+    outcome = train(tmp_path, LARGE, said.append, workers=1)
+    assert placed(said) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
+    # Beyond what a process of the same role has when the table is small.
+    replicas, usual = outcome.status.replicas, small[2].status.replicas
     grown = {
-        name: (replica.peak_memory - small[0].status.replicas[name].peak_memory) * 1024 / LARGE_BYTES
-        for name, replica in outcome.status.replicas.items()
+        name: (each.peak_memory - usual[f"{name[:-2]}-0"].peak_memory) * 1024 / LARGE_BYTES
+        for name, each in replicas.items()
     }
     assert sorted(grown) == ["chief-0", "ps-0", "ps-1", "worker-0"]
     for name, part in grown.items():
         low, high = (0.45, 0.75) if name.startswith("ps-") else (-0.1, 0.25)
         assert low < part < high, grown
 
-    table = np.load(model / "table.npy", mmap_mode="r")
+    table = np.load(tmp_path / "model" / "table.npy", mmap_mode="r")
     assert table.shape == (3_000_001, 32)
     assert np.flatnonzero(table.any(1)).max() < USERS, "users that there are have learned something, others nothing"
-    assert np.load(model / "layers.npz").files == [f"arr_{number}" for number in range(4)]
+    assert np.load(tmp_path / "model" / "layers.npz").files == [f"arr_{number}" for number in range(4)]
