@@ -91,7 +91,7 @@ def train(digits, place, workers=1, devices=1):
             argv = [sys.executable, "-c", PROGRAM, *arguments]
             running.append(subprocess.Popen(argv, cwd=own, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
-        ends = [each.wait(200) for each in running]
+        ends = [each.wait(300) for each in running]
     finally:
         for each in running:
             each.kill()
