@@ -7,3 +7,5 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 # The stand-in for an API server is there.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
+# What users copy.
+sys.path.append(str(Path(__file__).parents[1] / "examples"))

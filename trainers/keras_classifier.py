@@ -103,8 +103,9 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
         return tf.distribute.ParameterServerStrategy(resolver)
     if cluster.workers > 1:
         return tf.distribute.MultiWorkerMirroredStrategy()
-    mirrored = len(tf.config.list_logical_devices("GPU")) > 1
-    return tf.distribute.MirroredStrategy() if mirrored else tf.distribute.get_strategy()
+    # Of GPUs, where there are any, else of CPUs: a program may have divided its one with TensorFlow beforehand.
+    mirrored = tf.distribute.MirroredStrategy()
+    return mirrored if mirrored.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
 
 
 def _check_agreement(strategy: tf.distribute.Strategy, done: int) -> None:

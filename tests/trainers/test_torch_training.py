@@ -5,9 +5,9 @@ import re
 import time
 
 import onnxruntime
-import psutil
 import pytest
 from environments import pytorch
+from replicas import kill_replica
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, plan_job
@@ -46,23 +46,13 @@ def run(digits, tmp_path, monkeypatch):
             for fact in runner.facts():
                 facts.append((time.monotonic(), fact))
                 if victim and isinstance(fact, LogLine) and line in fact.line:
-                    kill(victim)
+                    kill_replica(victim)
                     victim = ""
         finally:
             runner.stop()
         return [fact for _, fact in facts], tmp_path / "model"
 
     return run_one
-
-
-def kill(replica):
-    """Kills the processes of a replica of ours, all at once."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("KFP_DISTRIBUTED_REPLICA") == replica and "entry" in " ".join(process.cmdline()):
-                process.kill()
-        except psutil.Error:
-            continue
 
 
 def lines(facts, pattern=""):

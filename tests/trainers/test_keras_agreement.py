@@ -1,0 +1,161 @@
+"""keras_classifier by several processes and devices: its numbers agree with those of one process on one device."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.trainers.entry import tensorflow_environment
+
+TRAININGS = {
+    # All rows in each step: what a step computes is then the same, however the rows are shuffled.
+    "whole": {"epochs": 6, "batch_size": 1400, "learning_rate": 0.01, "hidden_units": [32], "seed": 3},
+    # Among several workers each step has other rows than in one process, so that the curves differ by their noise.
+    "parts": {"epochs": 6, "batch_size": 60, "learning_rate": 5e-3, "hidden_units": [32], "seed": 3},
+}
+EXACT, NOISY = 1e-4, 0.1
+"""Tolerances of the loss after each epoch, relative."""
+
+ASYNCHRONOUS_MARGIN = 0.03
+"""Of the accuracy on the validation rows, of which there are 200."""
+
+# Trains one after the other, by one strategy; notes each record that comes out of the input pipeline, and how the
+# weights lie at the end.
+PROGRAM = """
+import json, os, sys
+import numpy as np
+import tensorflow as tf
+from kfp_distributed.trainers import keras_classifier as trainer
+
+folders, trainings, devices = map(json.loads, sys.argv[1:])
+if devices > 1:
+    one = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(one, [tf.config.LogicalDeviceConfiguration()] * devices)
+read_records, fit, strategies = trainer.read_records, trainer.tf_keras.Model.fit, []
+strategy = trainer._strategy
+
+def same_strategy(cluster):
+    if not strategies:
+        strategies.append(strategy(cluster))
+    return strategies[0]
+
+def note(*record):
+    with open("notes", "ab") as notes:
+        notes.write(np.column_stack(record).astype("<f4").tobytes())
+    return np.int64(0)
+
+def noted(*record):
+    with tf.control_dependencies([tf.numpy_function(note, record, tf.int64)]):
+        return tuple(map(tf.identity, record))
+
+def fit_and_look(model, *arguments, **options):
+    fit(model, *arguments, **options)
+    copies = [[(copy.device[-5:], copy.numpy()) for copy in getattr(each, "values", [each])] for each in model.weights]
+    same = all((value == of_weight[0][1]).all() for of_weight in copies for _, value in of_weight)
+    places = [[place for place, _ in of_weight] for of_weight in copies]
+    with open("weights.json", "w") as file:
+        json.dump({"places": places, "same": same}, file)
+
+trainer.read_records = lambda *arguments: read_records(*arguments).map(noted)
+trainer.tf_keras.Model.fit, trainer._strategy = fit_and_look, same_strategy
+start = os.getcwd()
+for name, parameters in trainings.items():
+    os.makedirs(f"{start}/{name}")
+    os.chdir(f"{start}/{name}")
+    trainer.keras_classifier(
+        **folders, model_dir="model", checkpoint_dir="checkpoint", metrics_dir=".", tensorboard_dir="", **parameters
+    )
+"""
+
+
+def train(digits, place, workers=1, devices=1):
+    """Does the trainings by so many processes of so many devices, each in a folder of its own."""
+    folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
+    arguments = [json.dumps(each) for each in (folders, TRAININGS, devices)]
+    environment = {**os.environ, **tensorflow_environment({}, workers)}
+    addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
+    for index in range(workers):
+        own = place / f"worker-{index}"
+        own.mkdir()
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        if workers > 1:
+            environment["TF_CONFIG"] = json.dumps(task)
+        with (own / "log").open("wb") as log:
+            argv = [sys.executable, "-c", PROGRAM, *arguments]
+            running.append(subprocess.Popen(argv, cwd=own, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    try:
+        ends = [each.wait(300) for each in running]
+    finally:
+        for each in running:
+            each.kill()
+    assert ends == [0] * workers, "\n".join(file.read_text() for file in place.glob("*/log"))
+    return place
+
+
+def curve(place, training, measure="loss"):
+    file = place / "worker-0" / training / "training.json"
+    return [epoch[measure] for epoch in json.loads(file.read_text())["epochs"]]
+
+
+def rows_of_epochs(place, training):
+    """The rows that all workers together saw in each epoch, sorted; those of weight 0 fill up."""
+    epochs = []
+    for folder in sorted(place.glob(f"worker-*/{training}")):
+        records = (folder / "train.records").stat().st_size // 4 // 66
+        noted = np.fromfile(folder / "notes", "<f4").reshape(-1, 66)
+        # More may have been fetched than was trained on.
+        count = TRAININGS[training]["epochs"]
+        epochs.append(noted[: records * count].reshape(count, records, 66))
+    return [in_order(epoch[epoch[:, -1] == 1, :-1]) for epoch in np.concatenate(epochs, axis=1)]
+
+
+def in_order(rows):
+    return rows[np.lexsort(rows.T)]
+
+
+@pytest.fixture(scope="module")
+def alone(digits, tmp_path_factory):
+    return train(digits, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.parametrize(("workers", "devices"), [(2, 1), (3, 1), (1, 4)])
+def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, workers, devices):
+    """Among 3 workers 1,300 rows are uneven."""
+    together = train(digits, tmp_path, workers, devices)
+    for training, tolerance in {"whole": EXACT, "parts": EXACT if workers == 1 else NOISY}.items():
+        assert curve(together, training) == pytest.approx(curve(alone, training), rel=tolerance), training
+    assert curve(alone, "whole")[0] > 1.5 * curve(alone, "whole")[-1]
+
+    folder = digits.folder / "train"
+    manifest = DatasetManifest.from_json((folder / "dataset.json").read_text())
+    every = in_order(np.concatenate([np.column_stack(batch) for batch in read_batches(folder, manifest)]))
+    for training in TRAININGS:
+        for seen in rows_of_epochs(together, training):
+            np.testing.assert_array_equal(seen, every, err_msg="each row once an epoch")
+
+    weights = json.loads((together / "worker-0" / "parts" / "weights.json").read_text())
+    assert weights == {"places": [[f"CPU:{device}" for device in range(devices)]] * 4, "same": True}
+
+
+def test_asynchronous_training_reaches_the_accuracy_of_one_process(digits, tmp_path, alone):
+    distribution = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
+    request = Request(
+        train_uri=str(digits.folder / "train"),
+        validation_uri=str(digits.folder / "validation"),
+        model_uri=str(tmp_path / "model"),
+        train_specification={"trainer": "keras_classifier"},
+        train_parameters=TRAININGS["parts"],
+        distribution_specification=distribution,
+        identity=(str(tmp_path),),
+    )
+    outcome = launch(request, LocalRunner(), lambda line: None)
+    expected = curve(alone, "parts", "val_accuracy")[-1]
+    assert expected > 0.9
+    assert outcome.metrics["chief-0"][-1]["val_accuracy"] == pytest.approx(expected, abs=ASYNCHRONOUS_MARGIN)

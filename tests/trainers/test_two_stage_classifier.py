@@ -1,0 +1,113 @@
+"""The example of model parallelism, on two replicas that the local runner starts."""
+
+import json
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from environments import pytorch
+from replicas import KillOnce
+from two_stage_classifier import two_stage_classifier
+
+from kfp_distributed.components.evaluate.evaluation import evaluate_model
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.trainers import train_specification
+
+PARAMETERS = {
+    "epochs": 6,
+    "batch_size": 100,
+    "micro_batches": 3,
+    "learning_rate": 5e-3,
+    "hidden_units": [48, 32],
+    "seed": 3,
+}
+TOLERANCE = 1e-4
+"""Of the loss and the accuracy after each epoch, relative: sums in another order, float32."""
+
+# The same network in one piece, in one process, trained as anybody would.
+WHOLE = """
+import json, sys
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+data, options = np.load(sys.argv[1]), json.loads(sys.argv[2])
+inputs, labels = torch.tensor(data["inputs"]), torch.tensor(data["labels"]).long()
+first, second = options["hidden_units"]
+torch.manual_seed(options["seed"])
+layers = [nn.Linear(inputs.shape[1], first), nn.ReLU()]
+torch.manual_seed(options["seed"] + 1)
+model = nn.Sequential(*layers, nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 10))
+optimizer = torch.optim.Adam(model.parameters(), options["learning_rate"])
+losses = []
+for epoch in range(options["epochs"]):
+    total = 0.0
+    order = torch.tensor(np.random.default_rng((options["seed"], epoch + 1)).permutation(len(labels)))
+    for part in order.split(options["batch_size"]):
+        loss = cross_entropy(model(inputs[part]), labels[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(part)
+    losses.append(total / len(labels))
+print(json.dumps(losses))
+"""
+
+
+def whole_curve(digits, folder):
+    manifest = DatasetManifest.from_json((digits.folder / "train" / "dataset.json").read_text())
+    batches = read_batches(digits.folder / "train", manifest)
+    inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+    column = manifest.columns[0]
+    np.savez(folder / "rows.npz", inputs=(inputs - np.float32(column.mean)) / np.float32(column.std), labels=labels)
+    argv = [pytorch(), "-c", WHOLE, str(folder / "rows.npz"), json.dumps(PARAMETERS)]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def request_for(digits, tmp_path, monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", pytorch())
+
+    def make(parameters, workers=1):
+        return Request(
+            train_uri=str(digits.folder / "train"),
+            validation_uri=str(digits.folder / "validation"),
+            model_uri=str(tmp_path / "model"),
+            train_specification=train_specification(two_stage_classifier),
+            train_parameters=parameters,
+            distribution_specification={"distribution_type": "PyTorch", "number_of_workers": workers},
+            identity=(str(tmp_path),),
+        )
+
+    return make
+
+
+def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(request_for, digits, tmp_path):
+    show = KillOnce("worker-0", "epoch 3/6")
+    outcome = launch(request_for(PARAMETERS), LocalRunner(), show)
+    said = "\n".join(show.lines)
+    assert "restart 1 of 3: all replicas" in said
+    assert re.findall(r"^\[(.*)\] epoch (\d)/6", said, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 7)]
+    history = outcome.metrics["master-0"]
+    assert [epoch["loss"] for epoch in history] == pytest.approx(whole_curve(digits, tmp_path), rel=TOLERANCE)
+
+    stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters and (\d+) (\w+)$", said, re.MULTILINE)
+    first, second = 64 * 48 + 48, 48 * 32 + 32 + 32 * 10 + 10
+    expected = [("master-0", "0", str(first), "1300", "inputs"), ("worker-0", "1", str(second), "1300", "labels")]
+    assert sorted(stages) == sorted(2 * expected), "each rank has its own layers alone, before the kill and after"
+
+    scores, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
+    assert scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
+    assert scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
+    assert scores.accuracy > 0.9
+
+
+def test_more_than_two_ranks_are_refused(request_for):
+    with pytest.raises(Exception, match="3 ranks, where this needs 2: number_of_workers has to be 1"):
+        launch(request_for({}, workers=2), LocalRunner(), lambda line: None)
