@@ -16,7 +16,7 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 BUILD = docker build --tag
 FIND = docker image inspect
 PREFIX = kfp-distributed
-IMAGES = tensorflow horovod pytorch
+IMAGES = tensorflow horovod pytorch horovod-pytorch
 # The tag is a hash of the image's folder: what is there need not be built again, and no tag ever changes its meaning.
 image = $(if $(wildcard images/$1/Containerfile),$(PREFIX)/$1:$(shell cd images/$1 && LC_ALL=C sha256sum * \
 	| sha256sum | cut -c 1-12),$(error IMAGE is "$1", there are: $(notdir $(wildcard images/*))))
@@ -28,7 +28,7 @@ test: $(STAMP) lint types environments  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster'
 
 environments:  ## makes the Python environments that Horovod and PyTorch need, once; says why where they cannot be made
-	@for each in horovod pytorch; do $(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py $$each \
+	@for each in horovod pytorch horovod-pytorch; do $(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py $$each \
 		|| echo 'Its tests are skipped.'; done
 
 test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG

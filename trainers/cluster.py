@@ -69,3 +69,10 @@ def read_rank(environment: Mapping[str, str]) -> Rank | None:
     if is_rank(environment):
         return Rank(*(int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
     return None
+
+
+def check_size(environment: Mapping[str, str], size: int) -> None:
+    """Refuse that Horovod sees fewer ranks than there are: each of them would train for itself."""
+    place = read_rank(environment)
+    if place and place.size != size:
+        raise RuntimeError(f"Horovod sees {size} of {place.size} ranks: it was built without MPI")

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import slices_of_rank
-from kfp_distributed.trainers.cluster import read_rank
+from kfp_distributed.trainers.cluster import check_size
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
@@ -50,9 +50,7 @@ def keras_horovod(
     if min(epochs, batch_size, learning_rate, *hidden_units) <= 0:
         raise ValueError(f"{epochs=}, {batch_size=}, {learning_rate=}, {hidden_units=}: each must be more than 0")
     hvd.init()
-    place = read_rank(os.environ)
-    if place and place.size != hvd.size():
-        raise RuntimeError(f"Horovod sees {hvd.size()} of {place.size} ranks: it was built without MPI")
+    check_size(os.environ, hvd.size())
     if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     tf_keras.utils.set_random_seed(seed)

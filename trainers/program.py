@@ -8,7 +8,12 @@ from typing import Any, NoReturn
 
 from kfp_distributed.trainers.signature import Parameter, read_signature
 
-TRAINERS = {"keras_classifier": ("Job", "TF"), "keras_horovod": ("MPI",), "torch_classifier": ("Job", "PyTorch")}
+TRAINERS = {
+    "keras_classifier": ("Job", "TF"),
+    "keras_horovod": ("MPI",),
+    "torch_classifier": ("Job", "PyTorch"),
+    "torch_horovod": ("MPI",),
+}
 """Our trainers, and the types of job that each is for: each is a function in the file of its name beside this one."""
 
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")

@@ -24,7 +24,7 @@ class Requirements(NamedTuple):
     alone: tuple[str, ...] = ()
 
 
-_IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch"}
+_IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch", "torch_horovod": "horovod-pytorch"}
 """The images, of those in images/, of trainers that a stock image is not made to run: of PyTorch pip installs 7 GB."""
 
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
@@ -66,6 +66,11 @@ def image_name(program: Mapping[str, Any], distribution_type: str) -> str:
     return {"MPI": "horovod", "PyTorch": "pytorch"}.get(distribution_type, "")
 
 
+def variable_of(name: str, what: str) -> str:
+    """The environment variable that names such an image, or a Python that has what it has."""
+    return f"KFP_DISTRIBUTED_{name.upper().replace('-', '_')}_{what}"
+
+
 def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapping[str, str]) -> str:
     """The image that a train_specification names, or KFP_DISTRIBUTED_HOROVOD_IMAGE or the like; else the stock image.
 
@@ -73,7 +78,7 @@ def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapp
         ValueError: It has to be named, and is not.
     """
     name = image_name(program, distribution_type)
-    variable = f"KFP_DISTRIBUTED_{name.upper()}_IMAGE"
+    variable = variable_of(name, "IMAGE")
     found = program.get("image") or variables.get(variable)
     if found or not (distribution_type == "MPI" or program.get("trainer") in _IMAGES):
         return found or STOCK_IMAGE

@@ -15,6 +15,7 @@ from kubernetes import client, config, watch
 
 from kfp_distributed.components import prepare_data
 from kfp_distributed.storage import credentials_from_environment, open_store
+from kfp_distributed.trainers.requirements import variable_of
 
 
 @pytest.hookimpl(trylast=True)  # What -m leaves out needs no cluster.
@@ -84,7 +85,7 @@ def image_name():
 
     def find(name):
         command = ["make", "--silent", "image-name", f"IMAGE={name}", "PREFIX=localhost/kfp-distributed"]
-        named = os.environ.get(f"KFP_DISTRIBUTED_{name.upper()}_IMAGE")
+        named = os.environ.get(variable_of(name, "IMAGE"))
         root = Path(__file__).parents[2]
         return named or subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 

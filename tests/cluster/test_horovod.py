@@ -19,7 +19,8 @@ def mpi_namespace(api, object_store_secret):
     api.delete_namespace(name)
 
 
-def test_ranks_in_slots_of_two_workers_train_one_model(start, mpi_namespace, image_name):
+@pytest.mark.parametrize(("trainer", "image"), [("keras_horovod", "horovod"), ("torch_horovod", "horovod-pytorch")])
+def test_ranks_in_slots_of_two_workers_train_one_model(start, mpi_namespace, image_name, trainer, image):
     distribution = {
         "distribution_type": "MPI",
         "number_of_workers": 2,
@@ -27,7 +28,7 @@ def test_ranks_in_slots_of_two_workers_train_one_model(start, mpi_namespace, ima
         "launcher_cpus": "500m",
         "launcher_memory": "512Mi",
     }
-    program = {"trainer": "keras_horovod", "image": image_name("horovod")}
+    program = {"trainer": trainer, "image": image_name(image)}
     step = start(program, distribution, {"epochs": 3, "batch_size": 8}, namespace=mpi_namespace)
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log

@@ -12,7 +12,7 @@ HOROVOD = {"trainer": "keras_horovod"}
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A machine without Horovod and without OpenMPI; the folder in which its programs would be."""
-    for name in ("KFP_DISTRIBUTED_HOROVOD_PYTHON", "XDG_CACHE_HOME"):
+    for name in ("KFP_DISTRIBUTED_HOROVOD_PYTHON", "KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
@@ -49,6 +49,21 @@ def test_the_environment_that_was_made_runs_what_needs_horovod(home, monkeypatch
     assert find_python({"command": ["python", "main.py"]}, "Job") == sys.executable
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", "/opt/horovod/bin/python3")
     assert find_python(HOROVOD, "MPI") == "/opt/horovod/bin/python3"
+
+
+def test_horovod_with_pytorch_is_another_environment(home, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"torch_horovod needs horovod-pytorch.* KFP_\w+_HOROVOD_PYTORCH_PYTHON"):
+        find_python({"trainer": "torch_horovod"}, "MPI")
+    folder = home.parents[1] / "horovod-pytorch" / "bin"
+    folder.parent.mkdir()
+    put(folder, "python")
+    assert find_python({"trainer": "torch_horovod"}, "MPI") == str(folder / "python")
+    # A Python with both runs it itself, and one with Horovod alone does not.
+    for module, expected in (("horovod", str(folder / "python")), ("torch", sys.executable)):
+        (tmp_path / "path" / module).mkdir(parents=True)
+        (tmp_path / "path" / module / "__init__.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / "path")
+        assert find_python({"trainer": "torch_horovod"}, "MPI") == expected
 
 
 def test_where_there_is_none_the_error_says_how_to_make_one(home):

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.trainers.cluster import Cluster, Rank, read_cluster, read_rank
+from kfp_distributed.trainers.cluster import Cluster, Rank, check_size, read_cluster, read_rank
 from kfp_distributed.trainers.entry import replica_name, tensorflow_environment
 from kfp_distributed.trainers.job import JobDescription
 from kfp_distributed.trainers.torchrun import has_ranks
@@ -85,6 +85,14 @@ def test_a_replica_knows_its_name(variables, expected):
 )
 def test_a_process_knows_its_rank(variables, expected):
     assert read_rank(variables) == expected
+
+
+def test_ranks_that_horovod_does_not_see_would_train_alone():
+    ranks = {f"OMPI_COMM_WORLD_{name}": value for name, value in RANK.items()}
+    check_size(ranks, 4)
+    check_size({}, 1)
+    with pytest.raises(RuntimeError, match="Horovod sees 1 of 4 ranks"):
+        check_size(ranks, 1)
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, "worker-0"), (1, "worker-0"), (2, "worker-1"), (3, "worker-1")])

@@ -1,52 +1,25 @@
 """keras_horovod and programs of others in the ranks of an MPI job, which mpirun or horovodrun starts here."""
 
 import shutil
-import signal
+from functools import partial
 from pathlib import Path
 
+import mpi_jobs
 import numpy as np
-import psutil
 import pytest
-from environments import horovod
+from environments import trainer_python
+from mpi_jobs import kill_rank, losses
 
-from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
-
-TRAINER = {"trainer": "keras_horovod"}
+train = partial(mpi_jobs.train, program={"trainer": "keras_horovod"})
 TOLERANCE = 0.08
 """Of the loss after an epoch: the ranks see the same rows in other batches than one process does."""
 
 
 @pytest.fixture(autouse=True)
 def python(monkeypatch):
-    found = horovod()
+    found = trainer_python("horovod")
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", found)
     return found
-
-
-def train(digits, folder, workers, program=TRAINER, see=lambda line: None, parameters=None, **distribution):
-    """What came of it, and what a person saw of it."""
-    said = []
-
-    def show(line):
-        said.append(line)
-        see(line)
-
-    request = Request(
-        str(digits.folder / "train"),
-        str(folder / "model"),
-        program,
-        ("run", str(folder)),
-        str(digits.folder / "validation"),
-        parameters or {},
-        {"distribution_type": "MPI", "number_of_workers": workers, **distribution},
-    )
-    return launch(request, LocalRunner(), show), said
-
-
-def losses(outcome):
-    (epochs,) = outcome.metrics.values()
-    return [epoch["loss"] for epoch in epochs]
 
 
 def test_two_ranks_learn_as_one_process_does(digits, tmp_path):
@@ -65,24 +38,13 @@ def test_two_ranks_learn_as_one_process_does(digits, tmp_path):
     ]
 
 
-def rank_process(rank):
-    """The process of a rank that runs the entry program."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("OMPI_COMM_WORLD_RANK") == rank and "python" in process.name():
-                return process
-        except psutil.Error:
-            continue
-    raise AssertionError(f"rank {rank} does not run")
-
-
 def test_a_killed_rank_starts_all_again_from_the_last_checkpoint(digits, tmp_path):
     killed = []
 
     def kill_once(line):
         if "epoch 3/12" in line and not killed:
             killed.append(line)
-            rank_process("1").send_signal(signal.SIGKILL)
+            kill_rank("1")
 
     outcome, said = train(digits, tmp_path, 2, see=kill_once, parameters={"epochs": 12})
     assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in said)
@@ -126,7 +88,7 @@ def test_a_program_that_knows_nothing_of_us(digits, tmp_path):
     file = tmp_path / "main.py"
     file.write_text(STRANGER)
     program = {"command": ["python", str(file), "{train_dir}", "{model_dir}"]}
-    outcome, said = train(digits, tmp_path, 2, program)
+    outcome, said = train(digits, tmp_path, 2, program=program)
     assert [entry.path for entry in outcome.model.files] == ["weights.npy"]
     weights = np.load(tmp_path / "model" / "weights.npy")
     found = (digits.test_inputs.reshape(-1, 64) / 16 @ weights).argmax(axis=1)
@@ -148,6 +110,6 @@ def test_gloo_where_there_is_no_openmpi(digits, tmp_path, python, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", str(folder / "python"))
     program = {"command": ["python", "-c", "import os; print('size', os.environ['HOROVOD_SIZE']); os._exit(3)"]}
     with pytest.raises(Exception, match="launcher-0 failed with exit code 3"):
-        train(digits, tmp_path / "failed", 2, program)
+        train(digits, tmp_path / "failed", 2, program=program)
     outcome, _ = train(digits, tmp_path, 2, parameters={"epochs": 1})
     assert outcome.model.format == "saved_model"

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import onnxruntime
 import pytest
-from environments import pytorch
+from environments import trainer_python
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
@@ -47,7 +47,7 @@ def start(data, name, parameters, **environment):
         (results / each).mkdir(exist_ok=True)
         folders[f"{each}_dir"] = str(results / each)
     return subprocess.Popen(
-        [pytorch(), "-c", TRAIN, json.dumps({**folders, **parameters})],
+        [trainer_python("pytorch"), "-c", TRAIN, json.dumps({**folders, **parameters})],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(data / "import"), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

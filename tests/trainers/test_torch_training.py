@@ -6,7 +6,7 @@ import time
 
 import onnxruntime
 import pytest
-from environments import pytorch
+from environments import trainer_python
 from replicas import kill_replica
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
@@ -26,7 +26,7 @@ PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
 @pytest.fixture
 def run(digits, tmp_path, monkeypatch):
     """Runs a job to its end, and kills a replica after a line; returns what the runner told and where the model is."""
-    monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", pytorch())
+    monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
 
     def run_one(program, parameters, victim="", line="", **distribution):
         request = Request(

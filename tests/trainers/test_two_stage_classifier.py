@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from environments import pytorch
+from environments import trainer_python
 from replicas import KillOnce
 from two_stage_classifier import two_stage_classifier
 
@@ -65,14 +65,14 @@ def whole_curve(digits, folder):
     inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
     column = manifest.columns[0]
     np.savez(folder / "rows.npz", inputs=(inputs - np.float32(column.mean)) / np.float32(column.std), labels=labels)
-    argv = [pytorch(), "-c", WHOLE, str(folder / "rows.npz"), json.dumps(PARAMETERS)]
+    argv = [trainer_python("pytorch"), "-c", WHOLE, str(folder / "rows.npz"), json.dumps(PARAMETERS)]
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return json.loads(done.stdout)
 
 
 @pytest.fixture
 def request_for(digits, tmp_path, monkeypatch):
-    monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", pytorch())
+    monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
 
     def make(parameters, workers=1):
         return Request(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.mpirun import horovodrun, mpirun
-from kfp_distributed.trainers.requirements import image_name
+from kfp_distributed.trainers.requirements import image_name, variable_of
 
 _MODULES = {"horovod": "horovod", "pytorch": "torch"}
 
@@ -24,10 +24,10 @@ def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
         ValueError: A trainer of ours needs one, and there is none.
     """
     name = image_name(program, distribution_type)
-    variable = f"KFP_DISTRIBUTED_{name.upper()}_PYTHON"
+    variable = variable_of(name, "PYTHON")
     if os.environ.get(variable):
         return os.environ[variable]
-    if not name or find_spec(_MODULES[name]):
+    if not name or all(find_spec(_MODULES[each]) for each in name.split("-")):
         return sys.executable
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     made = cache / "kfp-distributed" / name / "bin" / "python"

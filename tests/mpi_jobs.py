@@ -1,0 +1,42 @@
+"""Jobs of type MPI on this machine, for the tests of the trainers that run in them."""
+
+import psutil
+
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+
+
+def train(digits, folder, workers, *, program, see=lambda line: None, parameters=None, **distribution):
+    """Trains on the digits; returns what came of it, and what a person saw of it."""
+    said = []
+
+    def show(line):
+        said.append(line)
+        see(line)
+
+    request = Request(
+        str(digits.folder / "train"),
+        str(folder / "model"),
+        program,
+        ("run", str(folder)),
+        str(digits.folder / "validation"),
+        parameters or {},
+        {"distribution_type": "MPI", "number_of_workers": workers, **distribution},
+    )
+    return launch(request, LocalRunner(), show), said
+
+
+def losses(outcome):
+    (epochs,) = outcome.metrics.values()
+    return [epoch["loss"] for epoch in epochs]
+
+
+def kill_rank(rank):
+    """Kills the process of a rank that runs the entry program."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.environ().get("OMPI_COMM_WORLD_RANK") == rank and "python" in process.name():
+                return process.kill()
+        except psutil.Error:
+            continue
+    raise AssertionError(f"rank {rank} does not run")

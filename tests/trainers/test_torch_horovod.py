@@ -1,0 +1,127 @@
+"""torch_horovod, and a Horovod program for PyTorch of somebody else, in the ranks of an MPI job."""
+
+import re
+from functools import partial
+
+import mpi_jobs
+import onnxruntime
+import pytest
+from environments import trainer_python
+from mpi_jobs import kill_rank, losses
+
+train = partial(mpi_jobs.train, program={"trainer": "torch_horovod"})
+
+NOISE = 0.05
+"""Of the loss after an epoch: the steps of several ranks have other rows than those of one process."""
+
+
+@pytest.fixture(autouse=True)
+def python(monkeypatch):
+    found = trainer_python("horovod-pytorch")
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON", found)
+    return found
+
+
+def rows_of_ranks(said):
+    """The worker, the number of ranks and the rows of each rank, in the order of the ranks."""
+    found = (re.match(r"\[(.*)\] rank (\d) of (\d) on cpu has (\d+) rows", line) for line in said)
+    places = sorted((int(match[2]), match[1], int(match[3]), int(match[4])) for match in found if match)
+    return [place[1:] for place in places]
+
+
+def test_all_ranks_together_do_what_one_process_does(digits, tmp_path):
+    """With all rows in each step the curves are the same but for rounding; three ranks have uneven parts of 1300."""
+    # The rate is multiplied by the ranks, and their batches add up.
+    alone, _ = train(digits, tmp_path / "1", 1, parameters={"epochs": 10, "batch_size": 1500, "learning_rate": 0.03})
+    three, said = train(digits, tmp_path / "3", 3, parameters={"epochs": 10, "batch_size": 500, "learning_rate": 0.01})
+    assert rows_of_ranks(said) == [("worker-0", 3, 433), ("worker-1", 3, 433), ("worker-2", 3, 434)]
+    for epoch, expected in zip(three.metrics["worker-0"], alone.metrics["worker-0"], strict=True):
+        assert epoch == pytest.approx(expected, rel=1e-4)
+    assert losses(three)[-1] < losses(three)[0] / 4
+    # Rank 0 alone saves and tells.
+    assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
+        f"[worker-0] epoch {epoch}/10" for epoch in range(1, 11)
+    ]
+
+
+def test_small_batches_take_two_ranks_as_far_as_one_process(digits, tmp_path):
+    alone, _ = train(digits, tmp_path / "1", 1, parameters={"epochs": 4, "batch_size": 32, "learning_rate": 2e-3})
+    both, _ = train(digits, tmp_path / "2", 2, parameters={"epochs": 4, "batch_size": 16, "learning_rate": 1e-3})
+    assert losses(both) == pytest.approx(losses(alone), abs=NOISE)
+    assert both.model.format == "onnx"
+    session = onnxruntime.InferenceSession(str(tmp_path / "2" / "model" / "model.onnx"))
+    (found,) = session.run(["probabilities"], {"features": digits.test_inputs})
+    assert (found.argmax(axis=1) == digits.test_labels).mean() > 0.93
+
+
+def test_a_killed_rank_starts_all_again_where_they_were(digits, tmp_path):
+    """The curve is that of ranks that nobody has killed: all have the weights and the optimizer of the checkpoint."""
+    whole, _ = train(digits, tmp_path / "whole", 2, parameters={"epochs": 8})
+    killed = []
+
+    def kill_once(line):
+        if "epoch 3/8" in line and not killed:
+            killed.append(line)
+            kill_rank("1")
+
+    outcome, said = train(digits, tmp_path / "killed", 2, see=kill_once, parameters={"epochs": 8})
+    assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in said)
+    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in said if "[worker-0] epoch " in line]
+    assert epochs == list(range(1, 9)), "went on after the last epoch that was kept"
+    assert losses(outcome) == pytest.approx(losses(whole), rel=1e-4)
+
+
+def test_slots_are_ranks_of_one_worker(digits, tmp_path):
+    outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 1}, slots_per_worker=2)
+    assert rows_of_ranks(said) == [("worker-0", 2, 650), ("worker-0", 2, 650)]
+    assert list(outcome.metrics) == ["worker-0"]
+
+
+# As somebody would write it who has never heard of this library: its data is where every rank has all of it.
+STRANGER = """
+import sys
+from pathlib import Path
+import horovod.torch as hvd
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+data, out = sys.argv[1:3]
+hvd.init()
+table = [row for file in sorted(Path(data).glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
+rows = TensorDataset(torch.tensor([row["image"] for row in table]) / 16, torch.tensor([row["label"] for row in table]))
+sampler = DistributedSampler(rows, num_replicas=hvd.size(), rank=hvd.rank())
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(64, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * hvd.size(), momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+for epoch in range(5):
+    sampler.set_epoch(epoch)
+    for inputs, labels in DataLoader(rows, batch_size=32, sampler=sampler):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+weights = hvd.allgather(model.weight.data.reshape(1, -1))
+print("rank", hvd.rank(), "has", len(sampler), "of", len(rows), "rows, equal:", bool((weights == weights[0]).all()))
+right = (model(rows.tensors[0]).argmax(1) == rows.tensors[1]).float().mean()
+if hvd.rank() == 0:
+    print("accuracy", float(right))
+    torch.save(model.state_dict(), Path(out, "weights.pt"))
+"""
+
+
+def test_a_program_with_a_distributed_sampler_runs_as_it_is(digits, tmp_path, python, monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", python)
+    file = tmp_path / "main.py"
+    file.write_text(STRANGER)
+    program = {"command": ["python", str(file), str(digits.folder / "train"), "{model_dir}"]}
+    outcome, said = train(digits, tmp_path, 2, program=program)
+    assert {line for line in said if "] rank" in line} == {
+        f"[worker-{rank}] rank {rank} has 650 of 1300 rows, equal: True" for rank in range(2)
+    }
+    (accuracy,) = (float(line.split()[-1]) for line in said if "] accuracy" in line)
+    assert accuracy > 0.9
+    assert [entry.path for entry in outcome.model.files] == ["weights.pt"]

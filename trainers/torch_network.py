@@ -1,0 +1,54 @@
+"""The network of our PyTorch trainers: what is trained, and what is exported."""
+
+from collections.abc import Sequence
+from inspect import signature
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kfp_distributed.storage.dataset import DatasetManifest, input_shape
+from kfp_distributed.trainers.feed import categories, scaling
+
+
+class Network(nn.Module):  # type: ignore[misc]  # torch is not there when types are checked
+    """From raw inputs, float32 [n, width] as `read_batches` yields them, to a logit for each class.
+
+    What the inputs need happens inside: numbers are scaled with the manifest's mean and standard deviation, a missing
+    one counts as the mean, categories are embedded.
+    """
+
+    def __init__(self, manifest: DatasetManifest, hidden_units: Sequence[int]) -> None:
+        super().__init__()
+        for name, values in zip(("mean", "std", "scale"), scaling(manifest), strict=True):
+            self.register_buffer(name, torch.tensor(values))
+        kinds = categories(manifest)
+        self.places = list(kinds)
+        self.embeddings = nn.ModuleList(nn.Embedding(count, min(count, 16)) for count in kinds.values())
+        sizes = [len(self.mean) + sum(each.embedding_dim for each in self.embeddings), *hidden_units]
+        hidden = [layer for size in zip(sizes, hidden_units, strict=False) for layer in (nn.Linear(*size), nn.ReLU())]
+        self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], len(manifest.label.classes)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits [n, classes]."""
+        scaled = (inputs - self.mean) / self.std * self.scale
+        parts = [torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled)]
+        parts += [embed(inputs[:, place].long()) for place, embed in zip(self.places, self.embeddings, strict=True)]
+        return self.layers(torch.cat(parts, 1))
+
+
+def export_onnx(network: Network, manifest: DatasetManifest, file: Path) -> None:
+    """Write a model from "features" float32 [n, *input_shape] to "probabilities" float32 [n, classes]."""
+    serve = nn.Sequential(nn.Flatten(), network, nn.Softmax(1)).eval()
+    # Later versions have another exporter, which needs further packages.
+    exporter = {"dynamo": False} if "dynamo" in signature(torch.onnx.export).parameters else {}
+    torch.onnx.export(
+        serve,
+        torch.zeros(1, *input_shape(manifest)),
+        str(file),
+        input_names=["features"],
+        output_names=["probabilities"],
+        dynamic_axes={"features": {0: "n"}, "probabilities": {0: "n"}},
+        opset_version=13,
+        **exporter,
+    )
