@@ -54,19 +54,17 @@ def end_without_launcher(end: Callable[[], object]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def slot_number(host: str, local_rank: int, slots: int) -> int:
+def slot_number(host: str, local_rank: int = 0, slots: int = 1) -> int:
     """The number that stays a process's own, whatever its rank becomes; that of "worker-1" is from `slots` on."""
     return int(host.rpartition("-")[2]) * slots + local_rank
 
 
 def main(words: Sequence[str]) -> int:
     """Run a job to its end; returns the exit code of rank 0, or of the rank that failed first."""
-    from horovod.runner.elastic.discovery import HostManager
-    from horovod.runner.elastic.driver import ElasticDriver
     from horovod.runner.elastic.rendezvous import create_rendezvous_handler
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousServer
-    from psutil import net_if_addrs
+    from horovod.runner.util.network import net_if_addrs
 
     workers, fewest, most, slots = map(int, words[:4])
     in_pods = Path(_RUN_IN_POD).exists()
@@ -79,6 +77,38 @@ def main(words: Sequence[str]) -> int:
             found = [line.split(":")[0] for line in subprocess.check_output(_SHOW_PODS, text=True).split()]
         return dict.fromkeys(found, slots)
 
+    rendezvous = RendezvousServer(0)
+    driver = _make_driver(rendezvous, find_hosts, fewest, most, slots)
+    port = rendezvous.start(create_rendezvous_handler(driver))
+    address = socket.gethostbyname(socket.gethostname() if in_pods else "localhost")
+    interface = next(name for name, known in net_if_addrs().items() if address in (each.address for each in known))
+    common = {_TIMEOUT: "60", **create_run_env_vars(address, [interface], str(port), elastic=True)}
+
+    def run(slot: Any, events: Sequence[threading.Event]) -> tuple[int, float]:  # noqa: ANN401
+        worker = "-".join(slot.hostname.split("-")[-2:])
+        place, command = {**common, **create_slot_env_vars(slot), REPLICA_VARIABLE: worker}, words[4:]
+        if in_pods:
+            # There it has the pod's own environment, of which nothing is shown here.
+            pairs = [f"{name}={value}" for name, value in place.items()]
+            command = [_RUN_IN_POD, slot.hostname, shlex.join(["env", *pairs, *command])]
+        number = slot_number(slot.hostname, slot.local_rank, slots)
+        return run_marked(command, {**os.environ, **place}, number, events), time.time()
+
+    driver.start(workers * slots, run)
+    results, first = driver.get_results().worker_results, driver.get_coordinator_info()
+    if results.get(f"{first.hostname}[{first.local_rank}]", (1,))[0] == 0:
+        return 0  # It has saved the model.
+    name, (code, _) = min(results.items(), key=lambda each: (not each[1][0], each[1][1]))
+    host, _, local_rank = name.rstrip("]").partition("[")
+    print(f"Process name: {slot_number(host, int(local_rank), slots)}", flush=True)
+    return int(code) or 1
+
+
+def _make_driver(rendezvous: object, find_hosts: Callable[[], object], fewest: int, most: int, slots: int) -> Any:  # noqa: ANN401
+    """Make Horovod's driver, which ends at once where too few workers are left."""
+    from horovod.runner.elastic.discovery import HostManager
+    from horovod.runner.elastic.driver import ElasticDriver
+
     class Driver(ElasticDriver):  # type: ignore[misc]  # horovod is not there when types are checked
         def resume(self) -> None:
             left = self._host_manager.current_hosts.count_available_slots() // slots
@@ -88,42 +118,12 @@ def main(words: Sequence[str]) -> int:
             else:
                 super().resume()
 
-    # Ranks in the order of the workers' numbers; Horovod's own is that of a set.
+    # Ranks in the order of the workers' numbers, where Horovod's own is that of a set.
     HostManager.order_available_hosts = staticmethod(
-        lambda found, before: [*filter(found.__contains__, before), *sorted(found - {*before}, key=_by_number)]
+        lambda found, before: [*filter(found.__contains__, before), *sorted(found - {*before}, key=slot_number)]
     )
-    rendezvous = RendezvousServer(0)
     discovery = SimpleNamespace(find_available_hosts_and_slots=find_hosts)
-    driver = Driver(rendezvous, discovery, fewest * slots, most * slots, _START_SECONDS)
-    port = rendezvous.start(create_rendezvous_handler(driver))
-    address = socket.gethostbyname(socket.gethostname() if in_pods else "localhost")
-    interface = next(name for name, all_of in net_if_addrs().items() if address in (each.address for each in all_of))
-    common = {_TIMEOUT: "60", **create_run_env_vars(address, [interface], str(port), elastic=True)}
-
-    def run(slot: Any, events: Sequence[threading.Event]) -> tuple[int, float]:  # noqa: ANN401
-        worker = "-".join(slot.hostname.split("-")[-2:])
-        place = {**common, **create_slot_env_vars(slot), REPLICA_VARIABLE: worker}
-        variables, command = {**os.environ, **place}, words[4:]
-        if in_pods:
-            # In the pod's own environment, of which nothing is shown here.
-            pairs = [f"{name}={value}" for name, value in place.items()]
-            command = [_RUN_IN_POD, slot.hostname, shlex.join(["env", *pairs, *words[4:]])]
-        number = slot_number(slot.hostname, slot.local_rank, slots)
-        return run_marked(command, variables, number, events), time.time()
-
-    driver.start(workers * slots, run)
-    results = driver.get_results().worker_results
-    first = driver.get_coordinator_info()
-    if results.get(f"{first.hostname}[{first.local_rank}]", (1,))[0] == 0:
-        return 0  # It has saved the model.
-    name, (code, _) = min(results.items(), key=lambda each: (not each[1][0], each[1][1]))
-    host, _, local_rank = name.rstrip("]").partition("[")
-    print(f"Process name: {slot_number(host, int(local_rank), slots)}", flush=True)
-    return int(code) or 1
-
-
-def _by_number(host: str) -> int:
-    return slot_number(host, 0, 1)
+    return Driver(rendezvous, discovery, fewest * slots, most * slots, _START_SECONDS)
 
 
 _lock = threading.Lock()
