@@ -55,7 +55,7 @@ _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
 _LOST_PEER = re.compile(
-    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error"
+    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error|ValueError: Horovod initialization failed"
     "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe)"
 )
 """What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
