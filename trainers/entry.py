@@ -30,6 +30,7 @@ from kfp_distributed.trainers import sync
 from kfp_distributed.trainers.checkpoints import restore_checkpoint, save_checkpoint
 from kfp_distributed.trainers.cluster import Cluster, Rank, read_cluster, read_rank
 from kfp_distributed.trainers.feed import keep_rows, write_records
+from kfp_distributed.trainers.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
@@ -54,7 +55,7 @@ _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
 _LOST_PEER = re.compile(
-    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error"
+    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error|ValueError: Horovod initialization failed"
     "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe)"
 )
 """What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
@@ -86,7 +87,11 @@ def main() -> int:
     if has_ranks(os.environ):
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on looking for the train step.
         return _run_child([sys.executable, "-m", "kfp_distributed.trainers.torchrun"])
-    role, leads = name.rpartition("-")[0], rank.rank == 0 if rank else name == job.leader
+    elastic = is_elastic(os.environ)
+    if elastic:
+        end_without_launcher(lambda: _end(PEER_LOST))
+    # Any rank of an elastic job may become the first, which alone writes what is kept.
+    role, leads = name.rpartition("-")[0], elastic or (rank.rank == 0 if rank else name == job.leader)
     os.environ.update(tensorflow_environment(os.environ, rank.local_size if rank else cluster.neighbours))
     if "ps" in cluster.addresses:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
@@ -106,7 +111,7 @@ def main() -> int:
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
     reads: tuple[int, int] | None = None
     if rank:
-        reads = (rank.rank, rank.size)
+        reads = (0, 1) if elastic else (rank.rank, rank.size)
     elif name in job.data_replicas:
         reads = (job.data_replicas.index(name), len(job.data_replicas))
     elif leads and program.kind != "trainer":
@@ -126,7 +131,7 @@ def main() -> int:
         paths["tensorboard_dir"] = ""
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
-    if code == 0 and leads:
+    if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
         metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
         epoch = metrics.pop("epoch", 0)
         _save_model(job, folders["model_dir"], metrics)
@@ -140,7 +145,7 @@ def replica_name(
     environment: Mapping[str, str], cluster: Cluster, job: JobDescription, rank: Rank | None = None
 ) -> str:
     """Return this replica's name: as its rank or the runner says, or from TF_CONFIG or RANK, or the leader's."""
-    if rank and not is_rank(environment):  # mpirun gives each the launcher's environment.
+    if rank and not (is_rank(environment) or is_elastic(environment)):  # mpirun gives each the launcher's environment.
         return job.data_replicas[rank.rank * len(job.data_replicas) // rank.size]
     if environment.get(REPLICA_VARIABLE):
         return environment[REPLICA_VARIABLE]

@@ -6,10 +6,12 @@ from pathlib import Path
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 import tf_keras
+from horovod.tensorflow import broadcast_object
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import check_size
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.horovodrun import is_elastic
 from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
@@ -34,8 +36,11 @@ def keras_horovod(
     Each rank computes the gradients of its own rows, Horovod averages them, and all apply the same. Rank 0 alone
     keeps checkpoints and metrics and saves the model; what it goes on from reaches the others by broadcast.
 
+    In an elastic job the ranks that are left when one dies meet anew, divide the rows among themselves, and go on
+    after the last epoch that all have finished.
+
     Args:
-        train_dir: The training dataset's manifest and the shards of this rank.
+        train_dir: The training dataset's manifest and the shards of this rank; of an elastic job all shards.
         validation_dir: The validation dataset; "" where there is none.
         model_dir: Gets the SavedModel, in rank 0.
         checkpoint_dir: Gets a checkpoint after each epoch.
@@ -54,32 +59,52 @@ def keras_horovod(
     if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     tf_keras.utils.set_random_seed(seed)
-    manifest, leads = read_manifest(train_dir), hvd.rank() == 0
-    plan = plan_epoch(manifest.rows, batch_size * hvd.size(), hvd.size())
-    write_records(Path(train_dir), manifest, slices_of_rank(manifest, hvd.rank(), hvd.size()), plan.records)
-    model = build_model(manifest, hidden_units)
-    # The scaled rate suits the larger batch: https://arxiv.org/abs/1706.02677, section 2.1.
-    optimizer = hvd.DistributedOptimizer(tf_keras.optimizers.Adam(learning_rate * hvd.size()))
-    compile_model(model, optimizer, 1)
+    manifest, kept = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
+    model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
+    compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
     done, save = keep_checkpoints(model, checkpoint_dir)
-    done = int(hvd.broadcast(done, 0))
+    state = hvd.elastic.KerasState(model, done=done, metrics=kept.read_text() if kept.exists() else "")
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
-        if leads:
+        if hvd.rank() == 0:
             save(epoch + 1)
             metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
             metrics |= score(model, validation_dir) if validation_dir else {}
             if tensorboard_dir:
                 log_scalars(tensorboard_dir, epoch + 1, metrics)
-            record_epoch(Path(metrics_dir, TRAINING_METRICS), os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
+            record_epoch(kept, os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
+        if elastic:
+            state.done, state.metrics = broadcast_object((epoch + 1, hvd.rank() or kept.read_text()))
+            state.commit()
+
+    def train(state: hvd.elastic.KerasState) -> None:
+        rank, size = hvd.rank(), hvd.size()
+        if rank == 0 and state.metrics:
+            kept.write_text(state.metrics)
+        plan = plan_epoch(manifest.rows, batch_size * size, size)
+        part = slices_of_rank(manifest, rank, size)
+        rows = sum(each.stop - each.start for each in part)
+        print(f"rank {rank} of {size} has {rows} rows and goes on after epoch {state.done}", flush=True)
+        write_records(Path(train_dir), manifest, part, plan.records)
+        # The scaled rate suits the larger batch: https://arxiv.org/abs/1706.02677, section 2.1.
+        model.optimizer.learning_rate = learning_rate * size
+        model.fit(
+            read_records(manifest, plan.batch, seed),
+            epochs=epochs,
+            initial_epoch=state.done,
+            steps_per_epoch=plan.steps,
+            verbose=0,
+            callbacks=[
+                hvd.callbacks.MetricAverageCallback(),
+                tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch),
+            ],
+        )
 
     keep_input(model)
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-        tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch),
-    ]
-    rows = read_records(manifest, plan.batch, seed)
-    model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
-    if leads:
+    if elastic:
+        hvd.elastic.run(train)(state)
+    else:
+        state.sync()
+        train(state)
+    if hvd.rank() == 0:
         export_model(model, manifest, model_dir)

@@ -32,6 +32,12 @@ def horovodrun(ranks: int, program: Sequence[str], python: str) -> list[str]:
     return [python, "-c", _HOROVODRUN, "--gloo", "-np", str(ranks), *program]
 
 
+def elastic_horovodrun(spec: DistributionSpecification, program: Sequence[str], python: str = "python3") -> list[str]:
+    """The same of elastic training, whose ranks meet anew when a worker is lost."""
+    counts = (spec.number_of_workers, spec.min_workers, spec.max_workers, spec.slots_per_worker)
+    return [python, "-m", "kfp_distributed.trainers.horovodrun", *map(str, counts), *program]
+
+
 def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
     """The replica that has printed a line, and the line: a launcher prints those of all ranks, each marked."""
     match = _TAGGED.fullmatch(line) if replica == "launcher-0" else None

@@ -35,7 +35,7 @@ DistributionType = Literal["Job", "MPI", "TF", "PyTorch"]
 _ALL = get_args(DistributionType)
 _LAUNCHED = ("MPI", "TF", "PyTorch")
 _RANKED = ("MPI", "PyTorch")
-_TF, _TORCH = ("TF",), ("PyTorch",)
+_TF = ("TF",)
 
 
 def _key(kind: Kind, default: object = None, types: tuple[str, ...] = _ALL) -> Any:  # noqa: ANN401 - as field()
@@ -103,8 +103,8 @@ class DistributionSpecification:
     ps_memory: str | None = _key(MEMORY, None, _TF)
     evaluator: bool = _key(TRUTH, False, _TF)
     slots_per_worker: int = _key(AT_LEAST_ONE, 1, _RANKED)
-    min_workers: int | None = _key(AT_LEAST_ONE, None, _TORCH)
-    max_workers: int | None = _key(AT_LEAST_ONE, None, _TORCH)
+    min_workers: int | None = _key(AT_LEAST_ONE, None, _RANKED)
+    max_workers: int | None = _key(AT_LEAST_ONE, None, _RANKED)
     node_selector: Pairs = _key(NODE_LABELS, ())  # noqa: RUF009 - it is a field
     tolerations: tuple[Pairs, ...] = _key(TOLERATIONS, ())
     shared_memory: str | None = _key(MEMORY)

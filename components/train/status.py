@@ -65,6 +65,7 @@ class JobStatus:
         timeline: What happened, as (time, text).
         ended: How it ended; None while it has not.
         last_failure: The last failure of a replica, which may have been started again since.
+        spared: The replicas whose failure is not why the job failed.
     """
 
     job: str
@@ -77,12 +78,14 @@ class JobStatus:
     timeline: tuple[tuple[float, str], ...] = ()
     ended: JobEnded | None = None
     last_failure: ReplicaStatus | None = None
+    spared: frozenset[str] = frozenset()
 
 
 def begin(job: TrainingJob, now: float) -> JobStatus:
     """The status of a job that is about to start."""
     replicas = {each.name: ReplicaStatus(now, each.name, "waiting", since=now) for each in job.topology.replicas}
-    return JobStatus(job.name, job.topology.leader, job.specification.slots_per_worker, now, now, replicas)
+    leader, slots, spared = job.topology.leader, job.specification.slots_per_worker, job.topology.spared
+    return JobStatus(job.name, leader, slots, now, now, replicas, spared=spared)
 
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
@@ -159,7 +162,7 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
 
 def failure_cause(status: JobStatus) -> str:
     """Why an ended job failed: the root's last lines, then a few sentences: the root, what followed, the verdict."""
-    failed = [each for each in status.replicas.values() if each.state == "failed"]
+    failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
     sentences = [status.ended.reason] if status.ended else []
     if not failed and status.last_failure:
         failed = [status.last_failure]

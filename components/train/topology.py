@@ -64,6 +64,11 @@ class Topology:
     data_replicas: tuple[str, ...]
     restart_alone: frozenset[str]
 
+    @property
+    def spared(self) -> frozenset[str]:
+        """The replicas whose end fails nothing: the workers of an elastic MPI job, of which its launcher judges."""
+        return self.restart_alone if self.distribution_type == "MPI" else frozenset()
+
 
 def plan_topology(spec: DistributionSpecification) -> Topology:
     """The replicas that `spec` asks for."""
@@ -84,8 +89,8 @@ def plan_topology(spec: DistributionSpecification) -> Topology:
     )
     readers = (each.name for each in replicas if each.role in ("master", "worker"))
     # Under a chief, workers hold nothing that a restarted one would lack; a parameter server holds the weights. An
-    # elastic PyTorch job does with fewer, but not without the master, where they meet.
-    free = servers or (job == "PyTorch" and spec.min_workers)
+    # elastic job does with fewer, but not without the master or launcher, where they meet.
+    free = servers or spec.min_workers
     alone = (each.name for each in replicas if each.role == "evaluator" or (free and each.role == "worker"))
     return Topology(job, replicas, replicas[0].name, tuple(readers), frozenset(alone))
 

@@ -1,6 +1,8 @@
 """Horovod in real pods: MPIJob of the version that the cluster serves."""
 
+import re
 import uuid
+from itertools import pairwise
 
 import pytest
 from cluster.jobs import left_behind
@@ -37,3 +39,46 @@ def test_ranks_in_slots_of_two_workers_train_one_model(start, mpi_namespace, ima
     ]
     assert verdict["metrics"]["worker-0"][-1]["val_accuracy"] > 0.9
     assert left_behind(step) == []
+
+
+ELASTIC = {"distribution_type": "MPI", "number_of_workers": 3}
+
+
+@pytest.mark.mpi("v1")
+@pytest.mark.parametrize("leads", [False, True], ids=["another", "rank 0"])
+def test_an_elastic_training_goes_on_without_a_worker(start, api, mpi_namespace, image_name, leads):
+    """Also without that of rank 0: the next one saves."""
+    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 20
+    keys = {**ELASTIC, "min_workers": 2, "restart_limit": 0}
+    step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
+    step.wait_for("rank 0 of 3 has .* after epoch 0", 500)
+    step.wait_for(r"\] epoch 3/", 500)
+    first = re.search(r"\[(worker-\d)\] epoch 3/", step.log)[1]
+    worker = first if leads else next(name for name in ("worker-0", "worker-1") if name != first)
+    api.delete_namespaced_pod(f"{step.name}-{worker}", mpi_namespace, grace_period_seconds=0)
+    step.wait_for("rank 0 of 2 has .* goes on after epoch", 500)
+    verdict = step.verdict(600)
+    assert verdict["succeeded"], step.log
+    shown = [int(found[1]) for _, text in step.lines if (found := re.search(r"\] epoch (\d+)/", text))]
+    # The epoch that was not everybody's yet may come again.
+    assert sorted(set(shown)) == list(range(1, epochs + 1))
+    assert all(after >= before for before, after in pairwise(shown)), shown
+    (kept,) = verdict["metrics"].values()
+    assert [each["epoch"] for each in kept] == list(range(1, epochs + 1))
+    assert kept[-1]["val_accuracy"] > 0.9
+    assert step.log.count("model saved to") == 1
+    assert f"{worker}: failed (pod deleted)" in step.log
+    assert left_behind(step, 60) == []
+
+
+@pytest.mark.mpi("v1")
+def test_an_elastic_training_with_too_few_workers_left(start, api, mpi_namespace, image_name):
+    program = {"trainer": "keras_horovod", "image": image_name("horovod")}
+    keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 2, "restart_limit": 0}
+    step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace)
+    step.wait_for(r"\] epoch 3/", 500)
+    api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
+    verdict = step.verdict(240)
+    assert not verdict["succeeded"], step.log
+    assert "1 of the workers are left, and min_workers is 2" in verdict["cause"]
+    assert "as a process of worker-1 did" in verdict["cause"]

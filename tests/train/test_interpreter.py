@@ -3,8 +3,9 @@ import sys
 
 import pytest
 
-from kfp_distributed.components.train.mpirun import horovodrun, mpirun
+from kfp_distributed.components.train.mpirun import elastic_horovodrun, horovodrun, mpirun
 from kfp_distributed.components.train.runners.interpreter import find_python, mpi_command
+from kfp_distributed.components.train.specification import parse_distribution
 
 HOROVOD = {"trainer": "keras_horovod"}
 
@@ -73,13 +74,15 @@ def test_where_there_is_none_the_error_says_how_to_make_one(home):
 
 
 def test_openmpi_starts_the_ranks_where_it_is_and_else_horovod(home, tmp_path):
-    python, program = str(home / "python"), ["main"]
+    python, program, spec = str(home / "python"), ["main"], parse_distribution({"distribution_type": "MPI"})
+    elastic = parse_distribution({"distribution_type": "MPI", "min_workers": 1})
     with pytest.raises(ValueError, match=r"'MPI' needs mpirun, or Horovod beside .*/horovod/bin/python"):
-        mpi_command(python, 2, program)
+        mpi_command(python, spec, program)
     put(home, "horovodrun")
-    assert mpi_command(python, 2, program) == horovodrun(2, program, python)
+    assert mpi_command(python, spec, program) == horovodrun(2, program, python)
     put(tmp_path / "path", "mpirun")
-    found = mpi_command(python, 2, program)
+    found = mpi_command(python, spec, program)
     assert found == [str(tmp_path / "path" / "mpirun"), *mpirun(2, program, "--oversubscribe")[1:]]
     put(home, "mpirun")
-    assert mpi_command(python, 2, program)[0] == str(home / "mpirun"), "the one that this Horovod was built with"
+    assert mpi_command(python, spec, program)[0] == str(home / "mpirun"), "the one that this Horovod was built with"
+    assert mpi_command(python, elastic, program) == elastic_horovodrun(elastic, program, python)

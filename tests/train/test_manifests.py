@@ -267,6 +267,20 @@ def test_an_mpi_job_v1():
     }
 
 
+def test_an_elastic_mpi_job_has_horovods_launcher():
+    setting, keys = replace(SETTING, mpi_version="v1"), {"number_of_workers": 3, "slots_per_worker": 2}
+    made = spec_of("MPI", setting, **keys, min_workers=1, max_workers=5)
+    expected = spec_of("MPI", setting, **keys)
+    launcher = expected["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    launcher["command"] = ["python3", "-m", "kfp_distributed.trainers.horovodrun", "3", "1", "5", "2", *AFTER[-3:]]
+    assert made == expected
+
+
+def test_an_elastic_mpi_job_of_v2beta1_is_refused():
+    with pytest.raises(ValueError, match=r"min_workers = 1: elastic training takes MPIJob v1, .* remove min_workers"):
+        spec_of("MPI", replace(SETTING, mpi_version="v2beta1"), min_workers=1)
+
+
 def test_an_mpi_job_v2beta1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
     made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v2beta1"))

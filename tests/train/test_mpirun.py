@@ -1,6 +1,6 @@
 import pytest
 
-from kfp_distributed.components.train.mpirun import failed_worker, horovodrun, mpirun, printed_by
+from kfp_distributed.components.train.mpirun import elastic_horovodrun, failed_worker, horovodrun, mpirun, printed_by
 from kfp_distributed.components.train.specification import parse_distribution
 
 # As OpenMPI 4, OpenMPI 5 and horovodrun say it.
@@ -32,6 +32,16 @@ def test_the_command_of_horovod():
     assert (python, flag) == ("/env/bin/python", "-c")
     compile(program, "horovodrun", "exec")
     assert rest == ["--gloo", "-np", "2", "python3", "-m", "entry"]
+
+
+def test_the_command_of_elastic_training():
+    keys = {"number_of_workers": 3, "min_workers": 2, "max_workers": 4, "slots_per_worker": 8}
+    spec = parse_distribution({"distribution_type": "MPI", **keys})
+    assert elastic_horovodrun(spec, ["python3", "-m", "entry"]) == [
+        *("python3", "-m", "kfp_distributed.trainers.horovodrun"),
+        *("3", "2", "4", "8"),
+        *("python3", "-m", "entry"),
+    ]
 
 
 @pytest.mark.parametrize(

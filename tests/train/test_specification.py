@@ -96,6 +96,10 @@ MANGLINGS = {
             DistributionSpecification("PyTorch", number_of_workers=4, min_workers=2, max_workers=4),
         ),
         (
+            {"distribution_type": "MPI", "number_of_workers": 4, "min_workers": "2.0"},
+            DistributionSpecification("MPI", number_of_workers=4, min_workers=2, max_workers=4),
+        ),
+        (
             {"distribution_type": "PyTorch", "max_workers": "8", "evaluator": None, "ps_cpus": ""},
             DistributionSpecification("PyTorch", number_of_workers=2, min_workers=2, max_workers=8),
         ),
@@ -327,8 +331,8 @@ VOLUME = st.fixed_dictionaries(
         "access_mode": st.sampled_from(["ReadWriteMany", "ReadWriteOnce"]),
     },
 )
-SLOTS = {"slots_per_worker": COUNTS}
 ELASTIC = {
+    "slots_per_worker": COUNTS,
     "min_workers": st.integers(1, 50),
     "max_workers": st.integers(50, 10_000),
 }
@@ -336,8 +340,8 @@ SIZES = {"launcher_cpus": CPU_VALUES, "launcher_memory": MEMORY_VALUES}
 GANG = {"gang_scheduling": TRUTHS}
 OF_TYPE = {
     "Job": ({}, {}),
-    "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | SLOTS),
-    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | GANG | SLOTS | ELASTIC),
+    "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
+    "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
     "TF": (
         {"number_of_parameter_servers": COUNTS},
         SIZES

@@ -195,6 +195,26 @@ def test_failure_cause(facts, cause):
     assert failure_cause(follow(*facts)) == cause
 
 
+def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
+    job = make_job(["unused"], {"distribution_type": "MPI", "number_of_workers": 3, "min_workers": 2})
+    status = begin(job, BEGIN)
+    for fact in (
+        changed(10, "worker-2", "failed", reason="pod deleted"),
+        changed(60, "worker-1", "failed", reason="pod deleted"),
+        line(61, "worker-1", "epoch 5/9"),
+        line(62, "launcher-0", "1 of the workers are left, and min_workers is 2"),
+        line(62, "launcher-0", "Process name: 1"),
+        changed(63, "launcher-0", "failed", exit_code=137),
+        ended(64, "It is so."),
+    ):
+        status = advance(status, fact)
+    assert failure_cause(status) == (
+        "[worker-1] epoch 5/9\n[launcher-0] 1 of the workers are left, and min_workers is 2\n"
+        "[launcher-0] Process name: 1\nlauncher-0 failed with exit code 137 (SIGKILL), often a lack of memory, "
+        "1 min 3 s after the start of the job, as a process of worker-1 did. It is so."
+    )
+
+
 def test_failure_cause_of_many_names_ten_of_them():
     facts = [changed(2, f"worker-{index}", "failed", exit_code=1) for index in range(50)]
     assert failure_cause(follow(*facts, replicas=50)).endswith(

@@ -109,7 +109,14 @@ def test_the_topology_of_each_type(planned, expected):
 
 
 def test_an_elastic_pytorch_job_goes_on_without_a_worker_but_not_without_its_master():
-    assert plan("PyTorch", min_workers=1).restart_alone == {"worker-0", "worker-1"}
+    topology = plan("PyTorch", min_workers=1)
+    assert topology.restart_alone == {"worker-0", "worker-1"}
+    assert topology.spared == frozenset(), "a worker's restarts count"
+
+
+def test_an_elastic_mpi_job_spares_its_workers():
+    assert plan("MPI", min_workers=1).spared == {"worker-0", "worker-1"}
+    assert plan("MPI").spared == frozenset()
 
 
 def tf_config(cluster, role, index):

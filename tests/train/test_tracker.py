@@ -200,6 +200,19 @@ def test_without_restarts_the_first_failure_is_the_last(tracker):
     assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == []
 
 
+def test_an_elastic_mpi_job_goes_on_without_a_worker():
+    distribution = {"distribution_type": "MPI", "min_workers": 1, "restart_limit": 0}
+    tracker = Tracker(make_job(["unused"], distribution), "MPIJob")
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_time(clock() + 4)) == [("worker-1", "failed", None, "pod deleted", 0)]
+    assert tracker.end is None
+    launcher = pod_of(0, "launcher", phase="Failed", main=terminated(137))
+    launcher["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "launcher"
+    assert shown(tracker.tell_pod(launcher)) == [("launcher-0", "failed", 137, "", 0)]
+    assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
+
+
 def test_a_deleted_pod_that_was_the_end_is_not_seen_to_start_again(tracker):
     tracker.job = make_job(["unused"], workers(2, restart_limit=0))
     list(tracker.tell_pod(pod_of(1, **RUNNING)))

@@ -6,7 +6,7 @@ Of v1 the launcher reaches the workers by `kubectl exec`, of v2beta1 by SSH.
 from kfp_distributed.components.train.manifests.pod import ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.manifests.run_policy import run_policy
 from kfp_distributed.components.train.manifests.setting import Object, Setting
-from kfp_distributed.components.train.mpirun import mpirun
+from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _CONTAINER = "mpi"
@@ -20,8 +20,17 @@ _SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o
 
 
 def job_spec(job: TrainingJob, setting: Setting) -> Object:
-    """The spec of an MPIJob of the version that the API server has."""
+    """The spec of an MPIJob of the version that the API server has.
+
+    Raises:
+        ValueError: The training is elastic, and the version is v2beta1.
+    """
     spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
+    if by_ssh and spec.min_workers:
+        raise ValueError(
+            f"min_workers = {spec.min_workers}: elastic training takes MPIJob v1, of the training operator, and this "
+            "cluster has v2beta1; remove min_workers and max_workers"
+        )
     launcher, worker = job.topology.replicas[:2]
     again = "OnFailure" if spec.restart_limit else "Never"
     roles = {
@@ -34,7 +43,7 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
                 setting,
                 _CONTAINER,
                 launcher.resources,
-                command=_mpirun(job, setting),
+                command=elastic_horovodrun(spec, ENTRY) if spec.min_workers else _mpirun(job, setting),
                 trains=False,
                 as_root=by_ssh,
                 calls_api=not by_ssh,

@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.train.mpirun import horovodrun, mpirun
+from kfp_distributed.components.train.mpirun import elastic_horovodrun, horovodrun, mpirun
+from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.trainers.requirements import image_name, variable_of
 
 _MODULES = {"horovod": "horovod", "pytorch": "torch"}
@@ -41,18 +42,18 @@ def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
     )
 
 
-def mpi_command(python: str, ranks: int, program: Sequence[str]) -> list[str]:
-    """What starts the ranks of an MPI job here: OpenMPI where it is, else Horovod over Gloo.
+def mpi_command(python: str, spec: DistributionSpecification, program: Sequence[str]) -> list[str]:
+    """What starts the ranks of an MPI job here: OpenMPI where it is, else Horovod over Gloo, as for elastic ones.
 
     Raises:
         ValueError: There is neither.
     """
-    here = str(Path(python).parent)
-    found = shutil.which("mpirun", path=os.pathsep.join((here, os.environ.get("PATH", ""))))
+    here, ranks = str(Path(python).parent), spec.number_of_workers * spec.slots_per_worker
+    found = not spec.min_workers and shutil.which("mpirun", path=os.pathsep.join((here, os.environ.get("PATH", ""))))
     if found:
         return [found, *mpirun(ranks, program, "--oversubscribe")[1:]]
     if shutil.which("horovodrun", path=here):
-        return horovodrun(ranks, program, python)
+        return elastic_horovodrun(spec, program, python) if spec.min_workers else horovodrun(ranks, program, python)
     raise ValueError(
         f"distribution_type = 'MPI' needs mpirun, or Horovod beside {python}: install OpenMPI, or run "
         "`make environments` in a checkout of kfp-distributed"

@@ -85,7 +85,7 @@ class LocalRunner:
         self._python = find_python(job.description.program, spec.distribution_type)
         self._argv = list(job.argv or (self._python, "-m", "kfp_distributed.trainers.entry"))
         if spec.distribution_type == "MPI":
-            self._argv = mpi_command(self._python, spec.number_of_workers * spec.slots_per_worker, self._argv)
+            self._argv = mpi_command(self._python, spec, self._argv)
 
     def start(self, job: TrainingJob) -> None:
         """Prepares the folder of the job that was checked; the processes start with the first fact."""

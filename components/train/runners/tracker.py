@@ -245,8 +245,9 @@ class Tracker:
         if state == "failed":
             self._failures.append(fact)
             limit = self.job.specification.restart_limit
-            # An exit code that is for good is the operator's to judge.
-            if _is_retryable(code) and now.restart >= limit and not self.end:
+            # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
+            judged = self.end or name in self.job.topology.spared
+            if _is_retryable(code) and now.restart >= limit and not judged:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
 
     def _recent_failures(self) -> list[ReplicaChanged]:

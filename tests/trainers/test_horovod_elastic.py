@@ -1,0 +1,122 @@
+"""Elastic MPI jobs by the local runner: ranks die by SIGKILL while they train, and the others go on."""
+
+import re
+import signal
+from itertools import groupby, pairwise
+
+import psutil
+import pytest
+from environments import horovod
+
+from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.storage import open_store
+
+EPOCHS = 12
+TRAINER = {"trainer": "keras_horovod"}
+
+
+@pytest.fixture
+def run(digits, tmp_path, monkeypatch):
+    """Runs an elastic job, and kills workers, each after a line; returns what came of it and what was printed."""
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", horovod())
+
+    def run_one(program, victims=(), **distribution):
+        left, said = dict(victims), []
+
+        def show(line):
+            said.append(line)
+            for worker in [worker for worker, sign in left.items() if sign in line]:
+                del left[worker]
+                kill(worker)
+
+        request = Request(
+            str(digits.folder / "train"),
+            str(tmp_path / "model"),
+            program,
+            ("run", str(tmp_path)),
+            str(digits.folder / "validation"),
+            {"epochs": EPOCHS} if program is TRAINER else {},
+            {"distribution_type": "MPI", **distribution},
+        )
+        return launch(request, LocalRunner(), show), said
+
+    return run_one
+
+
+def kill(worker):
+    """Kills the process of a worker's rank."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("HOROVOD_HOSTNAME") == worker and "entry" in " ".join(process.cmdline()):
+                process.send_signal(signal.SIGKILL)
+                return
+        except psutil.Error:
+            continue
+    raise AssertionError(f"{worker} does not run")
+
+
+def epochs(said):
+    """The worker and the epoch of each line of progress."""
+    return [(found[1], int(found[2])) for line in said if (found := re.match(r"\[(.*)\] epoch (\d+)/", line))]
+
+
+def places(said):
+    """Each rank's place at each start: (ranks, rank, rows, epoch after which it goes on)."""
+    pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and goes on after epoch (\d+)"
+    found = [tuple(map(int, match.groups())) for line in said if (match := re.match(pattern, line))]
+    return [(size, rank, rows, epoch) for rank, size, rows, epoch in found]
+
+
+def test_the_others_go_on_when_ranks_die_and_the_next_one_saves(run):
+    victims = {"worker-0": "epoch 3/", "worker-2": "epoch 6/"}
+    outcome, said = run(TRAINER, victims, number_of_workers=3, min_workers=1, restart_limit=0)
+    assert not any("restart" in line for line in said), said
+    shown = epochs(said)
+    # The epoch that not all had finished may come again, and no other.
+    assert sorted({epoch for _, epoch in shown}) == list(range(1, EPOCHS + 1))
+    assert all(after >= before for (_, before), (_, after) in pairwise(shown)), shown
+    # Rank 0 was worker-0, and then the next that was left.
+    assert [worker for worker, _ in groupby(worker for worker, _ in shown)] == ["worker-0", "worker-1"]
+    starts = {size: sorted(each) for size, each in groupby(places(said), lambda each: each[0])}
+    assert list(starts) == [3, 2, 1], "they met anew after each death"
+    for size, each in starts.items():
+        assert [rank for _, rank, _, _ in each] == list(range(size))
+        assert sum(rows for _, _, rows, _ in each) == 1300, "every row is some rank's"
+        assert len({epoch for _, _, _, epoch in each}) == 1
+    (kept,) = outcome.metrics.values()
+    assert [each["epoch"] for each in kept] == list(range(1, EPOCHS + 1)), "also those that the first rank 0 has kept"
+    assert kept[-1]["val_accuracy"] > 0.9
+    assert outcome.model.format == "saved_model"
+    assert sum("model saved to" in line for line in said) == 1
+
+
+def test_all_start_again_where_too_few_are_left(run):
+    outcome, said = run(TRAINER, {"worker-1": "epoch 3/"}, number_of_workers=2, min_workers=2, restart_limit=1)
+    assert "[launcher-0] 1 of the workers are left, and min_workers is 2" in said
+    assert "restart 1 of 1: all replicas (launcher-0 failed)" in said
+    shown = [epoch for _, epoch in epochs(said)]
+    assert sorted(set(shown)) == list(range(1, EPOCHS + 1))
+    assert all(after >= before for before, after in pairwise(shown)), shown
+    assert len(next(iter(outcome.metrics.values()))) == EPOCHS
+
+
+def test_a_program_of_another_that_fails(run):
+    program = {"command": ["python", "-c", "import os; os._exit(3)"]}
+    with pytest.raises(TrainingFailed, match=r"launcher-0 failed with exit code 3.*as a process of worker-\d did"):
+        run(program, min_workers=1, slots_per_worker=2)
+
+
+SAVE = """
+import os, pathlib, sys
+train, model = map(pathlib.Path, sys.argv[1:])
+if os.environ["HOROVOD_RANK"] == "0":
+    model.joinpath("seen").write_text(f'{os.environ["HOROVOD_SIZE"]} {len(list(train.glob("*.parquet")))}')
+"""
+
+
+def test_who_leaves_a_model_saves_it_and_each_rank_has_all_rows(run, tmp_path):
+    outcome, said = run({"command": ["python", "-c", SAVE, "{train_dir}", "{model_dir}"]}, max_workers=3)
+    assert [file.path for file in outcome.model.files] == ["seen"]
+    assert open_store(str(tmp_path / "model")).read("seen") == b"2 4"
+    assert sum("model saved to" in line for line in said) == 1

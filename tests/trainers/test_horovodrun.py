@@ -1,0 +1,48 @@
+"""What the launcher of elastic MPI jobs is made of, where Horovod has no part in it."""
+
+import socket
+import sys
+import threading
+
+import pytest
+
+from kfp_distributed.trainers import horovodrun
+from kfp_distributed.trainers.cluster import Cluster, Rank
+from kfp_distributed.trainers.entry import replica_name
+from kfp_distributed.trainers.horovodrun import end_without_launcher, run_marked, slot_number
+
+
+@pytest.mark.parametrize(
+    ("host", "local_rank", "slots", "number"),
+    [("worker-0", 0, 1, 0), ("worker-2", 1, 4, 9), ("train-0123-worker-11", 0, 1, 11)],
+)
+def test_a_slot_keeps_its_number(host, local_rank, slots, number):
+    assert slot_number(host, local_rank, slots) == number
+
+
+def test_an_elastic_rank_is_named_by_its_worker_whatever_its_rank():
+    environment = {"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "0", "KFP_DISTRIBUTED_REPLICA": "worker-7"}
+    assert replica_name(environment, Cluster(), None, Rank(0, 2, 1)) == "worker-7"
+
+
+def test_each_line_is_marked_and_a_signal_is_an_exit_code(capfdbinary):
+    program = "import os, sys; print('a\\n'); print('b', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    assert run_marked([sys.executable, "-u", "-c", program], {}, 5, []) == 137
+    assert capfdbinary.readouterr().out == b"[5]<stdout>:a\n[5]<stdout>:\n[5]<stdout>:b\n"
+
+
+def test_an_event_ends_the_command():
+    event = threading.Event()
+    threading.Timer(0.5, event.set).start()
+    assert run_marked(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, 0, [threading.Event(), event]) == 143
+
+
+def test_a_rank_ends_when_its_launcher_is_gone(monkeypatch):
+    monkeypatch.setattr(horovodrun, "_LOST_SECONDS", 2)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
+        monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(server.getsockname()[1]))
+        end_without_launcher(ended.set)
+        assert not ended.wait(4)
+    assert ended.wait(20)
