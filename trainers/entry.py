@@ -97,26 +97,17 @@ def main() -> int:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     if rank:
-        # A launcher marks what is written at once, and ranks may share one output: unbuffered, that would be each
-        # argument of a print(), so each line is written with its end.
-        sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-        # The ranks of one replica are given the same folder.
-        Path(f"rank-{rank.rank}").mkdir(exist_ok=True)
-        os.chdir(f"rank-{rank.rank}")
+        _enter_rank(rank.rank)
     if program.kind != "command" and cluster.addresses and role != "evaluator":
         os.environ["TF_CONFIG"] = cluster.training_config()
     is_served = program.kind != "command" and job.parameter_servers > 0
     if is_served and role == "ps":
         _serve(name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    reads: tuple[int, int] | None = None
-    if rank:
-        reads = (0, 1) if elastic else (rank.rank, rank.size)
-    elif name in job.data_replicas:
-        reads = (job.data_replicas.index(name), len(job.data_replicas))
-    elif leads and program.kind != "trainer":
-        # A chief that runs a function of the user's may need the data itself; ours leaves them to the workers.
-        reads = (0, 1)
+    # Any rank of an elastic job may come to read any rows. A chief that runs a function of the user's may need the
+    # data itself; ours leaves them to the workers.
+    whole = (0, 1) if leads and program.kind != "trainer" else None
+    reads = (0, 1) if elastic else part_of(name, job, rank) or whole
     _fetch_data(job, program.kind == "trainer", reads, folders)
     if is_served and role == "worker":
         _serve(name)
@@ -124,11 +115,8 @@ def main() -> int:
     _keep_results(job, leads, role == "evaluator", folders)
     if program.kind != "trainer":
         threading.Thread(target=sync.flush_at_rest, daemon=True).start()
-    paths = {folder: str(path) for folder, path in folders.items()}
-    if not job.validation_uri:
-        paths["validation_dir"] = ""
-    if not job.tensorboard:
-        paths["tensorboard_dir"] = ""
+    given = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
+    paths = {folder: str(path) if given.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
@@ -154,6 +142,25 @@ def replica_name(
     # Of an elastic job there may be more workers than were asked for at first.
     number = int(environment.get("RANK", 0))
     return f"worker-{number - 1}" if number else job.leader
+
+
+def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int] | None:
+    """Return which part of the rows a rank or replica reads, and of how many; None if it is none of the readers."""
+    if rank:
+        return rank.rank, rank.size
+    if name in job.data_replicas:
+        return job.data_replicas.index(name), len(job.data_replicas)
+    return None
+
+
+def _enter_rank(rank: int) -> None:
+    """Give a rank lines and a folder of its own."""
+    # A launcher marks what is written at once, and ranks may share one output: unbuffered, that would be each
+    # argument of a print(), so each line is written with its end.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+    # The ranks of one replica are given the same folder.
+    Path(f"rank-{rank}").mkdir(exist_ok=True)
+    os.chdir(f"rank-{rank}")
 
 
 def tensorflow_environment(

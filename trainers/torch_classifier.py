@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_distributed.trainers.feed import read_manifest
+from kfp_distributed.trainers.feed import check_positive, read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,
@@ -50,8 +50,7 @@ def torch_classifier(
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
     """
-    if min(epochs, batch_size, learning_rate, *hidden_units) <= 0:
-        raise ValueError(f"{epochs=}, {batch_size=}, {learning_rate=}, {hidden_units=}: each must be more than 0")
+    check_positive(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, hidden_units=hidden_units)
     torch.manual_seed(seed)
     manifest, device = read_manifest(train_dir), _join()
     network = Network(manifest, hidden_units).to(device)

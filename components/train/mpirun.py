@@ -41,7 +41,7 @@ def elastic_horovodrun(spec: DistributionSpecification, program: Sequence[str], 
 def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
     """The replica that has printed a line, and the line: a launcher prints those of all ranks, each marked."""
     match = _TAGGED.fullmatch(line) if replica == "launcher-0" else None
-    if match and int(match[1]) < spec.number_of_workers * spec.slots_per_worker:
+    if match and int(match[1]) < spec.ranks:
         return _worker(match[1], spec.slots_per_worker), match[2]
     return replica, line
 

@@ -144,6 +144,11 @@ class DistributionSpecification:
             if wrong:
                 raise ValueError(f"{name} = {shown(getattr(self, name))} {reason}")
 
+    @property
+    def ranks(self) -> int:
+        """How many processes the workers run together."""
+        return self.number_of_workers * self.slots_per_worker
+
 
 KEYS: Mapping[str, Kind] = {each.name: each.metadata["kind"] for each in fields(DistributionSpecification)}
 

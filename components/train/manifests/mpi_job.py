@@ -81,7 +81,7 @@ def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
     names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, setting))]
     spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
     return mpirun(
-        spec.number_of_workers * spec.slots_per_worker,
+        spec.ranks,
         ENTRY,
         *("--map-by", "slot"),
         *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if by_ssh else ()),

@@ -48,12 +48,14 @@ def mpi_command(python: str, spec: DistributionSpecification, program: Sequence[
     Raises:
         ValueError: There is neither.
     """
-    here, ranks = str(Path(python).parent), spec.number_of_workers * spec.slots_per_worker
+    here = str(Path(python).parent)
     found = not spec.min_workers and shutil.which("mpirun", path=os.pathsep.join((here, os.environ.get("PATH", ""))))
     if found:
-        return [found, *mpirun(ranks, program, "--oversubscribe")[1:]]
+        return [found, *mpirun(spec.ranks, program, "--oversubscribe")[1:]]
     if shutil.which("horovodrun", path=here):
-        return elastic_horovodrun(spec, program, python) if spec.min_workers else horovodrun(ranks, program, python)
+        return (
+            elastic_horovodrun(spec, program, python) if spec.min_workers else horovodrun(spec.ranks, program, python)
+        )
     raise ValueError(
         f"distribution_type = 'MPI' needs mpirun, or Horovod beside {python}: install OpenMPI, or run "
         "`make environments` in a checkout of kfp-distributed"
