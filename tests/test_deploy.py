@@ -119,6 +119,12 @@ class TestImage:
         assert _make("images", f"IMAGES={image.name}", "FIND=true", "BUILD=false").splitlines() == [name]
 
 
+@pytest.mark.parametrize("file", ["ssh.conf", "sshd.conf"])
+def test_the_images_with_horovod_speak_ssh_alike(file):
+    texts = [(ROOT / "images" / name / file).read_text() for name in ("horovod", "horovod-pytorch")]
+    assert texts[0] == texts[1]
+
+
 def test_an_image_that_is_changed_has_another_name(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "images", tmp_path / "images")

@@ -54,22 +54,13 @@ def torch_horovod(
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     check_size(os.environ, size)
-    device = torch.device("cpu")
-    if torch.cuda.is_available():  # One for each rank of a worker.
-        device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
-        torch.cuda.set_device(device)
     torch.manual_seed(seed)
-    manifest = read_manifest(train_dir)
+    manifest, device = read_manifest(train_dir), _device()
     network = Network(manifest, hidden_units).to(device)
     # The scaled rate suits the larger batch: https://arxiv.org/abs/1706.02677, section 2.1.
     adam = torch.optim.Adam(network.parameters(), learning_rate * size)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
-    done = restore({} if rank else load_checkpoint(checkpoint_dir), network, optimizer)
-    done = hvd.broadcast_object(done)
-    hvd.broadcast_parameters(network.state_dict(), 0)
-    if done:  # Of an optimizer that has no state yet it would count a step.
-        hvd.broadcast_optimizer_state(optimizer, 0)
-    rest = range(done + 1, epochs + 1)
+    rest = range(_resume(checkpoint_dir, network, optimizer) + 1, epochs + 1)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     # These are the rows of this rank alone: a DistributedSampler would take a part of them once more.
     for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size * size, seed, rest):
@@ -78,3 +69,22 @@ def torch_horovod(
             keep_epoch(checkpoint_dir, metrics_dir, network, optimizer, epoch, epochs, metrics)
     if rank == 0:
         export_onnx(network.cpu(), manifest, Path(model_dir, "model.onnx"))
+
+
+def _device() -> torch.device:
+    """The GPU of this rank, one for each rank of a worker, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> int:
+    """Make all ranks what rank 0 is, with its checkpoint where there is one; return how many epochs that has."""
+    done = restore({} if hvd.rank() else load_checkpoint(folder), network, optimizer)
+    done = int(hvd.broadcast_object(done))
+    hvd.broadcast_parameters(network.state_dict(), 0)
+    if done:  # Of an optimizer that has no state yet it would count a step.
+        hvd.broadcast_optimizer_state(optimizer, 0)
+    return done
