@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 
 import psutil
 import pytest
-from environments import horovod
+from environments import trainer_python
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.runners.local import LocalRunner
@@ -19,7 +19,7 @@ TRAINER = {"trainer": "keras_horovod"}
 @pytest.fixture
 def run(digits, tmp_path, monkeypatch):
     """Runs an elastic job, and kills workers, each after a line; returns what came of it and what was printed."""
-    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", horovod())
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
 
     def run_one(program, victims=(), **distribution):
         left, said = dict(victims), []
@@ -46,7 +46,7 @@ def run(digits, tmp_path, monkeypatch):
 
 def kill(worker):
     """Kills the process of a worker's rank."""
-    for process in psutil.process_iter():
+    for process in psutil.Process().children(recursive=True):
         try:
             if process.environ().get("HOROVOD_HOSTNAME") == worker and "entry" in " ".join(process.cmdline()):
                 process.send_signal(signal.SIGKILL)
