@@ -9,6 +9,7 @@ from pathlib import Path
 from kfp import local
 
 from kfp_distributed.components.packaging import INSTALLED_VARIABLE
+from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.storage import embedded_object_store
 
 
@@ -55,8 +56,8 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         if embedded_store:
             store = stack.enter_context(embedded_object_store(root / "object-store"))
             os.environ.update(store.environment())
-            # Pods cannot reach this store, so runner="auto" must not find a cluster.
-            os.environ.pop("KUBECONFIG", None)
+            # Pods cannot reach this store, so runner="auto" must not look for a cluster.
+            os.environ[RUNNER_VARIABLE] = "local"
             objects = store.folder
         # The steps run in this Python, whose kfp-distributed has compiled them.
         os.environ[INSTALLED_VARIABLE] = "true"

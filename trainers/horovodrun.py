@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kfp_distributed.trainers.job import REPLICA_VARIABLE
+from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 """What the training operator gives a launcher: how to run a command in a worker's pod, and which pods there are."""
@@ -25,7 +26,7 @@ _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 _START_SECONDS = 366 * 24 * 3600
 """How long it waits for the first workers: whoever follows the job has time budgets."""
 
-_LOST_SECONDS = 5
+_CONNECT_SECONDS, _LOST_SECONDS = 5, 20
 
 _TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """How long ranks wait for one that has not come yet, or is dead and has left its connections open."""
@@ -45,7 +46,7 @@ def end_without_launcher(end: Callable[[], object]) -> None:
         while time.monotonic() - seen < _LOST_SECONDS:
             time.sleep(1)
             try:
-                socket.create_connection(address, _LOST_SECONDS).close()
+                socket.create_connection(address, _CONNECT_SECONDS).close()
                 seen = time.monotonic()
             except OSError:
                 pass
@@ -70,6 +71,9 @@ def main(words: Sequence[str]) -> int:
     in_pods = Path(_RUN_IN_POD).exists()
     # As a container's first process it would not be ended by the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+    if in_pods and os.environ.get(LOST_SECONDS_VARIABLE):
+        # The workers' pods end as well then, and it would wait for others.
+        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: os._exit(1))
 
     def find_hosts() -> dict[str, int]:
         found = [f"worker-{index}" for index in range(workers)]
@@ -116,6 +120,7 @@ def _make_driver(rendezvous: object, find_hosts: Callable[[], object], fewest: i
                 print(f"{left} of the workers are left, and min_workers is {fewest}", flush=True)
                 self.stop()
             else:
+                print(f"goes on with {left} workers", flush=True)
                 super().resume()
 
     # Ranks in the order of the workers' numbers, where Horovod's own is that of a set.

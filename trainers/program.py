@@ -16,6 +16,9 @@ TRAINERS = {
 }
 """Our trainers, and the types of job that each is for: each is a function in the file of its name beside this one."""
 
+ELASTIC = ("keras_horovod", "torch_classifier")
+"""Those of our trainers that go on when a worker is lost."""
+
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")
 """The local folders that a program is given by name; no train_parameter may be called so."""
 

@@ -39,7 +39,7 @@ from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
-from kfp_distributed.trainers.program import TRAINERS, check_parameters, parse_program
+from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters, parse_program
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -151,6 +151,8 @@ def plan_job(request: Request) -> TrainingJob:
         raise ValueError(
             f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}"
         )
+    if types and specification.min_workers and program.name not in ELASTIC:
+        raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")
     if specification.tensorboard and "tensorboard_dir" not in program.folders:
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
     parameters = check_parameters(program, request.train_parameters)

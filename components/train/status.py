@@ -187,7 +187,7 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
     A start begins when all replicas have a node and an image, and lasts until all run and one has printed a line; from
     then on silence counts; when the leader is done, from its end on.
     """
-    replicas = status.replicas.values()
+    replicas = _awaited(status)
     heard = max((each.heard for each in replicas if each.heard is not None), default=None)
     queued, waiting, pulling = (
         min((each.since for each in replicas if each.state == state), default=None) for state in _UNPLACED
@@ -223,8 +223,13 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
     return ""
 
 
+def _awaited(status: JobStatus) -> list[ReplicaStatus]:
+    """The replicas that must be there: a worker that was lost, and is spared, may come again or not."""
+    return [each for name, each in status.replicas.items() if name not in status.spared or not each.restart]
+
+
 def _unstarted(status: JobStatus) -> list[ReplicaStatus]:
-    return [each for each in status.replicas.values() if each.state in ("starting", *_UNPLACED)]
+    return [each for each in _awaited(status) if each.state in ("starting", *_UNPLACED)]
 
 
 def _listed(names: Sequence[str]) -> str:

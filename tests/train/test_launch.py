@@ -144,6 +144,13 @@ WRONG = [
         "distribution_type = 'TF': keras_horovod is for MPI",
     ),
     (
+        {
+            "train_specification": {"trainer": "torch_horovod"},
+            "distribution_specification": {"distribution_type": "MPI", "max_workers": 3},
+        },
+        "min_workers = 2: torch_horovod is not elastic; remove it",
+    ),
+    (
         {"train_specification": {"trainer": "keras_clasifier"}},
         "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier, keras_horovod, "
         "torch_classifier, torch_horovod",

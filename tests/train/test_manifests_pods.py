@@ -143,6 +143,18 @@ def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_c
     assert made["env"] == [*TEMPLATE["spec"]["containers"][0]["env"][:-1], {"name": "OTHER", "value": "1"}, replaced]
 
 
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ({"value": "/mine"}, "/kfp-distributed/code:/mine"),
+        ({"valueFrom": {"secretKeyRef": {}}}, "/kfp-distributed/code"),
+    ],
+)
+def test_our_part_of_the_import_path_stays(given, value):
+    env = container_of(with_setting(env=({"name": "PYTHONPATH", **given},)))["env"]
+    assert [each for each in env if each["name"] == "PYTHONPATH"] == [{"name": "PYTHONPATH", "value": value}]
+
+
 def test_the_environment_of_the_step_is_not_the_pods():
     made = replace(job(), environment={"PYTHONPATH": "/here"})
     assert "/here" not in json.dumps(job_manifest(made, SETTING))

@@ -195,6 +195,18 @@ def test_failure_cause(facts, cause):
     assert failure_cause(follow(*facts)) == cause
 
 
+def test_a_lost_worker_of_an_elastic_mpi_job_is_not_waited_for():
+    elastic = {"distribution_type": "MPI", "min_workers": 1}
+    status = begin(make_job(["unused"], elastic), BEGIN)
+    for name in status.replicas:
+        status = advance(status, changed(1, name, "running"))
+    for fact in (line(2, "worker-0"), changed(3, "worker-1", "failed"), changed(4, "worker-1", "waiting", restart=1)):
+        status = advance(status, fact)
+    patient, strict = (parse_distribution({**elastic, "silence_timeout": limit}) for limit in ("unlimited", 100))
+    assert expired_budget(status, patient, BEGIN + 9000) == ""
+    assert expired_budget(status, strict, BEGIN + 9000).startswith("silence_timeout ran out after 1 min 40 s")
+
+
 def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
     job = make_job(["unused"], {"distribution_type": "MPI", "number_of_workers": 3, "min_workers": 2})
     status = begin(job, BEGIN)

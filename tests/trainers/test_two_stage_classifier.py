@@ -18,7 +18,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 
 PARAMETERS = {
-    "epochs": 6,
+    "epochs": 15,
     "batch_size": 100,
     "micro_batches": 3,
     "learning_rate": 5e-3,
@@ -89,11 +89,11 @@ def request_for(digits, tmp_path, monkeypatch):
 
 
 def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(request_for, digits, tmp_path):
-    show = KillOnce("worker-0", "epoch 3/6")
+    show = KillOnce("worker-0", "epoch 3/15")
     outcome = launch(request_for(PARAMETERS), LocalRunner(), show)
     said = "\n".join(show.lines)
     assert "restart 1 of 3: all replicas" in said
-    assert re.findall(r"^\[(.*)\] epoch (\d)/6", said, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 7)]
+    assert re.findall(r"^\[(.*)\] epoch (\d+)/15", said, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 16)]
     history = outcome.metrics["master-0"]
     assert [epoch["loss"] for epoch in history] == pytest.approx(whole_curve(digits, tmp_path), rel=TOLERANCE)
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.topology import Resources
-from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY
+from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
 from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, SIGN_OF_LIFE
 from kfp_distributed.trainers.requirements import Requirements, pip_commands
 
 JOB_LABEL = "kfp-distributed/job"
 MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
 """The label of all that is created."""
+
+_OURS = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
+"""Environment variables that nobody else sets."""
 
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.entry")
 WORK = "/kfp-distributed/work"
@@ -117,10 +120,11 @@ def environment(job: TrainingJob, setting: Setting) -> list[Object]:
     ]
     found: dict[str, Object] = {}
     own = values["PYTHONPATH"]
-    set_on_task = (each for each in setting.task.env if each["name"] not in (JOB_VARIABLE, LOST_SECONDS_VARIABLE))
+    set_on_task = (each for each in setting.task.env if each["name"] not in _OURS)
     for each in (*entries, *set_on_task):
-        if each["name"] == "PYTHONPATH" and own not in each.get("value", own):
-            each = {**each, "value": f"{own}:{each['value']}"}
+        if each["name"] == "PYTHONPATH" and own not in each.get("value", ""):
+            # What comes by reference cannot be added.
+            each = {"name": each["name"], "value": f"{own}:{each['value']}" if "value" in each else own}
         # It takes the last place too: its value may refer to what stands before it.
         found.pop(each["name"], None)
         found[each["name"]] = each

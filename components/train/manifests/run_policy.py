@@ -31,7 +31,9 @@ def run_policy(job: TrainingJob, backoff_limit: int, late: int = 0) -> Object:
     # Of the pod group, which a gang scheduler places; the pods have a priority of their own.
     group: Object = {"priorityClass": spec.priority_class} if spec.priority_class else {}
     if spec.gang_scheduling:
-        spare = spec.number_of_workers - (spec.min_workers or spec.number_of_workers)
+        # An elastic MPI job starts with all workers, one of PyTorch with the fewest.
+        fewest = spec.min_workers if spec.distribution_type == "PyTorch" else None
+        spare = spec.number_of_workers - (fewest or spec.number_of_workers)
         group["minAvailable"] = len(job.topology.replicas) - spare - late
         if spec.queue_name:
             group["queue"] = spec.queue_name

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from kfp_distributed.components.train.runners.cluster_api import ClusterApi
     from kfp_distributed.storage.kfp_store import Read, StoreReference
 
+RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
+"""Environment variable: what "auto" means."""
+
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -22,7 +25,8 @@ def choose_runner(
 
     Args:
         name: "local" or "kubernetes"; "auto" is Kubernetes in a pod and where KUBECONFIG is set. The file
-            ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there.
+            ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there. The
+            environment variable KFP_DISTRIBUTED_RUNNER, as local_run sets it, says it otherwise.
         model_uri: Where the model goes, which says in which object store.
         secret: Name of the Secret of another cluster, which then is where the replicas run.
         task_config: What is set on the step's own task, for pods.
@@ -31,6 +35,8 @@ def choose_runner(
         ValueError: There is no such runner, or not here; the Secret is wrong, or `task_config` cannot be read.
         ClusterError: The API server does not answer.
     """
+    if name == "auto":
+        name = os.environ.get(RUNNER_VARIABLE, name)
     if name not in ("auto", "local", "kubernetes"):
         raise ValueError(f"runner = {name!r} is not one of auto, kubernetes, local")
     if secret and name == "local":

@@ -102,12 +102,11 @@ class Tracker:
         recent = self._recent_failures()
         if not self.end_version or not recent or self.end is None or self.end[0]:
             return False
-        used = max(each.restart for each in self._seen.values())
-        return used < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
+        return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
     def start_again(self, uid: str) -> Iterator[Fact]:
         """The job was deleted, and is created anew as the object `uid`."""
-        again = max(each.restart for each in self._seen.values()) + 1
+        again = self._restarts + 1
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
         yield JobEvent(clock(), f"restart {again} of {limit}: the whole job ({root.replica} failed)")
         self.end, self.end_version, self._failures, self.uid = None, 0, [], uid
@@ -250,9 +249,14 @@ class Tracker:
             if _is_retryable(code) and now.restart >= limit and not judged:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
 
+    @property
+    def _restarts(self) -> int:
+        """How many there were: those of workers that the job can do without are none."""
+        return max(each.restart for name, each in self._seen.items() if name not in self.job.topology.spared)
+
     def _recent_failures(self) -> list[ReplicaChanged]:
-        since = clock() - _RECENT_SECONDS
-        return [each for each in self._failures if each.time >= since]
+        since, spared = clock() - _RECENT_SECONDS, self.job.topology.spared
+        return [each for each in self._failures if each.time >= since and each.replica not in spared]
 
 
 def _is_retryable(exit_code: int | None) -> bool:
