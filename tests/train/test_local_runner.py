@@ -385,15 +385,21 @@ def start_step(marker, program, folder):
     )
 
 
+def wait_until_ready(step):
+    for line in step.stdout:
+        if line.endswith("ready\n"):
+            return
+    pytest.fail(step.stderr.read())
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_nothing_survives_a_signal_to_the_step(tmp_path, number, code):
     marker = uuid.uuid4().hex
     with start_step(marker, FAMILY, tmp_path) as step:
-        ready = 0
-        while ready < 2:
-            ready += step.stdout.readline().endswith("ready\n")
+        for _ in range(2):
+            wait_until_ready(step)
         assert len(marked(marker)) >= 7
         step.send_signal(number)
         assert step.wait(timeout=60) == code
@@ -404,8 +410,7 @@ def test_nothing_survives_a_signal_to_the_step(tmp_path, number, code):
 def test_a_step_whose_reader_is_gone_ends(tmp_path, program):
     marker = uuid.uuid4().hex
     with start_step(marker, program, tmp_path) as step:
-        while not step.stdout.readline().endswith("ready\n"):
-            pass
+        wait_until_ready(step)
         step.stdout.close()
         assert step.wait(timeout=60) in (0, 1)
         assert wait_until(lambda: not marked(marker)), marked(marker)

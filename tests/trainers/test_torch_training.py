@@ -41,7 +41,6 @@ def run(digits, tmp_path, monkeypatch):
         job, runner, facts = plan_job(request), LocalRunner(), []
         runner.check(job)
         try:
-            runner.check(job)
             runner.start(job)
             for fact in runner.facts():
                 facts.append((time.monotonic(), fact))
