@@ -26,7 +26,14 @@ from kfp_distributed.components.train.runners.preflight import needed_permission
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.kfp_store import MayNotRead, Read, StoreReference, find_object_store, read_keys
+from kfp_distributed.storage.kfp_store import (
+    SECRET_VARIABLE,
+    MayNotRead,
+    Read,
+    StoreReference,
+    choose_object_store,
+    read_keys,
+)
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import parse_endpoint
 
@@ -109,7 +116,12 @@ def _find_store(read: Read, question: Question) -> tuple[str, StoreReference | R
     try:
         launcher = (read(f"{place}/configmaps/kfp-launcher") or {}).get("data") or {}
         uri = question.bucket or launcher.get("defaultPipelineRoot") or uri
-        return uri, find_object_store(lambda path: {} if "/secrets/" in path else read(path), question.namespace, uri)
+        secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")[2]
+
+        def look(path: str) -> Object | None:
+            return {} if "/secrets/" in path else read(path)
+
+        return uri, choose_object_store(os.environ.get, look, question.namespace, secret, uri)
     except ValueError as error:
         return uri, Refusal(error)
 

@@ -40,8 +40,12 @@ def train_specification(
         source = _source_of(what)
         _check_travels(source, what.__name__)
         specification = {"function": what.__name__, "source": source}
-    else:
+    elif isinstance(what, Sequence):
         specification = {"command": list(what)}
+    else:
+        raise ValueError(  # noqa: TRY004 - as all that is wrong with a specification
+            f"{what!r} is no trainer's name, function or command; a dict goes to the step train as it is"
+        )
     if image:
         specification["image"] = image
     if packages:

@@ -190,7 +190,7 @@ _TOLERATION_KEYS = {
 
 MAPPING = Kind("a dict, or the JSON text of one", lambda value: _from_json(value, Mapping))
 COUNT, AT_LEAST_ONE = _whole(0), _whole(1)
-TRUTH = Kind("true or false", lambda value: ("false", "true").index(str(value).lower()) == 1)
+TRUTH = Kind("true or false", lambda value: choice("false", "true").read(str(value).lower()) == "true")
 # Kubernetes keeps thousandths of a CPU.
 CPUS = _number(
     'a number of CPUs from 1m to 10000, such as 2, 0.5 or "500m"', 1, 10_000_000, {"m": 1, "": 1000}, _quantity

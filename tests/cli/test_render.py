@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
+from kfp_distributed.cli.render import rendered_objects
 from kfp_distributed.components.train.manifests import HASH_ANNOTATION
 
 TEMPLATE = """\
@@ -188,6 +189,14 @@ def expected(found_hash):
     shown = "\n".join(f"  {keys[path]}: ({count} lines, --full prints them)" for path, count in lines.items())
     text = JOB.replace("TEMPLATE", TEMPLATE.replace("MODULES", modules))
     return text.replace("SOURCES", shown).replace("HASH", found_hash)
+
+
+def test_a_volume_without_a_size_is_taken_to_be_there():
+    volume = {"name": "corpus", "path": "/mnt/corpus", "read_only": True}
+    job, *rest = rendered_objects({"command": ["run"]}, {}, {"volumes": [volume]}, "team", "v1")
+    claims = [each.get("persistentVolumeClaim") for each in job["spec"]["template"]["spec"]["volumes"]]
+    assert {"claimName": "corpus", "readOnly": True} in claims
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in rest}
 
 
 def test_a_whole_training():

@@ -137,6 +137,8 @@ def without_model(train_dir):
         (without_model, "no parameter model_dir"),
         (eval(compile("lambda: None", "nowhere", "eval")), "lambda"),
         ("keras_clasifier", "trainer is 'keras_clasifier'; allowed: keras_classifier"),
+        ({"trainer": "keras_classifier"}, "a dict goes to the step train as it is"),
+        (None, "None is no trainer's name, function or command"),
         ([], "command is []; allowed: at least a program's name"),
         (["a", 1], "command is ['a', 1]; allowed: a list of strings"),
     ],
