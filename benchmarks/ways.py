@@ -121,7 +121,7 @@ def _use_tcp(home: Path) -> None:
     os.environ["KFP_DISTRIBUTED_PYTORCH_PYTHON"] = find_python({"trainer": "torch_classifier"}, "PyTorch")
     settings = home / ".openmpi" / "mca-params.conf"
     settings.parent.mkdir()
-    settings.write_text("btl = tcp,self\n")
+    settings.write_text("btl = tcp,self\nbtl_tcp_if_include = lo\n")
     os.environ["HOME"] = str(home)
 
 
