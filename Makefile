@@ -48,7 +48,7 @@ types: $(STAMP)
 specs: $(STAMP)  ## writes component_specs/ anew
 	$(BIN)/python -m kfp_distributed.pipelines.specs component_specs
 
-bench: $(STAMP) environments  ## measures, prints and writes benchmarks/README.md
+bench: $(STAMP)  ## measures, prints and writes benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
 
 bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas, prints and writes benchmarks/logs.md
