@@ -9,7 +9,7 @@ ROOMS := components trainers storage processes pipelines cli
 CHECKED := $(ROOMS) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-logs
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
 .PHONY: bench-cluster images image-name clean
 
 # The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
@@ -48,8 +48,11 @@ types: $(STAMP)
 specs: $(STAMP)  ## writes component_specs/ anew
 	$(BIN)/python -m kfp_distributed.pipelines.specs component_specs
 
-bench: $(STAMP)  ## measures, prints and writes benchmarks/README.md
+bench: $(STAMP) environments  ## measures, prints and writes benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
+
+bench-ways: $(STAMP) environments  ## measures each way to spread a training, prints and writes benchmarks/ways.md
+	$(BIN)/python benchmarks/ways.py
 
 bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas, prints and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from feeding import feeding_table
+from launchers import launchers_table
 from prepare import digits_file, prepare_table
 from startup import startup_table
 from training import prepare, training_table
@@ -26,6 +27,13 @@ The same replicas with the same TF_CONFIG, started by the step's `launch` and by
 The goal is at most 3 % and 1 s more.
 
 {training}
+
+## Programs that know nothing of us
+
+The scripts of benchmarks/programs, by the step and by what people start them with, in turn; medians of three runs. The
+goal is the same.
+
+{launchers}
 
 ## Feeding
 
@@ -62,6 +70,7 @@ def main() -> None:
             startup=startup_table(folder),
             prepare=prepare_table(folder),
             training=training_table(digits, folder / "training"),
+            launchers=launchers_table(digits, folder / "launchers"),
             feeding=feeding_table(many, folder / "feeding"),
         )
     _README.write_text(text, encoding="utf-8")

@@ -68,13 +68,13 @@ class Question:
     Attributes:
         namespace: Where the pipelines' pods run.
         chosen: The type of job that must work; None where any may be used.
-        image: Image of the replicas.
+        image: Image of the replicas; a Refusal where one has to be named, and is not.
         account: The service account of the steps; "" for whoever asks.
         bucket: Address of a bucket; "" for that of the pipelines.
     """
 
     namespace: str
-    image: str
+    image: str | Refusal
     chosen: DistributionType | None = None
     account: str = ""
     bucket: str = ""
@@ -219,6 +219,8 @@ def judge_image(question: Question, nodes: Sequence[Object] | Refusal) -> Check:
     """Whether nodes have an image; whether others can pull it, no question to the API can tell."""
     unknown = "only a pod that pulls it can tell whether it can be pulled"
     image, place = question.image, f"--namespace {question.namespace}"
+    if isinstance(image, Refusal):
+        return Check("image", "failed", image, "make images, or choose another that has it; then ask with --image NAME")
     mend = f"kubectl run pull {place} --image {shlex.quote(image)} --restart Never --rm --attach --command -- true"
     if isinstance(nodes, Refusal):
         return Check("image", "warning", f"cannot see whether a node has {image}: {nodes}; {unknown}", mend)

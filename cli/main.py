@@ -1,12 +1,13 @@
 """`kfp-distributed`: what to run before the first training on a cluster."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from kfp_distributed.trainers.requirements import STOCK_IMAGE
+from kfp_distributed.trainers.requirements import image_of
 
 
 class WrongArgument(click.ClickException):
@@ -33,6 +34,16 @@ class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
 _JSON = JsonOrFile()
 
 
+def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuses what no namespace can be called."""
+    from kfp_distributed.components.train.kinds import object_name, read_entry
+
+    try:
+        return str(read_entry("--namespace", object_name(63), value)) if value else ""
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kfp-distributed")
 def main() -> None:
@@ -40,11 +51,16 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--namespace", default="", help="Where the pipelines' pods run. Default: that of the configuration.")
+@click.option(
+    "--namespace",
+    default="",
+    callback=check_namespace,
+    help="Where the pipelines' pods run. Default: that of the configuration.",
+)
 @click.option(
     "--distribution", type=_JSON, help="A distribution_specification that must work. Default: any may be used."
 )
-@click.option("--image", default=STOCK_IMAGE, show_default=True, help="Image of the replicas.")
+@click.option("--image", default="", help="Image of the replicas. Default: that of a training that names none.")
 @click.option(
     "--service-account", default="", help="Whose permissions to look at, such as pipeline-runner. Default: yours."
 )
@@ -66,7 +82,7 @@ def doctor(
     failed that training needs.
     """
     # Here, for kfp and the Kubernetes client take seconds to import, and --help should not.
-    from kfp_distributed.cli.checks import Question, as_line
+    from kfp_distributed.cli.checks import Question, Refusal, as_line
     from kfp_distributed.cli.survey import survey
     from kfp_distributed.components.train.runners.cluster_api import connect
     from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -82,7 +98,12 @@ def doctor(
         api = connect(namespace)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    question = Question(api.namespace, image, chosen, service_account, bucket)
+    used: str | Refusal
+    try:
+        used = image or image_of({}, chosen or "Job", os.environ)
+    except ValueError as error:
+        used = Refusal(error)
+    question = Question(api.namespace, used, chosen, service_account, bucket)
     levels = set()
     try:
         for check in survey(api, question):
@@ -97,13 +118,13 @@ def doctor(
 @click.option("--train-specification", type=_JSON, required=True, help="What to run.")
 @click.option("--train-parameters", type=_JSON, default="{}", help="Its arguments.")
 @click.option("--distribution-specification", type=_JSON, default="{}", help="How it is distributed. Default: one pod.")
-@click.option("--namespace", default="kubeflow", show_default=True, help="Where the job would run.")
+@click.option(
+    "--namespace", default="kubeflow", callback=check_namespace, show_default=True, help="Where the job would run."
+)
 @click.option(
     "--mpi-version",
     type=click.Choice(["v1", "v2beta1"]),
-    default="v2beta1",
-    show_default=True,
-    help="The version of MPIJob that the cluster serves; doctor says it.",
+    help="The version of MPIJob that the cluster serves; doctor says it. Default: v2beta1, v1 for elastic training.",
 )
 @click.option("--image", default="", help="Image of the replicas, in place of the specification's.")
 @click.option("--full", is_flag=True, help="Print the source of our modules, too.")
@@ -112,7 +133,7 @@ def render(
     train_parameters: Any,  # noqa: ANN401
     distribution_specification: Any,  # noqa: ANN401
     namespace: str,
-    mpi_version: Literal["v1", "v2beta1"],
+    mpi_version: Literal["v1", "v2beta1"] | None,
     image: str,
     full: bool,
 ) -> None:
@@ -124,9 +145,14 @@ def render(
 
     if image and isinstance(train_specification, dict):
         train_specification = {**train_specification, "image": image}
+    elastic = isinstance(distribution_specification, dict) and distribution_specification.keys() & {
+        "min_workers",
+        "max_workers",
+    }
+    version = mpi_version or ("v1" if elastic else "v2beta1")
     try:
         objects = rendered_objects(
-            train_specification, train_parameters, distribution_specification, namespace, mpi_version
+            train_specification, train_parameters, distribution_specification, namespace, version
         )
     except ValueError as error:
         raise WrongArgument(str(error)) from None

@@ -78,7 +78,9 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
     reference = reference or StoreReference(find_service(read, namespace), KFP_SECRET, namespace)
     path = _path(namespace, "secrets", reference.secret)
     if _exists(read, path) is False:
-        raise ValueError(f"there is no {path}, which should have the object store's keys: {WHAT_TO_SET}")
+        raise ValueError(
+            f"there is no {path}, or no such namespace; it should have the object store's keys: {WHAT_TO_SET}"
+        )
     return reference
 
 

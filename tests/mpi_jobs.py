@@ -1,6 +1,6 @@
 """Jobs of type MPI on this machine, for the tests of the trainers that run in them."""
 
-import psutil
+from replicas import kill_replica
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local import LocalRunner
@@ -32,11 +32,5 @@ def losses(outcome):
 
 
 def kill_rank(rank):
-    """Kills the process of a rank that runs the entry program."""
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.environ().get("OMPI_COMM_WORLD_RANK") == rank and "python" in process.name():
-                return process.kill()
-        except psutil.Error:
-            continue
-    raise AssertionError(f"rank {rank} does not run")
+    """Kills the process of a rank that mpirun has started."""
+    kill_replica(rank, "OMPI_COMM_WORLD_RANK")

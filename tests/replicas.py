@@ -3,14 +3,17 @@
 import psutil
 
 
-def kill_replica(name: str) -> None:
-    """Kills all processes of a replica at once."""
+def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA") -> None:
+    """Kills all processes of a replica at once, or those of another name in another variable of the environment."""
+    killed = 0
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.environ().get("KFP_DISTRIBUTED_REPLICA") == name and "entry" in " ".join(process.cmdline()):
+            if process.environ().get(variable) == name and "entry" in " ".join(process.cmdline()):
                 process.kill()
+                killed += 1
         except psutil.Error:
             continue
+    assert killed, f"{variable}={name} does not run"
 
 
 class KillOnce:

@@ -27,17 +27,6 @@ builds the input pipeline, but each worker opens the file, in its own working di
 _SHUFFLE_BYTES, _SHUFFLE_RECORDS = 64 * 2**20, 100_000
 
 
-def check_positive(**parameters: float | Sequence[float]) -> None:
-    """Check what trainers are given.
-
-    Raises:
-        ValueError: A number among the parameters, or among those that one lists, is not more than 0.
-    """
-    if any(np.min(value) <= 0 for value in parameters.values() if np.size(value)):
-        text = ", ".join(f"{name}={value!r}" for name, value in parameters.items())
-        raise ValueError(f"{text}: each must be more than 0")
-
-
 def read_manifest(folder: str) -> DatasetManifest:
     """Read the manifest of a dataset in a local folder."""
     return DatasetManifest.from_json(Path(folder, DATASET_MANIFEST).read_text())

@@ -9,7 +9,7 @@ import tf_keras
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.feed import check_positive, plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
@@ -51,7 +51,6 @@ def keras_classifier(
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
     """
-    check_positive(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, hidden_units=hidden_units)
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
     manifest, cluster = read_manifest(train_dir), read_cluster(os.environ)

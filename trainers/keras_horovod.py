@@ -10,7 +10,7 @@ from horovod.tensorflow import broadcast_object
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import check_size
-from kfp_distributed.trainers.feed import check_positive, plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.horovodrun import is_elastic
 from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
@@ -52,7 +52,6 @@ def keras_horovod(
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
     """
-    check_positive(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, hidden_units=hidden_units)
     hvd.init()
     check_size(os.environ, hvd.size())
     if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.

@@ -55,7 +55,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     given = _read_dict("train_specification", specification)
     kinds = [kind for kind in ("trainer", "function", "command") if kind in given]
     if len(kinds) != 1:
-        _refuse("train_specification", given, "one of the keys trainer, function, command")
+        _refuse("train_specification", specification, "one of the keys trainer, function, command")
     kind = kinds[0]
     allowed = [kind, "image", "packages"] + ["source"] * (kind == "function")
     for key, value in given.items():
@@ -87,7 +87,8 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     Numbers and booleans may come as KFP writes them ("5", 5.0, "5.0", "true").
 
     Raises:
-        ValueError: A parameter is missing, unknown or of a wrong type; names it and what is allowed.
+        ValueError: A parameter is missing, unknown or of a wrong type, or one of a trainer of ours is not more than
+            0; names it and what is allowed.
     """
     given = _read_dict("train_parameters", parameters)
     known = {parameter.name: parameter for parameter in program.parameters}
@@ -99,9 +100,16 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     if missing:
         raise ValueError(f"train_parameters: {program.name} needs {', '.join(missing)}")
     try:
-        return {name: known[name].convert(value) if name in known else value for name, value in given.items()}
+        converted = {name: known[name].convert(value) if name in known else value for name, value in given.items()}
+        for name, value in converted.items() if program.kind == "trainer" else ():
+            # Of ours each is a number or a list of numbers that count or scale something; only a seed may be 0.
+            if any(
+                each < 0 or (each == 0 and name != "seed") for each in (value if isinstance(value, list) else [value])
+            ):
+                raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
+    return converted
 
 
 def command_line(program: Program, folders: Mapping[str, str], parameters: Mapping[str, Any]) -> list[str]:

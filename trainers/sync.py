@@ -11,6 +11,9 @@ from kfp_distributed.storage.errors import StorageError
 LOOK_SECONDS = 2.0
 """How often `flush_at_rest` looks at the folders."""
 
+_BUSY_LOOKS = 30
+"""After so many looks, a minute, it is said that a folder has been another one at each."""
+
 _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
@@ -24,11 +27,17 @@ def keep(folder: Path, send: Callable[[Callable[[], bool]], object], grows: bool
         grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
     """
     seen = sent = _state(folder)
+    busy = 0
 
     def look(at_rest: bool) -> None:
-        nonlocal seen, sent
+        nonlocal seen, sent, busy
         state, before = _state(folder), seen
         seen = state
+        busy = busy + 1 if at_rest and state != before and not grows else 0
+        if busy == _BUSY_LOOKS:
+            print(
+                f"{folder.name} is not stored: it must rest for {LOOK_SECONDS:g} s, and changes more often", flush=True
+            )
         if state != sent and (state == before or not at_rest or grows):
             send(lambda: _state(folder) == state)
             sent = state

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_distributed.trainers.feed import check_positive, read_manifest
+from kfp_distributed.trainers.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,
@@ -50,7 +50,6 @@ def torch_classifier(
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
     """
-    check_positive(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, hidden_units=hidden_units)
     torch.manual_seed(seed)
     manifest, device = read_manifest(train_dir), _join()
     network = Network(manifest, hidden_units).to(device)

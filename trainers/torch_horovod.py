@@ -8,7 +8,7 @@ import horovod.torch as hvd
 import torch
 
 from kfp_distributed.trainers.cluster import check_size
-from kfp_distributed.trainers.feed import check_positive, read_manifest
+from kfp_distributed.trainers.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,
@@ -50,7 +50,6 @@ def torch_horovod(
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
     """
-    check_positive(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, hidden_units=hidden_units)
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     check_size(os.environ, size)

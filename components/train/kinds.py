@@ -215,7 +215,10 @@ TOLERATIONS = Kind(
 )
 _VOLUME_KEYS = {
     "name": object_name(253),
-    "path": _text("an absolute path outside /kfp-distributed", r"(?!/kfp-distributed(/|$))(/[\w.-]*[\w-])+"),
+    "path": _text(
+        "an absolute path, without a slash at its end, outside /kfp-distributed",
+        r"(?!/kfp-distributed(/|$))(/[\w.-]*[\w-])+",
+    ),
     "read_only": TRUTH,
     "size": MEMORY._replace(allowed='a size from 1Mi to 1Ei, such as "10Gi"'),
     "access_mode": choice("ReadWriteMany", "ReadWriteOnce"),

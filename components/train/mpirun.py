@@ -47,9 +47,9 @@ def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tupl
 
 
 def failed_worker(lines: Iterable[str], slots_per_worker: int) -> str:
-    """The worker one of whose processes has failed first, as a launcher's lines tell; "" where they do not."""
+    """The worker one of whose processes ended a launcher's last start, as its lines tell; "" where they do not."""
     found = [match[1] for line in lines if (match := _FAILED.search(line))]
-    return _worker(found[0], slots_per_worker) if found else ""
+    return _worker(found[-1], slots_per_worker) if found else ""
 
 
 def _worker(rank: str, slots_per_worker: int) -> str:

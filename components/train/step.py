@@ -79,8 +79,10 @@ def run_step(
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     for measure, value in outcome.model.metrics.items():
         # JSON, in which KFP takes metrics, has no NaN.
-        if math.isfinite(value):
+        if isinstance(value, int | float) and math.isfinite(value):
             metrics.log_metric(measure, value)
+        else:
+            print(f"{measure} = {value!r} is left out of the step's metrics: they are finite numbers", flush=True)
 
 
 def _write(artifact: Any, text: str) -> None:  # noqa: ANN401

@@ -326,6 +326,10 @@ class TestImage:
         nodes = [{"status": {"images": [{"names": None}, {"names": ["other@sha256:12", name]}]}}]
         assert self.judge(image, nodes) == Check("image", "ok", f"1 of 1 nodes have {image}")
 
+    def test_one_that_must_be_named_and_is_not(self):
+        mend = "make images, or choose another that has it; then ask with --image NAME"
+        assert self.judge(Refusal("no horovod"), []) == Check("image", "failed", "no horovod", mend)
+
     def test_on_some_nodes(self):
         nodes = [{"status": {"images": [{"names": ["a/b:1"]}]}}, {"status": {}}]
         assert self.judge("a/b:1", nodes) == Check(

@@ -30,6 +30,7 @@ def test_a_cluster_that_does_not_answer(tmp_path, monkeypatch):
     ("arguments", "error"),
     [
         (["--distribution", '{"gpus": 1}'], "distribution_specification: 'gpus' = 1 is not a known key; did you mean "),
+        (["--namespace", "Team_A"], "--namespace = 'Team_A' is not the name of a Kubernetes object: at most 63 of a-z"),
         (["--bucket", "bucket"], "--bucket 'bucket' is not in object storage: allowed are s3://bucket/key, minio://"),
         (["--bucket", "gs://bucket"], "'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
     ],

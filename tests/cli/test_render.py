@@ -232,6 +232,7 @@ def test_full_prints_every_module():
         ({"distribution_type": "TF"}, [], "kubeflow.org/v1 TFJob"),
         ({"distribution_type": "MPI"}, ["--image", "i:1"], "kubeflow.org/v2beta1 MPIJob"),
         ({"distribution_type": "MPI"}, ["--image", "i:1", "--mpi-version", "v1"], "kubeflow.org/v1 MPIJob"),
+        ({"distribution_type": "MPI", "min_workers": 1}, ["--image", "i:1"], "kubeflow.org/v1 MPIJob"),
     ],
 )
 def test_each_kind(distribution, options, kind):

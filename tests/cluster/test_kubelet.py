@@ -5,7 +5,7 @@ from cluster.jobs import left_behind
 from cluster.test_failures import TF, failed
 from cluster.test_launch import function
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PS_ALLOCATES = """\
 import os, time
@@ -36,7 +36,7 @@ if not begun.exists() and json.loads(os.environ["TF_CONFIG"])["task"]["index"] =
     time.sleep(5)
     print("writing", flush=True)
     Path("large").write_bytes(bytes(200 * 1024**2))
-    time.sleep(300)"""
+    time.sleep(600)"""
 
 
 @pytest.fixture
@@ -50,9 +50,12 @@ def little_disk(namespace, api, object_store_secret):
 
 
 def test_a_worker_that_the_kubelet_evicts(start, little_disk):
-    """For good where no restart is allowed; else it goes on from its checkpoint. Both at once: kubelets look rarely."""
+    """For good where no restart is allowed; else it goes on from its checkpoint.
+
+    Both at once: a kubelet measures a pod's volumes every one to two minutes.
+    """
     last, first = (start(function(WRITES), {**TF, "restart_limit": limit}, namespace=little_disk) for limit in (0, 1))
-    evicted = last.wait_for(f"worker-0: failed .*{EVICTED}")
+    evicted = last.wait_for(f"worker-0: failed .*{EVICTED}", 300)
     cause = failed(last, f"worker-0 failed with exit code 143 (SIGTERM), {EVICTED}., ")
     assert last.lines[-1][0] - evicted < 10
     assert cause.splitlines()[:-1] == ["[worker-0] starts", "[worker-0] writing"]

@@ -94,8 +94,8 @@ def test_a_claim_is_made_mounted_and_kept_for_the_next_job(start, api, training_
 def test_a_claim_that_is_missing_is_named_before_anything_is_created(start, training_namespace):
     claim = f"data-{uuid.uuid4().hex[:8]}"
     step = start(function("pass"), {"volumes": [{"name": claim, "path": "/mnt/data"}]})
-    missing = f"refused: volumes: there is no PersistentVolumeClaim {training_namespace}/{claim}; create it, or say the"
-    assert step.verdict()["cause"].startswith(missing)
+    missing = f"volumes: there is no PersistentVolumeClaim {training_namespace}/{claim}; create it, or give it a size"
+    assert step.verdict()["cause"].startswith(f"refused: {missing}")
     assert left_behind(step, 0) == []
 
 

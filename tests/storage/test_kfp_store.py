@@ -166,8 +166,11 @@ def test_a_launcher_that_is_told_too_little(providers, uri, message):
             "there is no Service seaweedfs.team:9000 or minio-service.team:9000 or seaweedfs.kubeflow:9000 or "
             "minio-service.kubeflow:9000",
         ),
-        (service("team", "seaweedfs"), f"there is no {SECRET}, which should have the object store's keys"),
-        (launcher(PROVIDERS), "there is no /api/v1/namespaces/team/secrets/m, which should"),
+        (
+            service("team", "seaweedfs"),
+            f"there is no {SECRET}, or no such namespace; it should have the object store's keys",
+        ),
+        (launcher(PROVIDERS), "there is no /api/v1/namespaces/team/secrets/m, or no such namespace; it should"),
     ],
 )
 def test_what_is_not_there_is_named(objects, message):

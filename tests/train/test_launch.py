@@ -54,7 +54,7 @@ def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
     print(f"begins after epoch {begun} on {len(list(Path(train_dir).glob('*.parquet')))} shard")
     state.write_text(str(begun + epochs))
     Path(model_dir, "weights").write_text(str(begun + epochs))
-    history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan")}]
+    history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan"), "remark": "good"}]
     Path(metrics_dir, "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": history}))
 """)
 
@@ -311,7 +311,10 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     assert metrics.logged == {"loss": 0.5}
     assert f"<h1>{name} succeeded after " in report
     assert "worker-0 loss" in report
-    assert "[worker-0] begins after epoch 0 on 1 shard" in capsys.readouterr().out.splitlines()
+    said = capsys.readouterr().out.splitlines()
+    assert "[worker-0] begins after epoch 0 on 1 shard" in said
+    assert "accuracy = nan is left out of the step's metrics: they are finite numbers" in said
+    assert "remark = 'good' is left out of the step's metrics: they are finite numbers" in said
 
 
 LOGS = function("""

@@ -62,7 +62,7 @@ def test_the_lines_that_a_launcher_prints_are_those_of_its_ranks(replica, line, 
 
 @pytest.mark.parametrize("line", [KILLED_4, KILLED_5, EXITED_4, EXITED_5, EXITED_GLOO])
 def test_the_launcher_tells_whose_process_failed(line):
-    assert failed_worker(["---", line, "Process name: 0"], 2) == "worker-1"
+    assert failed_worker(["Process name: 0", "of an earlier start", line, "---"], 2) == "worker-1"
     assert failed_worker(["---", line], 1) == "worker-3"
 
 

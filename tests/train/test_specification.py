@@ -238,9 +238,15 @@ def test_a_dict_becomes_the_whole_specification(spec, expected):
             {"volumes": [{"claim": "data", "path": "/data"}]},
             "('claim' = 'data' is not a known key; known keys: name, path, read_only, size, access_mode, storage_class",
         ),
-        ({"volumes": [{"name": "d", "path": "d"}]}, "(path = 'd' is not an absolute path outside /kfp-distributed)"),
+        (
+            {"volumes": [{"name": "d", "path": "d"}]},
+            "(path = 'd' is not an absolute path, without a slash at its end, outside /kfp-distributed)",
+        ),
         ({"volumes": [{"name": "d", "path": "/kfp-distributed/work"}]}, "(path = '/kfp-distributed/work' is not an"),
-        ({"volumes": [{"name": "d", "path": "/a/../kfp-distributed"}]}, "is not an absolute path outside"),
+        (
+            {"volumes": [{"name": "d", "path": "/a/../kfp-distributed"}]},
+            "is not an absolute path, without a slash at its end, outside",
+        ),
         ({"volumes": [{"name": "d", "path": "/d", "size": 10}]}, "(size = 10 is not a size from 1Mi to 1Ei, such as"),
         (
             {"volumes": [{"name": "d", "path": "/d", "size": "1Gi", "access_mode": "RWX"}]},

@@ -1,15 +1,14 @@
 """Elastic MPI jobs by the local runner: ranks die by SIGKILL while they train, and the others go on."""
 
 import re
-import signal
 from itertools import groupby, pairwise
 
-import psutil
 import pytest
 from environments import trainer_python
+from mpi_jobs import train
+from replicas import kill_replica
 
-from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.launch import TrainingFailed
 from kfp_distributed.storage import open_store
 
 EPOCHS = 12
@@ -21,39 +20,18 @@ def run(digits, tmp_path, monkeypatch):
     """Runs an elastic job, and kills workers, each after a line; returns what came of it and what was printed."""
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
 
-    def run_one(program, victims=(), **distribution):
-        left, said = dict(victims), []
+    def run_one(program, victims=(), workers=2, **distribution):
+        left = dict(victims)
 
         def show(line):
-            said.append(line)
             for worker in [worker for worker, sign in left.items() if sign in line]:
                 del left[worker]
-                kill(worker)
+                kill_replica(worker, "HOROVOD_HOSTNAME")
 
-        request = Request(
-            str(digits.folder / "train"),
-            str(tmp_path / "model"),
-            program,
-            ("run", str(tmp_path)),
-            str(digits.folder / "validation"),
-            {"epochs": EPOCHS} if program is TRAINER else {},
-            {"distribution_type": "MPI", **distribution},
-        )
-        return launch(request, LocalRunner(), show), said
+        parameters = {"epochs": EPOCHS} if program is TRAINER else {}
+        return train(digits, tmp_path, workers, program=program, see=show, parameters=parameters, **distribution)
 
     return run_one
-
-
-def kill(worker):
-    """Kills the process of a worker's rank."""
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.environ().get("HOROVOD_HOSTNAME") == worker and "entry" in " ".join(process.cmdline()):
-                process.send_signal(signal.SIGKILL)
-                return
-        except psutil.Error:
-            continue
-    raise AssertionError(f"{worker} does not run")
 
 
 def epochs(said):
@@ -70,7 +48,7 @@ def places(said):
 
 def test_the_others_go_on_when_ranks_die_and_the_next_one_saves(run):
     victims = {"worker-0": "epoch 3/", "worker-2": "epoch 6/"}
-    outcome, said = run(TRAINER, victims, number_of_workers=3, min_workers=1, restart_limit=0)
+    outcome, said = run(TRAINER, victims, workers=3, min_workers=1, restart_limit=0)
     assert not any("restart" in line for line in said), said
     shown = epochs(said)
     # The epoch that not all had finished may come again, and no other.
@@ -92,7 +70,7 @@ def test_the_others_go_on_when_ranks_die_and_the_next_one_saves(run):
 
 
 def test_all_start_again_where_too_few_are_left(run):
-    outcome, said = run(TRAINER, {"worker-1": "epoch 3/"}, number_of_workers=2, min_workers=2, restart_limit=1)
+    outcome, said = run(TRAINER, {"worker-1": "epoch 3/"}, workers=2, min_workers=2, restart_limit=1)
     assert "[launcher-0] 1 of the workers are left, and min_workers is 2" in said
     assert "restart 1 of 1: all replicas (launcher-0 failed)" in said
     shown = [epoch for _, epoch in epochs(said)]

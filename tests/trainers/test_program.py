@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.program import FOLDERS, Program, check_parameters, command_line, parse_program
+from kfp_distributed.trainers.program import FOLDERS, TRAINERS, Program, check_parameters, command_line, parse_program
 from kfp_distributed.trainers.signature import Parameter
 
 SCALE = 3
@@ -248,6 +248,24 @@ def test_parameters_get_the_types_of_the_signature(signature, given, expected):
 def test_wrong_parameters_are_named(signature, parameters, reason):
     with pytest.raises(ValueError, match=re.escape(reason)):
         check_parameters(function_of(signature), parameters)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"epochs": 0}, "epochs is 0; allowed is more than 0"),
+        ({"batch_size": "-1"}, "batch_size is -1; allowed is more than 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; allowed is more than 0"),
+        ({"hidden_units": [8, 0]}, "hidden_units is [8, 0]; allowed is more than 0"),
+        ({"seed": -1}, "seed is -1; allowed is 0 or more than 0"),
+    ],
+)
+def test_a_number_that_no_training_can_take_is_named(trainer, wrong, reason):
+    program = parse_program({"trainer": trainer})
+    with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
+        check_parameters(program, wrong)
+    assert check_parameters(program, {"hidden_units": [], "seed": 0}) == {"hidden_units": [], "seed": 0}
 
 
 JSON = st.recursive(

@@ -48,6 +48,17 @@ def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
     assert sent == [{"before": "x", "a": "123"}]
 
 
+def test_that_a_folder_never_rests_is_said_once(folder, capsys):
+    sent = []
+    keep(folder, lambda is_whole: sent.append(content(folder)))
+    for number in range(40):
+        (folder / "a").write_text("1" * number)
+        flush(at_rest=True)
+    assert sent == []
+    said = f"{folder.name} is not stored: it must rest for 2 s, and changes more often\n"
+    assert capsys.readouterr().out == said
+
+
 def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
     sent = []
     keep(folder, lambda is_whole: sent.append(content(folder)), grows=True)
