@@ -67,7 +67,9 @@ def _by_hand(
         options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(_RANKS)]
         return [([str(Path(python).with_name("mpirun")), *options, python, *script], {})], "mpirun"
     if distribution_type == "PyTorch":
-        return [([python, "-m", "torch.distributed.run", f"--nproc_per_node={_RANKS}", *script], {})], "torchrun"
+        # What torchrun 1.13 takes for these by default it cannot read itself under Python 3.11.
+        variables = {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1"}
+        return [([python, "-m", "torch.distributed.run", f"--nproc_per_node={_RANKS}", *script], variables)], "torchrun"
     workers = [f"127.0.0.1:{port}" for port in free_ports(_RANKS)]
     configs = [
         json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})

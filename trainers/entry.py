@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -92,7 +93,10 @@ def main() -> int:
         end_without_launcher(lambda: _end(PEER_LOST))
     # Any rank of an elastic job may become the first, which alone writes what is kept.
     role, leads = name.rpartition("-")[0], elastic or (rank.rank == 0 if rank else name == job.leader)
-    os.environ.update(tensorflow_environment(os.environ, rank.local_size if rank else cluster.neighbours))
+    # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
+    legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
+    neighbours = rank.local_size if rank else cluster.neighbours
+    os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras)))
     if "ps" in cluster.addresses:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
@@ -164,17 +168,21 @@ def _enter_rank(rank: int) -> None:
 
 
 def tensorflow_environment(
-    environment: Mapping[str, str], neighbours: int, cpus: int = os.cpu_count() or 1
+    environment: Mapping[str, str], neighbours: int, legacy_keras: bool, cpus: int = os.cpu_count() or 1
 ) -> dict[str, str]:
     """Return the settings that TensorFlow reads when it is imported; those that are already there stay.
 
     Processes on one machine share its processors instead of each starting a thread for all of them.
+
+    Args:
+        environment: What is set.
+        neighbours: How many of the job's processes are on this machine.
+        legacy_keras: Whether `tf.keras` is to be tf_keras, which is Keras 2.
+        cpus: How many this machine has.
     """
-    settings = {
-        "TF_USE_LEGACY_KERAS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours)),
-    }
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
+    if legacy_keras:
+        settings["TF_USE_LEGACY_KERAS"] = "1"
     return {name: value for name, value in settings.items() if name not in environment}
 
 

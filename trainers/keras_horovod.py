@@ -7,6 +7,7 @@ import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 import tf_keras
 from horovod.tensorflow import broadcast_object
+from tensorflow.python.autograph.core import config
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import check_size
@@ -16,6 +17,9 @@ from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.sync import record_epoch
+
+# TensorFlow 2.15 leaves Keras as it is, but does not know this name of it: rewriting all of it takes 15 s a start.
+config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
 
 
 def keras_horovod(

@@ -44,17 +44,16 @@ def test_strategies_get_a_tf_config_without_the_evaluator():
 
 
 @pytest.mark.parametrize(
-    ("variables", "cluster", "cpus", "expected"),
+    ("variables", "cluster", "legacy_keras", "cpus", "expected"),
     [
-        ({}, {}, 8, {"TF_NUM_INTRAOP_THREADS": "8"}),
-        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, LOCAL, 2, {"TF_NUM_INTRAOP_THREADS": "1"}),
+        ({}, {}, False, 8, {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "8"}),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, LOCAL, True, 2, {"TF_USE_LEGACY_KERAS": "1", "TF_NUM_INTRAOP_THREADS": "1"}),
+        ({"TF_USE_LEGACY_KERAS": "0", "TF_NUM_INTRAOP_THREADS": "3"}, {}, True, 2, {"TF_CPP_MIN_LOG_LEVEL": "2"}),
     ],
 )
-def test_replicas_of_one_machine_share_its_processors(variables, cluster, cpus, expected):
+def test_replicas_of_one_machine_share_its_processors(variables, cluster, legacy_keras, cpus, expected):
     neighbours = read_cluster(environment(cluster, "worker", 0)).neighbours
-    settings = tensorflow_environment(variables, neighbours, cpus)
-    common = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    assert settings == {key: value for key, value in (common | expected).items() if key not in variables}
+    assert tensorflow_environment(variables, neighbours, legacy_keras, cpus) == expected
 
 
 RANK = {"RANK": "3", "SIZE": "4", "LOCAL_SIZE": "2"}

@@ -79,7 +79,7 @@ def train(digits, place, workers=1, devices=1):
     """Does the trainings by so many processes of so many devices, each in a folder of its own."""
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
     arguments = [json.dumps(each) for each in (folders, TRAININGS, devices)]
-    environment = {**os.environ, **tensorflow_environment({}, workers)}
+    environment = {**os.environ, **tensorflow_environment({}, workers, legacy_keras=True)}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
         own = place / f"worker-{index}"
