@@ -15,12 +15,12 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from kubernetes import client, config
 from measure import table
@@ -48,15 +48,18 @@ _TEXT = """\
 # What the train step costs on a cluster
 
 `make bench-cluster` measures this anew and writes it here. Latest: {day}, one node with 2 cores of a shared
-machine: compare columns, not days. A TFJob of two workers that do nothing for {seconds} s; medians of {runs} runs, the
-step and `kubectl apply` + `kubectl wait` of the same manifest in turn.
+machine: compare columns, not days. A TFJob of two workers that do nothing for {seconds} s, by the step and by
+`kubectl apply` + `kubectl wait` of the same manifest in turn; medians of {runs} runs, with the
+least and the most.
+
+A watch of the benchmark's own sees when the job is there and when the operator has written its end. What lies between
+is the cluster's, and differs by more than a second from run to run; what is added is what lies before and after:
 
 {whole}
 
-The step also checks permissions, asks the API server whether it would take the job, streams the logs, looks whether the
-model is whole and deletes the job.
-
-From the moment when a watch of the benchmark's own sees that the operator has written the end into the job's status:
+Before the job is there the step checks permissions and asks the API server whether it would take all of it; after its
+end it tells the last lines of the logs, looks whether the model is whole and deletes the job. Waiting in a loop
+instead, from the end on:
 
 {notice}
 
@@ -78,20 +81,34 @@ class _Counting(ClusterApi):
         return super()._send(method, path, *arguments, **options)
 
 
-class _End(threading.Thread):
-    """Sees a job's end as early as can be."""
+class _Times(NamedTuple):
+    """Seconds of one run: until the job is there, from its end to the return, and all."""
+
+    before: float
+    after: float
+    whole: float
+
+
+class _Life(threading.Thread):
+    """Sees when a job is there, and its end, as early as can be."""
 
     def __init__(self, api: ClusterApi, path: str, name: str) -> None:
         super().__init__(daemon=True)
         self._api, self._path, self._name = api, path, name
-        self.at = 0.0
+        self.begin = self.end = 0.0
 
     def run(self) -> None:
         query = {"fieldSelector": f"metadata.name={self._name}", "watch": "1"}
         for line in self._api.lines(self._path, query, 600):
+            self.begin = self.begin or time.monotonic()
             if self._has_ended(json.loads(line)["object"]):
-                self.at = time.monotonic()
+                self.end = time.monotonic()
                 return
+
+    def times(self, started: float, returned: float) -> _Times:
+        """Those of a run."""
+        self.join(10)
+        return _Times(self.begin - started, returned - self.end, returned - started)
 
     @staticmethod
     def _has_ended(job: dict[str, Any]) -> bool:
@@ -106,41 +123,45 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=5, help="how long the workers do nothing")
     options = parser.parse_args()
-    ours, theirs, noticed, waited = [], [], [], []
+    ours, theirs = [], []
     polled: dict[int, list[float]] = {each: [] for each in _POLLS}
     requests: list[Counter[str]] = []
     with _namespace() as (namespace, bucket):
         for run in range(options.runs):
             request = _request(bucket, options.image, options.seconds)
-            seconds, latency, counted = _step(namespace, request)
-            ours.append(seconds)
-            noticed.append(latency)
+            times, counted = _step(namespace, request)
+            ours.append(times)
             requests.append(counted)
-            seconds, latency, late = _kubectl(namespace, _request(bucket, options.image, options.seconds))
+            times, late = _kubectl(namespace, _request(bucket, options.image, options.seconds))
+            theirs.append(times)
             for interval in _POLLS:
                 polled[interval].append(late[interval])
-            theirs.append(seconds)
-            waited.append(latency)
-            print(f"run {run + 1}: step {ours[-1]:.2f} s, kubectl {theirs[-1]:.2f} s", flush=True)
-    median = statistics.median
-    whole = [["train step", f"{median(ours):.2f} s"], ["kubectl apply, kubectl wait", f"{median(theirs):.2f} s"]]
-    whole.append(["added", f"{median(ours) - median(theirs):+.2f} s"])
-    notice = [["train step returns", f"{median(noticed):.2f} s"], ["kubectl wait returns", f"{median(waited):.2f} s"]]
-    notice += [
-        [f"`wait_for_job_conditions` every {each} s returns", f"{median(polled[each]):.1f} s"] for each in _POLLS
+            print(f"run {run + 1}: step {ours[-1]}, kubectl {theirs[-1]}", flush=True)
+    added = [
+        _Times(our.before - their.before, our.after - their.after, our.whole - their.whole)
+        for our, their in zip(ours, theirs, strict=True)
     ]
+    whole = [
+        [name, *map(_spread, zip(*times, strict=True)), _spread([each.before + each.after for each in times])]
+        for name, times in (("train step", ours), ("kubectl apply, kubectl wait", theirs), ("added", added))
+    ]
+    notice = [[f"`wait_for_job_conditions` every {each} s returns", _spread(polled[each])] for each in _POLLS]
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(requests[-1].items()))
     text = _TEXT.format(
         day=date.today().isoformat(),
         seconds=options.seconds,
         runs=options.runs,
-        whole=table(["", "from start to end"], whole),
+        whole=table(["", "until the job is there", "from its end to the return", "all", "before and after"], whole),
         notice=table(["", "later by"], notice),
         requests=counted,
         version=VERSION,
     )
     _README.write_text(text, encoding="utf-8")
     print(text)
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
 def _request(bucket: str, image: str, seconds: int) -> Request:
@@ -160,29 +181,27 @@ def _request(bucket: str, image: str, seconds: int) -> Request:
     )
 
 
-def _step(namespace: str, request: Request) -> tuple[float, float, Counter[str]]:
-    """One run of the step: seconds, seconds from the end to the return, requests."""
+def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
+    """One run of the step, and its requests."""
     api = connect(namespace)
     counting = _Counting(api._client.configuration, namespace)
     _Counting.requests = Counter()
-    end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", plan_job(request).name)
-    end.start()
+    life = _Life(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", plan_job(request).name)
+    life.start()
     started = time.monotonic()
     launch(request, kubernetes_runner(counting, request.model_uri), lambda line: None)
-    returned = time.monotonic()
-    end.join(10)
-    return returned - started, returned - end.at, Counter(_Counting.requests)
+    return life.times(started, time.monotonic()), Counter(_Counting.requests)
 
 
-def _kubectl(namespace: str, request: Request) -> tuple[float, float, dict[int, float]]:
-    """The same manifest by kubectl: seconds, and seconds from the end to the return; those of the SDK by interval."""
+def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]]:
+    """The same manifest by kubectl; seconds from the end to the return of the SDK by interval."""
     api = connect(namespace)
     runner = kubernetes_runner(api, request.model_uri)
     assert isinstance(runner, KubernetesRunner)
     runner.check(plan_job(request))
     name = runner.manifest["metadata"]["name"]
-    end = _End(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", name)
-    end.start()
+    life = _Life(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", name)
+    life.start()
     with contextlib.ExitStack() as stack, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         waiters = {each: _sdk_waiter(namespace, each) for each in _POLLS}
         for waiter in waiters.values():
@@ -197,11 +216,10 @@ def _kubectl(namespace: str, request: Request) -> tuple[float, float, dict[int, 
             waiter.stdin.flush()  # type: ignore[union-attr]
         wait = ["wait", "--for=condition=Succeeded", f"tfjob/{name}", "--timeout=300s"]
         subprocess.run([*kubectl, *wait], check=True, stdout=subprocess.DEVNULL)
-        returned = time.monotonic()
-        end.join(10)
-        late = {each: float(waiter.communicate()[0].split()[-1]) - end.at for each, waiter in waiters.items()}
+        times = life.times(started, time.monotonic())
+        late = {each: float(waiter.communicate()[0].split()[-1]) - life.end for each, waiter in waiters.items()}
         subprocess.run([*kubectl, "delete", "--filename", file.name], check=True, stdout=subprocess.DEVNULL)
-    return returned - started, returned - end.at, late
+    return times, late
 
 
 def _sdk_waiter(namespace: str, interval: int) -> "subprocess.Popen[str]":

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
@@ -112,7 +112,7 @@ def main() -> int:
     # data itself; ours leaves them to the workers.
     whole = (0, 1) if leads and program.kind != "trainer" else None
     reads = (0, 1) if elastic else part_of(name, job, rank) or whole
-    _fetch_data(job, program.kind == "trainer", reads, folders)
+    manifest = _fetch_data(job, program.kind == "trainer", reads, folders)
     if is_served and role == "worker":
         _serve(name)
     restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
@@ -126,10 +126,11 @@ def main() -> int:
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
         metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
         epoch = metrics.pop("epoch", 0)
-        _save_model(job, folders["model_dir"], metrics)
+        _save_model(job, manifest, folders["model_dir"], metrics)
         if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
-            _await_evaluator(open_store(job.metrics_uri), epoch)
-    sync.flush()
+            _await_evaluator(open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS), epoch)
+    # What was killed may have been writing.
+    sync.flush(at_rest=code > 128 and code != PEER_LOST)
     return code
 
 
@@ -215,7 +216,7 @@ def _end(code: int) -> NoReturn:
         except subprocess.TimeoutExpired:
             child.kill()
     # What it had left at rest by then is there when it is started again.
-    sync.flush()
+    sync.flush(at_rest=True)
     _keep_peak_memory()
     os._exit(code)
 
@@ -234,7 +235,9 @@ def _keep_peak_memory() -> None:
         _PEAK_FILE.write_text(str(max([before, children, *map(int, own)])))
 
 
-def _fetch_data(job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]) -> None:
+def _fetch_data(
+    job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
+) -> DatasetManifest:
     """Make the folders that a program is given, with the data in them: those of a rank, `reads`, of so many."""
     for folder in folders.values():  # A replica that is restarted may find what its predecessor left.
         shutil.rmtree(folder, ignore_errors=True)
@@ -248,6 +251,7 @@ def _fetch_data(job: JobDescription, is_ours: bool, reads: tuple[int, int] | Non
         write_records(train, manifest, slices)
     if job.validation_uri:
         fetch_shards(job.validation_uri, folders["validation_dir"])
+    return manifest
 
 
 def _serve(name: str) -> NoReturn:
@@ -317,9 +321,9 @@ def load_function(program: Program) -> Callable[..., object]:
     return function
 
 
-def _save_model(job: JobDescription, folder: Path, metrics: Mapping[str, float]) -> None:
+def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
     """Store what the program has left in model_dir at the job's model_uri, the manifest last."""
-    store, manifest = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS), fetch_manifest(job.train_uri)
+    store = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS)
     # What an earlier attempt left: its manifest goes first, so that it never describes another's files.
     store.delete([MODEL_MANIFEST])
     store.delete([entry.key for entry in store.list()])
@@ -335,7 +339,8 @@ def _save_model(job: JobDescription, folder: Path, metrics: Mapping[str, float])
 
 def _await_evaluator(store: Store, epoch: float) -> None:
     """Give the evaluator time to score an epoch; a line says where it has not."""
-    for _ in range(_EVALUATOR_SECONDS):
+    until = time.monotonic() + _EVALUATOR_SECONDS
+    while time.monotonic() < until:
         try:
             if store.exists(EVALUATOR_METRICS):
                 epochs = json.loads(store.read(EVALUATOR_METRICS))["epochs"]

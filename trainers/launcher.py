@@ -23,10 +23,11 @@ def end_when_lost(seconds: float, end: Callable[[], object], file: Path = SIGN_O
     """Call `end` in a thread when `file` has not changed for so long."""
 
     def wait() -> None:
-        # A replica that is started again does not wait anew: the file holds the time of the last sign of life.
+        # A replica that is started again does not wait as long: the file holds the time of the last sign of life. By
+        # half at most, for the clock of the train step may be another one than ours.
         seen = file.read_bytes() if file.exists() else b""
         age = time.time() - int(seen) if seen.isdigit() and int(seen) else 0.0
-        since = time.monotonic() - max(0.0, age)
+        since = time.monotonic() - min(max(0.0, age), seconds / 2)
         while time.monotonic() - since < seconds:
             time.sleep(min(5.0, seconds / 10))
             now = file.read_bytes() if file.exists() else b""

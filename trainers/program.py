@@ -1,6 +1,7 @@
 """What a job runs: a trainer of ours, a Python function or a command, and the parameters it takes."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,11 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
         form = list if key in ("command", "packages") else str
         if not isinstance(value, form) or not all(isinstance(word, str) for word in value):
             _refuse(f"train_specification: {key}", value, "a list of strings" if form is list else "a string")
+        if key == "packages" and re.search(r"://[^/\s]*@", " ".join(value)):
+            raise ValueError(
+                "train_specification: packages has an address with a password, which logs and manifests would show; "
+                "set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
+            )
     name, source = given[kind], given.get("source", "")
     if kind == "command":
         if not name:
@@ -134,4 +140,4 @@ def _read_dict(key: str, value: Mapping[str, Any] | str | None) -> dict[str, Any
 
 
 def _refuse(what: str, value: object, allowed: str) -> NoReturn:
-    raise ValueError(f"{what} is {value!r}; allowed: {allowed}") from None
+    raise ValueError(f"{what} is {value!r:.200}; allowed: {allowed}") from None

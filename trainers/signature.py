@@ -43,7 +43,7 @@ class Parameter:
         try:
             return _convert(text.strip("'"), value)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            raise ValueError(f"{self.name} is {value!r}; allowed is {text}") from None
+            raise ValueError(f"{self.name} is {value!r:.200}; allowed is {text}") from None
 
 
 def read_signature(source: str, name: str) -> tuple[tuple[Parameter, ...], bool]:

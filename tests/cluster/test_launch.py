@@ -120,6 +120,35 @@ def test_names_that_kubernetes_would_not_take(start, api):
         assert left_behind(step, 60) == []
 
 
+@pytest.mark.parametrize(
+    ("distribution", "plural", "suspend"),
+    [
+        ({}, ("batch", "v1", "jobs"), lambda value: {"spec": {"suspend": value}}),
+        (
+            {"distribution_type": "TF", "number_of_parameter_servers": 0},
+            ("kubeflow.org", "v1", "tfjobs"),
+            lambda value: {"spec": {"runPolicy": {"suspend": value}}},
+        ),
+    ],
+)
+def test_a_job_that_its_queue_lets_start_later(start, distribution, plural, suspend):
+    """What Kueue does is done by hand: it suspends jobs that have its label, and lets them go on when there is room."""
+    group, version, kind = plural
+    step = start(function("import time; time.sleep(5)"), {**distribution, "queue_name": "team-queue"})
+    step.wait_for("is created")
+    custom = client.CustomObjectsApi()
+    job = custom.get_namespaced_custom_object(group, version, step.namespace, kind, step.name)
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-queue"
+    custom.patch_namespaced_custom_object(group, version, step.namespace, kind, step.name, suspend(True))
+    queued = step.wait_for(r"worker-0: queued \(the queue has not admitted the job\)")
+    time.sleep(3)
+    custom.patch_namespaced_custom_object(group, version, step.namespace, kind, step.name, suspend(False))
+    verdict = step.verdict()
+    assert verdict["succeeded"], step.log
+    assert step.wait_for(r"worker-0: succeeded") - queued >= 3
+    assert left_behind(step) == []
+
+
 @pytest.mark.parametrize("moment", ["creating", "pending", "running", "finishing"])
 def test_a_cancelled_step_leaves_nothing(start, moment):
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(30)")

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import numpy as np
 
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.checkpoints import complete_checkpoints
@@ -113,3 +116,51 @@ def test_parameter_servers_with_an_evaluator_resume_and_go_on_without_a_worker(
     # They serve for ever, inside TensorFlow's own code, and still end at once when they are told to.
     replicas.running["ps-0"].terminate()
     assert replicas.wait("ps-0", 10) == 128 + signal.SIGTERM
+
+
+# What somebody brings who has never heard of us: it knows TensorFlow's variable and its own command line.
+STRANGER = """
+import argparse, glob, json, os, tempfile
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import numpy as np
+import pyarrow.parquet as pq
+import tensorflow as tf
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("--data")
+arguments.add_argument("--output")
+arguments.add_argument("--steps", type=int)
+options = arguments.parse_args()
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+files = glob.glob(options.data + "/*.parquet")
+rows = np.array([row for file in files for row in pq.read_table(file)["image"].to_pylist()], np.float32)
+sharding = tf.data.Options()
+sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+batches = tf.data.Dataset.from_tensor_slices((rows, np.ones(len(rows)))).batch(32, True).repeat().with_options(sharding)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.InputLayer((64,)), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(batches, steps_per_epoch=options.steps, verbose=0)
+print("worker", task["index"], "of", strategy.num_replicas_in_sync, "has", len(rows), "rows")
+model.save(options.output if task["index"] == 0 else tempfile.mkdtemp())
+"""
+
+
+def test_a_command_that_knows_only_tensorflows_variable(digits, tmp_path):
+    program, said = tmp_path / "main.py", []
+    program.write_text(STRANGER)
+    request = Request(
+        train_uri=str(digits.folder / "train"),
+        model_uri=str(tmp_path / "model"),
+        train_specification={"command": ["python", str(program), "--data", "{train_dir}", "--output={model_dir}"]},
+        train_parameters={"steps": 3},
+        distribution_specification={"distribution_type": "TF", "number_of_parameter_servers": 0},
+        identity=("run", str(tmp_path)),
+    )
+    outcome = launch(request, LocalRunner(), said.append)
+    rows = [re.fullmatch(r"\[worker-(.)\] worker \1 of 2 has (\d+) rows", line) for line in said]
+    assert sum(int(found[2]) for found in rows if found) == digits.rows, "\n".join(said)
+    assert outcome.model.format == "saved_model"
+    assert verify_model(open_store(str(tmp_path / "model"))) == outcome.model

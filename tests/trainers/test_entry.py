@@ -1,14 +1,17 @@
 """Users' functions and commands in real replicas; none of them needs TensorFlow."""
 
 import contextlib
+import inspect
 import json
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from dataclasses import asdict, replace
 
+import psutil
 import pytest
 
 from kfp_distributed.storage import open_store
@@ -190,6 +193,37 @@ def test_a_function_goes_on_from_what_it_left_in_checkpoint_dir(make_replicas, d
     assert complete_checkpoints(checkpoints) == ["00000002", "00000001"], "the end's checkpoint is there too"
 
 
+def write_slowly(model_dir, checkpoint_dir):
+    import time
+    from pathlib import Path
+
+    with Path(checkpoint_dir, "state").open("wb", 0) as state:
+        for number in range(600):
+            state.write(b"x")
+            print(f"has written {number + 1}", flush=True)
+            time.sleep(0.1)
+
+
+# mpirun and shells end with 128 + signal, too.
+@pytest.mark.parametrize("form", ["function", "command", "killed command"])
+def test_a_checkpoint_that_is_half_written_is_not_kept(make_replicas, digits, form):
+    program = train_specification(write_slowly)
+    if form != "function":
+        call = "import os\nwrite_slowly('', os.environ['KFP_DISTRIBUTED_CHECKPOINT_DIR'])"
+        program = {"command": [sys.executable, "-c", f"{inspect.getsource(write_slowly)}\n{call}"]}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits)
+    replicas.start_all()
+    replicas.wait_for("worker-0", "has written 50")
+    replica = replicas.running["worker-0"]
+    if form == "killed command":
+        (child,) = psutil.Process(replica.pid).children()
+        child.kill()
+    else:
+        replica.terminate()
+    assert replicas.wait("worker-0", 60) == 128 + (signal.SIGKILL if form == "killed command" else signal.SIGTERM)
+    assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
 class Gate:
     """A port that leads to a server while it is open, and refuses connections while it is not."""
 
@@ -244,9 +278,13 @@ def test_the_model_survives_an_object_store_that_is_away(make_replicas, digits, 
     replicas = make_replicas(
         train_specification(wait_to_end), parameters, {"worker": 1}, digits, "s3://bucket/run", environment
     )
+    data = tmp_path / "data"
+    shutil.copytree(digits.folder / "train", data)
+    replicas.job = replace(replicas.job, train_uri=str(data))
     replicas.start_all()
     replicas.wait_for("worker-0", "trained")
     gate.close()
+    shutil.rmtree(data)  # It may lie in the same store.
     (tmp_path / "go").touch()
     time.sleep(3)  # By now the leader has tried.
     assert replicas.running["worker-0"].poll() is None

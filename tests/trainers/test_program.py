@@ -159,6 +159,11 @@ def test_a_function_without_a_file_is_refused():
     ("specification", "reason"),
     [
         ({}, "one of the keys trainer, function, command"),
+        ({"Command": ["x" * 1000]}, "x; allowed: one of the keys trainer, function, command"),
+        (
+            {"command": ["x"], "packages": ["a @ git+https://me:key@example.com/a.git"]},
+            "packages has an address with a",
+        ),
         ([1], "train_specification is [1]; allowed: a dict"),
         ("keras_classifier", "allowed: a dict"),
         ({"trainer": "keras_classifier", "command": ["x"]}, "one of the keys"),

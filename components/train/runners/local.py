@@ -45,8 +45,8 @@ _LOOK_SECONDS = 0.05
 
 # What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
 _PLACE = re.compile(
-    "TF_CONFIG|MASTER_(ADDR|PORT)|((LOCAL_|GROUP_|HOROVOD_|HOROVOD_LOCAL_)?(RANK|SIZE|WORLD_SIZE))"
-    "|HOROVOD_(ELASTIC|HOSTNAME|CONTROLLER|GLOO_.*)"
+    "TF_CONFIG|MASTER_(ADDR|PORT)|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)"
+    "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC|HOSTNAME|CONTROLLER|GLOO_.*)"
     "|(PET|TORCHELASTIC|OMPI|PMIX)_.*"
 )
 
