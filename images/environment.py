@@ -148,8 +148,9 @@ def _debian_torch() -> str:
         return subprocess.run([_DEBIAN, "-c", code], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         raise NotHereError(
-            f"{_DEBIAN} has no PyTorch; apt-get install python3-torch python3-venv libopenblas0-pthread, or name a Python that has what the "
-            "image holds in KFP_DISTRIBUTED_PYTORCH_PYTHON or KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON"
+            f"{_DEBIAN} has no PyTorch; apt-get install python3-torch python3-venv libopenblas0-pthread, or name a "
+            "Python that has what the image holds in KFP_DISTRIBUTED_PYTORCH_PYTHON or "
+            "KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON"
         ) from None
 
 
