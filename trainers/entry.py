@@ -93,17 +93,9 @@ def main() -> int:
         end_without_launcher(lambda: _end(PEER_LOST))
     # Any rank of an elastic job may become the first, which alone writes what is kept.
     role, leads = name.rpartition("-")[0], elastic or (rank.rank == 0 if rank else name == job.leader)
-    # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
-    legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
-    neighbours = rank.local_size if rank else cluster.neighbours
-    os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras)))
-    if "ps" in cluster.addresses:
-        # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
-        os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    _prepare_tensorflow(program, cluster, rank, role)
     if rank:
         _enter_rank(rank.rank)
-    if program.kind != "command" and cluster.addresses and role != "evaluator":
-        os.environ["TF_CONFIG"] = cluster.training_config()
     is_served = program.kind != "command" and job.parameter_servers > 0
     if is_served and role == "ps":
         _serve(name)
@@ -156,6 +148,19 @@ def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int
     if name in job.data_replicas:
         return job.data_replicas.index(name), len(job.data_replicas)
     return None
+
+
+def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, role: str) -> None:
+    """Set what TensorFlow reads of the environment when it is imported."""
+    # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
+    legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
+    neighbours = rank.local_size if rank else cluster.neighbours
+    os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras)))
+    if "ps" in cluster.addresses:
+        # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
+        os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    if program.kind != "command" and cluster.addresses and role != "evaluator":
+        os.environ["TF_CONFIG"] = cluster.training_config()
 
 
 def _enter_rank(rank: int) -> None:
