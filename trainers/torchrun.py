@@ -30,7 +30,8 @@ def main() -> int:
     from torch.distributed.run import parse_args, run
 
     # Under Python 3.11, torch 1.13 fails unless some rank's output is redirected; the tenth's is, and printed as well.
-    os.environ |= {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1"}
+    # The folder for that goes with the replica's own.
+    os.environ |= {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1", "PET_LOG_DIR": "torchrun"}
     try:
         run(parse_args(["--module", "kfp_distributed.trainers.entry"]))
     except ChildFailedError as error:

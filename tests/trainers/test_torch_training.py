@@ -113,9 +113,11 @@ def note_rows(train_dir, model_dir, notes: str):
     Path(model_dir, "weights").write_text(str(rank))
 
 
-def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path):
-    notes = tmp_path / "notes"
+def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path, monkeypatch):
+    notes, scratch = tmp_path / "notes", tmp_path / "scratch"
     notes.mkdir()
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     facts, model = run(train_specification(note_rows), {"notes": str(notes)}, number_of_workers=1, slots_per_worker=2)
     assert facts[-1].succeeded, text(facts)
     noted = [json.loads((notes / str(rank)).read_text()) for rank in range(4)]
@@ -126,6 +128,7 @@ def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path):
     every = [row for inputs, _ in read_batches(folder, manifest) for row in inputs.astype(int).tolist()]
     assert [row for note in noted for row in note["rows"]] == every, "each row in one process, once"
     assert open_store(str(model)).read("weights") == b"0"
+    assert [*scratch.glob("torchelastic*")] == []
 
 
 def test_an_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(run, digits):
