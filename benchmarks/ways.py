@@ -51,7 +51,7 @@ def main() -> None:
         folder = Path(name)
         _use_tcp(folder)
         data = prepare(folder / "data", digits_file(folder / "digits.npz", 10))
-        lines = []
+        lines, rows = [], _rows(data)
         for way in ("MultiWorkerMirrored", "ParameterServer", "Horovod", "DistributedDataParallel"):
             for processes in (1, 2, 3):
                 measured = _measure(data, folder / f"{way}-{processes}", *_distribution(way, processes))
@@ -63,7 +63,7 @@ def main() -> None:
         day=date.today().isoformat(),
         python=platform.python_version(),
         cores=os.cpu_count(),
-        rows=_rows(data),
+        rows=rows,
         parameters=parameters,
         size=parameters * 4 / 1e6,
         batch=_BATCH,
