@@ -245,7 +245,9 @@ class Tracker:
             self._failures.append(fact)
             limit = self.job.specification.restart_limit
             # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
-            judged = self.end or name in self.job.topology.spared
+            # When the leader is done the work is, and the operator tells so soon.
+            done = self._seen[self.job.topology.leader].state.state == "succeeded"
+            judged = self.end or done or name in self.job.topology.spared
             if _is_retryable(code) and now.restart >= limit and not judged:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
 
