@@ -263,6 +263,21 @@ def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker
     assert not tracker.may_start_again
 
 
+def test_each_replica_has_restarts_of_its_own(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, "first", 1, phase="Failed", main=terminated(137))]))
+    list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
+    list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(137))))
+    assert tracker.end is None
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    assert shown(tracker.start_again("job-2")) == [
+        "restart 2 of 2: the whole job (worker-1 failed)",
+        ("worker-0", "waiting", None, "", 1),
+        ("worker-1", "waiting", None, "", 2),
+    ]
+    assert not tracker.may_start_again
+
+
 def test_a_job_whose_first_failure_is_for_good_does_not_start_again(tracker):
     list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(1))))
     list(tracker.tell_job(job_of(condition("Failed"), version=20)))

@@ -106,12 +106,11 @@ class Tracker:
 
     def start_again(self, uid: str) -> Iterator[Fact]:
         """The job was deleted, and is created anew as the object `uid`."""
-        again = self._restarts + 1
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        yield JobEvent(clock(), f"restart {again} of {limit}: the whole job ({root.replica} failed)")
+        yield JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
         self.end, self.end_version, self._failures, self.uid = None, 0, [], uid
-        for name in self._seen:
-            yield from self._change(name, _Seen(restart=again))
+        for name, seen in list(self._seen.items()):
+            yield from self._change(name, _Seen(restart=seen.restart + 1))
 
     def is_ours(self, pod: Object) -> bool:
         """Whether a pod is a replica of this job, and not of an earlier one of its name."""
