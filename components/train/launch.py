@@ -31,6 +31,7 @@ from kfp_distributed.components.train.status import (
     describe,
     expired_budget,
     failure_cause,
+    final_failure,
 )
 from kfp_distributed.components.train.topology import plan_topology
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
@@ -242,13 +243,16 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
             continue
         status = reduce(advance, chain(*lines.values()), status)
         lines.clear()
-        expired = expired_budget(status, job.specification, fact.time) if isinstance(fact, Quiet) else ""
-        if expired:
-            fact = JobEnded(fact.time, False, expired)
+        over = ""
+        if isinstance(fact, Quiet):
+            spec = job.specification
+            over = expired_budget(status, spec, fact.time) or final_failure(status, spec)
+        if over:
+            fact = JobEnded(fact.time, False, over)
         status = advance(status, fact)
         if text := describe(fact):
             show(text)
-        if expired:
+        if over:
             break
     return status
 

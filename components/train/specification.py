@@ -75,7 +75,7 @@ class DistributionSpecification:
         scheduler_name: scheduler of the pods. Default: the cluster's.
         gang_scheduling: the operator's gang scheduler places all replicas, of an elastic job the fewest, or none.
         tensorboard: the program gets a folder for TensorBoard logs, which is kept in object storage.
-        restart_limit: restarts after failures before the job has failed.
+        restart_limit: how often each replica may be started again after a failure.
         keep_job: leave the ended job in place, to look at it.
         queue_timeout: longest wait for admission by the queue. Default: unlimited.
         scheduling_timeout: longest wait for nodes.

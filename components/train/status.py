@@ -1,11 +1,11 @@
-"""Facts -> where the job stands, which time budget ran out, and why it failed. Pure.
+"""Facts -> where the job stands, when it is to end, and why it failed. Pure.
 
 Time is in seconds since 1970, as the facts have it.
 """
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.runners.protocol import (
@@ -29,8 +29,11 @@ SAME_MOMENT_SECONDS = 2.0
 """Failures this close together have one cause. A peer of a dead replica ends within milliseconds of the broken
 connection; Python and TensorFlow then take up to about two seconds to shut down."""
 
+FOR_GOOD = "Exit codes from 1 to 127 are not tried again."
+"""Why a job has failed whose program would do the same again."""
+
 _SHOWN_REPLICAS = 10
-_UNPLACED = ("queued", "waiting", "pulling")
+_NOT_READY = ("queued", "waiting", "pulling")
 _SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
@@ -41,7 +44,7 @@ class ReplicaStatus(ReplicaChanged):
     Attributes:
         since: When it came into this state.
         heard: When it last printed a line since its start; None if it has not.
-        tail: Its last lines, those of earlier starts included.
+        tail: Its last lines since its start.
     """
 
     since: float = 0.0
@@ -64,7 +67,7 @@ class JobStatus:
         running: When all replicas were running for the first time.
         timeline: What happened, as (time, text).
         ended: How it ended; None while it has not.
-        last_failure: The last failure of a replica, which may have been started again since.
+        failures: The last failure of each replica that had any; it may have been started again since.
         spared: The replicas whose failure is not why the job failed.
     """
 
@@ -77,7 +80,7 @@ class JobStatus:
     running: float | None = None
     timeline: tuple[tuple[float, str], ...] = ()
     ended: JobEnded | None = None
-    last_failure: ReplicaStatus | None = None
+    failures: Mapping[str, ReplicaStatus] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
 
 
@@ -99,11 +102,12 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
         since = before.since if fact.state == before.state else fact.time
         # Of all its starts.
         fact = replace(fact, peak_memory=max(fact.peak_memory, before.peak_memory))
-        after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=before.tail)
-        if before.state in _UNPLACED and fact.state not in _UNPLACED:
+        tail = before.tail if fact.restart == before.restart else ()
+        after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=tail)
+        if before.state in _NOT_READY and fact.state not in _NOT_READY:
             status = replace(status, attempt=fact.time)
         if fact.state == "failed":
-            status = replace(status, last_failure=after)
+            status = replace(status, failures={**status.failures, fact.replica: after})
         if fact.state == "starting" or fact.restart > before.restart:
             after = replace(after, heard=None)
             if fact.replica == status.leader:
@@ -162,16 +166,19 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
 
 def failure_cause(status: JobStatus) -> str:
     """Why an ended job failed: the root's last lines, then a few sentences: the root, what followed, the verdict."""
-    failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
     sentences = [status.ended.reason] if status.ended else []
-    if not failed and status.last_failure:
-        failed = [status.last_failure]
+    if lost := [each for name, each in status.failures.items() if name in status.spared]:
+        sentences.insert(0, f"Lost workers: {_ends(lost)}.")
+    failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
+    if not failed:
+        failures = (each for name, each in status.failures.items() if name not in status.spared)
+        failed = sorted(failures, key=lambda each: each.time)[-1:]
     if not failed:
         return " ".join(sentences)
     first_replica = root_failure(failed).replica
     root = next(each for each in failed if each.replica == first_replica)
-    if others := [f"{each.replica} with {how_it_ended(each)}" for each in failed if each is not root]:
-        sentences.insert(0, f"Then failed {_listed(others)}.")
+    if others := [each for each in failed if each is not root]:
+        sentences.insert(0, f"Then failed {_ends(others)}.")
     after = format_seconds(root.time - status.started)
     first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job"
     shown = [root]
@@ -190,10 +197,10 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
     replicas = _awaited(status)
     heard = max((each.heard for each in replicas if each.heard is not None), default=None)
     queued, waiting, pulling = (
-        min((each.since for each in replicas if each.state == state), default=None) for state in _UNPLACED
+        min((each.since for each in replicas if each.state == state), default=None) for state in _NOT_READY
     )
     done = status.replicas[status.leader].state == "succeeded"
-    placed = not done and all(each.state not in _UNPLACED for each in replicas)
+    placed = not done and all(each.state not in _NOT_READY for each in replicas)
     since = {
         "queue_timeout": queued,
         "scheduling_timeout": None if done else waiting,
@@ -223,13 +230,30 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
     return ""
 
 
+def final_failure(status: JobStatus, specification: DistributionSpecification) -> str:
+    """Why an MPI launcher is not to be started again, which its operator would do: a rank has failed for good; else "".
+
+    A launcher that names no worker may have reached none. One of an elastic job ends as a lost connection does, too.
+    """
+    now = status.replicas.get("launcher-0")
+    end = now if now and now.state == "failed" else status.failures.get("launcher-0")
+    if not end or end.reason or status.spared or not specification.restart_limit:
+        return ""
+    is_final = 0 < (end.exit_code or 0) < 128 and failed_worker(end.tail, status.slots_per_worker)
+    return FOR_GOOD if is_final else ""
+
+
 def _awaited(status: JobStatus) -> list[ReplicaStatus]:
     """The replicas that must be there: a worker that was lost, and is spared, may come again or not."""
     return [each for name, each in status.replicas.items() if name not in status.spared or not each.restart]
 
 
 def _unstarted(status: JobStatus) -> list[ReplicaStatus]:
-    return [each for each in _awaited(status) if each.state in ("starting", *_UNPLACED)]
+    return [each for each in _awaited(status) if each.state in ("starting", *_NOT_READY)]
+
+
+def _ends(failed: Iterable[ReplicaChanged]) -> str:
+    return _listed([f"{each.replica} with {how_it_ended(each)}" for each in failed])
 
 
 def _listed(names: Sequence[str]) -> str:

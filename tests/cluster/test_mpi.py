@@ -44,11 +44,15 @@ def test_an_mpijob_runs_its_ranks(start_ranks):
     assert left_behind(step, 60) == []
 
 
-def test_a_rank_that_exits_with_3(start_ranks):
-    """The launcher ends as its rank does, and the worker that had it is named."""
-    step = start_ranks("if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)", restart_limit=0)
+@pytest.mark.parametrize("restart_limit", [0, 3])
+def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
+    """The launcher ends as its rank does, for good, and the worker that had it is named."""
+    body = "if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)"
+    step = start_ranks(body, restart_limit=restart_limit)
     cause = failed(step, "launcher-0 failed with exit code 3", "worker-1", since=r"\[worker-1\] rank 1 of 2")
     assert "pod deleted" not in cause
+    if restart_limit:
+        assert cause.endswith("as a process of worker-1 did. Exit codes from 1 to 127 are not tried again.")
 
 
 def test_a_launcher_that_dies_is_started_again(start_ranks, api):

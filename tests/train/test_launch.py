@@ -11,10 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from train.programs.jobs import workers
+from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job, read_metrics
+from kfp_distributed.components.train.launch import (
+    Request,
+    TrainingFailed,
+    _follow,
+    job_name,
+    launch,
+    plan_job,
+    read_metrics,
+)
 from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.errors import StorageError
@@ -220,6 +230,45 @@ def fit(checkpoint_dir, model_dir):
     ]
     assert "restart 1 of 3: all replicas (worker-1 failed)" in said
     assert (tmp_path / "model" / "weights").read_text() == "of epoch 3"
+
+
+class Told:
+    """A runner of which it is known what it tells."""
+
+    def __init__(self, *facts):
+        self._facts = iter(facts)
+
+    def facts(self):
+        return self._facts
+
+
+def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next_start():
+    later = JobEvent(5, "is not read")
+    runner = Told(
+        LogLine(1, "worker-1", "ValueError: no such column"),
+        LogLine(2, "launcher-0", "  Process name: [[51234,1],1]"),
+        ReplicaChanged(3, "launcher-0", "failed", 1),
+        ReplicaChanged(4, "launcher-0", "running", restart=1),
+        Quiet(4),
+        later,
+    )
+    said = []
+    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), said.append)
+    assert status.ended == JobEnded(4, False, "Exit codes from 1 to 127 are not tried again.")
+    assert said == [
+        "[worker-1] ValueError: no such column",
+        "[launcher-0]   Process name: [[51234,1],1]",
+        "launcher-0: failed (exit code 1)",
+        "launcher-0: running",
+        "the job failed: Exit codes from 1 to 127 are not tried again.",
+    ]
+    assert list(runner.facts()) == [later]
+    assert re.fullmatch(
+        r"\[worker-1\] ValueError: no such column\n\[launcher-0\]   Process name: \[\[51234,1\],1\]\n"
+        r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did\. "
+        r"Exit codes from 1 to 127 are not tried again\.",
+        failure_cause(status),
+    )
 
 
 @pytest.mark.parametrize("earlier", [False, True])

@@ -247,7 +247,7 @@ def test_a_killed_replica_restarts_all_in_fresh_folders_at_new_addresses(tmp_pat
 
 def test_the_restarts_come_to_an_end():
     facts = run(make_job(shell("kill -9 $$"), {"restart_limit": 2}))
-    assert verdict(facts) == (False, "The restarts that restart_limit allows are used up.")
+    assert verdict(facts) == (False, "The restarts that restart_limit allows (2) are used up.")
     assert changes(facts, "failed") == [("worker-0", "failed", None, 9, restart) for restart in range(3)]
 
 
@@ -265,6 +265,18 @@ def test_a_worker_beside_parameter_servers_restarts_alone_at_its_address(tmp_pat
     assert first == second
     assert lines(facts, "ps-0") == ["serving"]
     assert len(lines(facts, "chief-0")) == 1
+
+
+def test_each_replica_has_restarts_of_its_own(tmp_path):
+    program = CASE.format(
+        f"""worker-*) mkdir {tmp_path}/$KFP_DISTRIBUTED_REPLICA 2> /dev/null && sleep 0.2 && kill -9 $$
+            touch {tmp_path}/$KFP_DISTRIBUTED_REPLICA/again; exec sleep 1000;;
+        ps-0) exec sleep 1000;;
+        chief-0) until test -e {tmp_path}/worker-0/again -a -e {tmp_path}/worker-1/again; do sleep 0.1; done;;"""
+    )
+    facts = run(make_job(shell(program), {**SERVERS, "number_of_workers": 2, "restart_limit": 1}))
+    assert verdict(facts) == (True, "")
+    assert sorted(changes(facts, "failed")) == [(f"worker-{index}", "failed", None, 9, 0) for index in range(2)]
 
 
 def test_a_taken_port_is_left_for_others():

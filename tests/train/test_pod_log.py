@@ -73,3 +73,20 @@ def test_every_line_comes_once_wherever_the_connection_breaks(steps, cuts, zone)
         if cut is None:
             told += reader.feed(b"", 0.0)
     assert told == [text for _, text in log]
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 200)), max_size=6),
+)
+def test_every_line_comes_once_when_the_file_begins_anew(steps, connections):
+    """The kubelet puts a file away that has become large: its lines do not come again after a connection that broke."""
+    log = [(sum(steps[: number + 1]), f"line {number}") for number in range(len(steps))]
+    reader, told, begins = LogReader(), [], 0
+    for cut, second in [*connections, (None, 0)]:
+        since = reader.place().get("sinceTime", "")
+        # No line goes that was not read, nor a part of a second.
+        begins = max(begins, min([second, *(at for at, _ in log[len(told) :])]))
+        file = [(at, text) for at, text in log if at >= begins and stamped(at, "").decode()[:19] >= since[:19]]
+        told += reader.feed(b"".join(stamped(at, text) for at, text in file)[:cut], 0.0)
+    assert told == [text for _, text in log]

@@ -1,6 +1,7 @@
 """What is done with the replicas in which situation, as a table: state letters and times -> the next step."""
 
 import signal
+from types import MappingProxyType
 
 import pytest
 
@@ -22,7 +23,7 @@ NOW = 1000.0
 ALL_WORKERS = ("worker-0", "worker-1", "evaluator-0")
 ALL_SERVERS = ("chief-0", "ps-0", "worker-0", "worker-1")
 FINAL = "Exit codes from 1 to 127 are not tried again."
-USED_UP = "The restarts that restart_limit allows are used up."
+USED_UP = "The restarts that restart_limit allows (3) are used up."
 
 
 def done(seconds_ago=0.0):
@@ -97,26 +98,43 @@ def test_next_step(topology, changes, step):
 
 
 @pytest.mark.parametrize(
-    ("changes", "left", "taken", "step"),
+    ("topology", "changes", "restarts", "taken", "step"),
     [
-        ({"worker-1": killed()}, 0, set(), Step("fail", ALL_WORKERS, USED_UP)),
-        ({"worker-1": exited(1)}, 1, {"worker-1"}, Step("restart", ALL_WORKERS, "the port of worker-1 is taken")),
-        ({"worker-1": exited(1)}, 0, {"worker-1"}, Step("fail", ALL_WORKERS, USED_UP)),
+        (WORKERS, {"worker-1": killed()}, {"worker-1": 3}, set(), Step("fail", ALL_WORKERS, USED_UP)),
         (
+            WORKERS,
+            {"worker-1": exited(1)},
+            {"worker-1": 2},
+            {"worker-1"},
+            Step("restart", ALL_WORKERS, "the port of worker-1 is taken"),
+        ),
+        (WORKERS, {"worker-1": exited(1)}, {"worker-1": 3}, {"worker-1"}, Step("fail", ALL_WORKERS, USED_UP)),
+        (
+            WORKERS,
             {"evaluator-0": killed()},
-            1,
+            {},
             {"evaluator-0"},
             Step("restart", ALL_WORKERS, "the port of evaluator-0 is taken"),
         ),
+        # Each replica has restarts of its own; where all start again, all need one.
+        (
+            SERVERS,
+            {"worker-1": killed()},
+            {"worker-0": 3, "worker-1": 2},
+            set(),
+            Step("restart", ("worker-1",), "worker-1 failed"),
+        ),
+        (SERVERS, {"worker-1": killed()}, {"worker-1": 3}, set(), Step("fail", ALL_SERVERS, USED_UP)),
+        (SERVERS, {"ps-0": killed()}, {"worker-0": 3}, set(), Step("fail", ALL_SERVERS, USED_UP)),
     ],
 )
-def test_next_step_at_a_limit_and_with_a_taken_port(changes, left, taken, step):
-    assert next_step(WORKERS, _last(WORKERS, changes), NOW, left, taken) == step
+def test_next_step_at_a_limit_and_with_a_taken_port(topology, changes, restarts, taken, step):
+    assert next_step(topology, _last(topology, changes, restarts), NOW, 3, taken) == step
 
 
-def _last(topology, changes):
-    running = {each.name: ReplicaChanged(NOW - 100, each.name, "running") for each in topology.replicas}
-    return running | {
-        name: ReplicaChanged(NOW - ago, name, state, code, number)
-        for name, (state, code, number, ago) in changes.items()
+def _last(topology, changes, restarts=MappingProxyType({})):
+    last = {each.name: ("running", None, None, 100.0) for each in topology.replicas} | changes
+    return {
+        name: ReplicaChanged(NOW - ago, name, state, code, number, restart=restarts.get(name, 0))
+        for name, (state, code, number, ago) in last.items()
     }

@@ -8,6 +8,7 @@ from train.programs.jobs import make_job, workers
 from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
+    FOR_GOOD,
     LAST_LINES,
     TIMELINE_LENGTH,
     JobStatus,
@@ -17,6 +18,7 @@ from kfp_distributed.components.train.status import (
     describe,
     expired_budget,
     failure_cause,
+    final_failure,
     format_seconds,
     how_it_ended,
     root_failure,
@@ -72,11 +74,9 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         started=BEGIN,
         attempt=BEGIN + 6,
         replicas={
-            "worker-0": ReplicaStatus(
-                BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", 0, BEGIN + 8, None, ("epoch 1",)
-            ),
+            "worker-0": ReplicaStatus(BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", 0, BEGIN + 8, None, ()),
             "worker-1": ReplicaStatus(
-                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", 7000, BEGIN + 8, BEGIN + 7, ("boom", "epoch 2")
+                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", 7000, BEGIN + 8, BEGIN + 7, ("epoch 2",)
             ),
         },
         running=BEGIN + 1,
@@ -93,9 +93,11 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
             (BEGIN + 9, "the job succeeded"),
         ),
         ended=ended(9),
-        last_failure=ReplicaStatus(
-            BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, BEGIN + 4, BEGIN + 3, ("boom",)
-        ),
+        failures={
+            "worker-1": ReplicaStatus(
+                BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, BEGIN + 4, BEGIN + 3, ("boom",)
+            )
+        },
     )
 
 
@@ -212,7 +214,8 @@ def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
     status = begin(job, BEGIN)
     for fact in (
         changed(10, "worker-2", "failed", reason="pod deleted"),
-        changed(60, "worker-1", "failed", reason="pod deleted"),
+        changed(12, "worker-2", "waiting", restart=1),
+        changed(60, "worker-1", "failed", exit_code=137, reason="OOMKilled"),
         line(61, "worker-1", "epoch 5/9"),
         line(62, "launcher-0", "1 of the workers are left, and min_workers is 2"),
         line(62, "launcher-0", "Process name: 1"),
@@ -223,8 +226,63 @@ def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
     assert failure_cause(status) == (
         "[worker-1] epoch 5/9\n[launcher-0] 1 of the workers are left, and min_workers is 2\n"
         "[launcher-0] Process name: 1\nlauncher-0 failed with exit code 137 (SIGKILL), often a lack of memory, "
-        "1 min 3 s after the start of the job, as a process of worker-1 did. It is so."
+        "1 min 3 s after the start of the job, as a process of worker-1 did. "
+        "Lost workers: worker-2 with pod deleted, worker-1 with exit code 137 (SIGKILL), often a lack of memory, "
+        "OOMKilled. It is so."
     )
+
+
+def test_a_lost_worker_of_an_elastic_mpi_job_whose_time_is_over():
+    status = begin(make_job(["unused"], {"distribution_type": "MPI", "min_workers": 1}), BEGIN)
+    for fact in (changed(10, "worker-1", "failed", reason="pod deleted"), ended(64, "It is so.")):
+        status = advance(status, fact)
+    assert failure_cause(status) == "Lost workers: worker-1 with pod deleted. It is so."
+
+
+NAMED = [line(9, "launcher-0", "Process name: [[51234,1],1]"), line(9, "launcher-0", "Exit code: 3")]
+AGAIN = [changed(11, "launcher-0", state, restart=1) for state in ("starting", "running")]
+
+
+@pytest.mark.parametrize(
+    ("facts", "keys", "final"),
+    [
+        ([], {}, ""),
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3)], {}, FOR_GOOD),
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=127)], {}, FOR_GOOD),
+        # Lines may come late, and the next start soon.
+        ([changed(10, "launcher-0", "failed", exit_code=3), *NAMED], {}, FOR_GOOD),
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3), *AGAIN], {}, FOR_GOOD),
+        # A rank that was killed, a lost worker, a launcher whose pod is deleted, and one that reached no worker.
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=137)], {}, ""),
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=205)], {}, ""),
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=1, reason="pod deleted")], {}, ""),
+        ([line(9, "launcher-0", "ssh: refused"), changed(10, "launcher-0", "failed", exit_code=1)], {}, ""),
+        (
+            [
+                *NAMED,
+                changed(10, "launcher-0", "failed", exit_code=137),
+                *AGAIN,
+                changed(20, "launcher-0", "failed", exit_code=1, restart=1),
+            ],
+            {},
+            "",
+        ),
+        # The operator starts none again, or the launcher of an elastic job fails where a worker was lost.
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3)], {"restart_limit": 0}, ""),
+        ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3)], {"min_workers": 1}, ""),
+    ],
+)
+def test_final_failure(facts, keys, final):
+    job = make_job(["unused"], {"distribution_type": "MPI", **keys})
+    status = begin(job, BEGIN)
+    for fact in facts:
+        status = advance(status, fact)
+    assert final_failure(status, job.specification) == final
+
+
+def test_only_a_launcher_tells_of_its_ranks():
+    status = follow(line(9, "worker-0", "Process name: 1"), changed(10, "worker-0", "failed", exit_code=3))
+    assert final_failure(status, parse_distribution(workers(2))) == ""
 
 
 def test_failure_cause_of_many_names_ten_of_them():

@@ -200,6 +200,18 @@ def test_without_restarts_the_first_failure_is_the_last(tracker):
     assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == []
 
 
+@pytest.mark.parametrize("code", [134, 137, 138])
+def test_what_a_peer_of_a_leader_that_is_done_ends_with_is_no_end(tracker, code):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(tracker.tell_pod(pod_of(0, phase="Succeeded", main=terminated(0))))
+    ended = pod_of(1, phase="Failed", main=terminated(code))
+    assert shown(tracker.tell_pod(ended)) == [("worker-1", "failed", code, "", 0)]
+    assert tracker.end is None
+    list(tracker.tell_job(job_of(condition("Succeeded"))))
+    assert tracker.end == (True, "")
+
+
 def test_an_elastic_mpi_job_goes_on_without_a_worker():
     distribution = {"distribution_type": "MPI", "min_workers": 1, "restart_limit": 0}
     tracker = Tracker(make_job(["unused"], distribution), "MPIJob")
@@ -248,6 +260,21 @@ def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker
     list(tracker.tell_pod(new, deleted=True))
     list(tracker.tell_time(clock() + 4))
     assert tracker.end == (False, "The restarts that restart_limit allows (1) are used up.")
+    assert not tracker.may_start_again
+
+
+def test_each_replica_has_restarts_of_its_own(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, "first", 1, phase="Failed", main=terminated(137))]))
+    list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
+    list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(137))))
+    assert tracker.end is None
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    assert shown(tracker.start_again("job-2")) == [
+        "restart 2 of 2: the whole job (worker-1 failed)",
+        ("worker-0", "waiting", None, "", 1),
+        ("worker-1", "waiting", None, "", 2),
+    ]
     assert not tracker.may_start_again
 
 

@@ -74,7 +74,6 @@ class LocalRunner:
         self._choose_ports = choose_ports
         self._resources = contextlib.ExitStack()
         self._processes: dict[str, _Process] = {}
-        self._restarts = 0
 
     def check(self, job: TrainingJob) -> None:
         """Looks for what the replicas run in.
@@ -154,17 +153,17 @@ class LocalRunner:
         everyone = tuple(self._last)
         if reader_is_gone(1):
             return Step("fail", everyone, "Nobody reads the output of this step any more.")
-        left = self._job.specification.restart_limit - self._restarts
+        limit = self._job.specification.restart_limit
         taken = {name for name in everyone if self._last[name].state == "failed" and is_taken(self._ports[name])}
-        return next_step(self._job.topology, self._last, clock(), left, taken)
+        return next_step(self._job.topology, self._last, clock(), limit, taken)
 
     def _do(self, step: Step) -> Iterator[Fact]:
         again = step.action == "restart"
         if again:
-            self._restarts += 1
+            number = max(self._last[name].restart for name in step.replicas) + 1
             limit = self._job.specification.restart_limit
             who = "all replicas" if len(step.replicas) == len(self._last) else ", ".join(step.replicas)
-            yield JobEvent(clock(), f"restart {self._restarts} of {limit}: {who} ({step.reason})")
+            yield JobEvent(clock(), f"restart {number} of {limit}: {who} ({step.reason})")
         running = [name for name in step.replicas if self._last[name].state in ("starting", "running")]
         self._group.stop(running)
         for name in running:

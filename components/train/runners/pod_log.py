@@ -16,9 +16,10 @@ _DISORDER_SECONDS = 2
 class LogReader:
     """Reads one container's log over several connections.
 
-    A connection can be asked for the lines from some second on. So those of the newest seconds are counted, and as many
-    are passed over when they come again. Times need not be in order: a container's two outputs have clocks of their
-    own, and the line of one may be written after a later one of the other.
+    A connection can be asked for the lines from some second on. So those of each of the newest seconds are counted, and
+    as many are passed over when they come again; those of a file that the kubelet has put away do not. Times need not
+    be in order: a container's two outputs have clocks of their own, and the line of one may be written after a later
+    one of the other.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class LogReader:
         self._start = b""
         self._second = ""
         self._in_line = False
-        self._skip = 0
+        self._skip: dict[str, int] = {}
         self._skipping = False
 
     def place(self) -> dict[str, str]:
@@ -39,7 +40,7 @@ class LogReader:
         self._begin()
         if not self._told:
             return {}
-        self._skip = sum(self._told.values())
+        self._skip = dict(self._told)
         return {"sinceTime": self._oldest + self._zone}
 
     def feed(self, data: bytes, now: float) -> list[str]:
@@ -75,8 +76,8 @@ class LogReader:
         if not found:
             return at
         self._second, self._zone = found[1].decode(), found[2].decode()
-        self._skipping = self._skip > 0 and self._second >= self._oldest
-        self._skip -= self._skipping
+        if left := self._skip.get(self._second):
+            self._skipping, self._skip[self._second] = True, left - 1
         return found.end()
 
     def _count(self) -> None:

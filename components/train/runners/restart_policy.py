@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from typing import Literal, NamedTuple
 
 from kfp_distributed.components.train.runners.protocol import ReplicaChanged
-from kfp_distributed.components.train.status import SAME_MOMENT_SECONDS, root_failure
+from kfp_distributed.components.train.status import FOR_GOOD, SAME_MOMENT_SECONDS, root_failure
 from kfp_distributed.components.train.topology import Topology
 
 END_GRACE_SECONDS = 30.0
@@ -27,7 +27,7 @@ def next_step(
     topology: Topology,
     last: Mapping[str, ReplicaChanged],
     now: float,
-    restarts_left: int,
+    restart_limit: int,
     taken: Set[str] = frozenset(),
 ) -> Step | None:
     """Decides what to do now.
@@ -36,7 +36,7 @@ def next_step(
         topology: All replicas of the job.
         last: The last thing that happened to each replica, by its name.
         now: The time, on the clock of these.
-        restarts_left: How often replicas may still be started again.
+        restart_limit: How often each replica may be started again.
         taken: The failed replicas on whose port somebody else listens.
 
     Returns:
@@ -55,14 +55,14 @@ def next_step(
             return None
         root = root_failure(failed)
         if not (taken or _is_retryable(root)):
-            return Step("fail", tuple(last), "Exit codes from 1 to 127 are not tried again.")
-        if not restarts_left:
-            return Step("fail", tuple(last), "The restarts that restart_limit allows are used up.")
-        if taken:
-            return Step("restart", tuple(last), f"the port of {', '.join(sorted(taken))} is taken")
+            return Step("fail", tuple(last), FOR_GOOD)
         names = tuple(each.replica for each in failed)
-        alone = topology.restart_alone.issuperset(names)
-        return Step("restart", names if alone else tuple(last), f"{root.replica} failed")
+        if taken or not topology.restart_alone.issuperset(names):
+            names = tuple(last)
+        if max(last[name].restart for name in names) >= restart_limit:
+            return Step("fail", tuple(last), f"The restarts that restart_limit allows ({restart_limit}) are used up.")
+        why = f"the port of {', '.join(sorted(taken))} is taken" if taken else f"{root.replica} failed"
+        return Step("restart", names, why)
     if not done:
         return None
     if serving := tuple(each.name for each in topology.replicas if each.serves and each.name in active):

@@ -106,12 +106,11 @@ class Tracker:
 
     def start_again(self, uid: str) -> Iterator[Fact]:
         """The job was deleted, and is created anew as the object `uid`."""
-        again = self._restarts + 1
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        yield JobEvent(clock(), f"restart {again} of {limit}: the whole job ({root.replica} failed)")
+        yield JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
         self.end, self.end_version, self._failures, self.uid = None, 0, [], uid
-        for name in self._seen:
-            yield from self._change(name, _Seen(restart=again))
+        for name, seen in list(self._seen.items()):
+            yield from self._change(name, _Seen(restart=seen.restart + 1))
 
     def is_ours(self, pod: Object) -> bool:
         """Whether a pod is a replica of this job, and not of an earlier one of its name."""
@@ -245,7 +244,9 @@ class Tracker:
             self._failures.append(fact)
             limit = self.job.specification.restart_limit
             # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
-            judged = self.end or name in self.job.topology.spared
+            # When the leader is done the work is, and the operator tells so soon.
+            done = self._seen[self.job.topology.leader].state.state == "succeeded"
+            judged = self.end or done or name in self.job.topology.spared
             if _is_retryable(code) and now.restart >= limit and not judged:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
 
