@@ -60,6 +60,8 @@ def main() -> None:
     """The command line."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        # First: what this process holds later counts as the memory of those that it starts.
+        started, prepared = startup_table(folder), prepare_table(folder)
         digits, many = prepare(folder / "digits"), prepare(folder / "many", digits_file(folder / "many.npz", 100))
         text = _TEXT.format(
             day=date.today().isoformat(),
@@ -67,8 +69,8 @@ def main() -> None:
             kfp=version("kfp"),
             tensorflow=next(version(name) for name in ("tensorflow-cpu", "tensorflow") if _installed(name)),
             cores=os.cpu_count(),
-            startup=startup_table(folder),
-            prepare=prepare_table(folder),
+            startup=started,
+            prepare=prepared,
             training=training_table(digits, folder / "training"),
             launchers=launchers_table(digits, folder / "launchers"),
             feeding=feeding_table(many, folder / "feeding"),
