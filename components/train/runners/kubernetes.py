@@ -195,7 +195,7 @@ class KubernetesRunner:
     def _path_of(self, part: Object) -> str:
         return f"{self._core}/{part['kind'].lower()}s/{part['metadata']['name']}"
 
-    def _put_part(self, part: Object) -> None:
+    def _put_part(self, part: Object, again: bool = False) -> None:
         path = self._path_of(part)
         try:
             if part["kind"] == "ConfigMap":
@@ -206,7 +206,13 @@ class KubernetesRunner:
         except ClusterError as error:
             if error.status != 404:
                 raise
-        self._post(path.rpartition("/")[0], part)
+        try:
+            self._post(path.rpartition("/")[0], part)
+        except ClusterError as error:
+            # The answer to an earlier try was lost.
+            if again or error.status != 409:
+                raise
+            self._put_part(part, True)
 
     def _post(self, path: str, body: Object) -> Object:
         """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete."""
