@@ -335,7 +335,11 @@ class KubernetesRunner:
         objects = news.objects if isinstance(news, Listed) else [news.object]
         deleted = not isinstance(news, Listed) and news.change == "DELETED"
         if news.source == "job":
-            yield from self._tracker.tell_job(objects[0] if objects else None, deleted)
+            found = objects[0] if objects else None
+            if isinstance(news, Listed) and not self._tracker.end:
+                # The list may be older than a job that was created again.
+                found = self._followed(found) or self._followed(self._api.read(self._path))
+            yield from self._tracker.tell_job(found, deleted)
         elif news.source == "events":
             for each in objects:
                 yield from self._tracker.tell_event(each)
@@ -347,6 +351,9 @@ class KubernetesRunner:
                 yield from self._tracker.tell_pods(objects)
             else:
                 yield from self._tracker.tell_pod(objects[0], deleted)
+
+    def _followed(self, found: Object | None) -> Object | None:
+        return found if found and found["metadata"]["uid"] == self._tracker.uid else None
 
     def _follow_logs(self, pod: Mapping[str, Any], deleted: bool) -> None:
         if not self._tracker.is_ours(pod):
