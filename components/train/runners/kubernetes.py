@@ -99,6 +99,10 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
+            # A cancel during what follows is to end the job that an earlier start of this step has left.
+            with suppress(ClusterError):
+                found = self._api.call("GET", self._path, away_seconds=0)
+                self._ours = self._is_same(found) and not job_end(found)
             self._claims = self._missing_claims(job)
             check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
         except ClusterError as error:
@@ -148,11 +152,11 @@ class KubernetesRunner:
         """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
         until = time.monotonic() + _GONE_SECONDS
         while found := self._api.read(self._path):
-            about, end = found["metadata"], job_end(found)
-            if about.get("annotations", {}).get(HASH_ANNOTATION) != self._hash:
+            if not self._is_same(found):
                 self._ours = False
                 raise ClusterError(409, self._conflict())
-            if "deletionTimestamp" not in about:
+            if "deletionTimestamp" not in found["metadata"]:
+                end = job_end(found)
                 if end is None or end[0]:
                     return found
                 self._delete(self._path, "Foreground")
@@ -160,6 +164,10 @@ class KubernetesRunner:
                 raise ClusterError(409, f"{self._path} is being deleted, but does not go away")
             time.sleep(0.2)
         return None
+
+    def _is_same(self, found: Object) -> bool:
+        """Whether a job of this name has our specification and code."""
+        return bool(found["metadata"].get("annotations", {}).get(HASH_ANNOTATION) == self._hash)
 
     def _create(self) -> str:
         """Creates the job and what belongs to it; returns the job's uid."""
