@@ -130,6 +130,7 @@ class KubernetesRunner:
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
         )
         self._path = f"{self._jobs}/{job.name}"
+        self._title = f"{self._kind.kind} {self._api.namespace}/{job.name}"
         self._hash = self.manifest["metadata"]["annotations"][HASH_ANNOTATION]
         self._tracker = Tracker(job, self._kind.kind)
 
@@ -237,10 +238,7 @@ class KubernetesRunner:
         yield from self._tracker.start_again(self._create())
 
     def _conflict(self) -> str:
-        return (
-            f"there is a {self._kind.kind} {self._api.namespace}/{self._job.name} with another specification; "
-            f"if nobody needs it: {self._removal()}"
-        )
+        return f"there is a {self._title} with another specification; if nobody needs it: {self._removal()}"
 
     def _removal(self) -> str:
         return f"kubectl delete {self._kind.plural} {self._job.name} -n {self._api.namespace}"
@@ -257,27 +255,32 @@ class KubernetesRunner:
         kept = self._tracker.end_version and self._job.specification.keep_job
         # An ended job has no more use for keys.
         paths = [self._path_of(each) for each in self._parts if not kept or each["kind"] == "Secret"]
-        if kept:
-            print(f"the job is kept (keep_job); to remove it: {self._removal()}", flush=True)
-        else:
+        text = f"the job is kept (keep_job); to remove it: {self._removal()}" if kept else ""
+        if not kept:
             paths.insert(0, self._path)
         try:
             for path in paths:
-                self._delete(path)
+                if self._delete(path) and path == self._path and not self._tracker.end_version:
+                    text = f"{self._title} is deleted"
         except ClusterError as error:
-            print(f"{self._path} could not be deleted: {error}", flush=True)
+            print(f"{path} could not be deleted: {error}", flush=True)
         self._ours = False
+        if text:
+            print(text, flush=True)
 
-    def _delete(self, path: str, policy: str = "Background") -> None:
+    def _delete(self, path: str, policy: str = "Background") -> bool:
+        """Deletes an object; returns whether it was there."""
         try:
             self._api.call("DELETE", path, {"propagationPolicy": policy})
         except ClusterError as error:
             if error.status != 404:
                 raise
+            return False
+        return True
 
     def facts(self) -> Iterator[Fact]:
         """Tells what the API server tells, until the job has ended."""
-        yield JobEvent(clock(), f"{self._kind.kind} {self._api.namespace}/{self._job.name} {self._how}")
+        yield JobEvent(clock(), f"{self._title} {self._how}")
         for each in self._claims:
             yield JobEvent(clock(), f"PersistentVolumeClaim {each['metadata']['name']} is created, and stays")
         watch, name = self._watcher.watch, self._job.name
