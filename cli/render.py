@@ -12,6 +12,7 @@ from kfp_distributed.components.train.launch import Request, plan_job
 from kfp_distributed.components.train.manifests.setting import MpiVersion, Object
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
 from kfp_distributed.storage.kfp_store import KFP_SECRET
 
@@ -60,8 +61,10 @@ class PaperCluster(ClusterApi):
         away_seconds: float = 0.0,
         timeout_seconds: float = 0.0,
     ) -> Object:
-        """Answers discovery and reviews, and takes a dry run's objects."""
+        """Answers discovery and reviews, takes a dry run's objects, and has no job."""
         if method == "GET":
+            if path not in self._served:
+                raise ClusterError(404, f"{path} is not there")
             return {"resources": [{"name": name} for name in self._served[path]]}
         if (query or {}).get("dryRun") == "All" and body:
             self.tried.append(body)

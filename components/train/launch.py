@@ -118,11 +118,12 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
         SystemExit: SIGTERM came. Nothing is left running.
     """
     job = plan_job(request)
-    runner.check(job)
     description = job.description
-    # Replicas begin by looking for a checkpoint: whether the store lets us in is known before they start.
-    open_store(description.checkpoint_uri).make_bucket()
+    # An earlier start of this step may have left the job, and a cancel ends that too.
     with _stopped_at_the_end(runner):
+        runner.check(job)
+        # Replicas begin by looking for a checkpoint: whether the store lets us in is known before they start.
+        open_store(description.checkpoint_uri).make_bucket()
         runner.start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:

@@ -2,12 +2,11 @@
 
 import json
 import re
+import signal
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,26 +25,7 @@ from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.components.train.step import run_step
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.files import sha256_of
-
-ROWS = 5
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    file = folder / "shard.parquet"
-    pq.write_table(
-        pa.table({"x": pa.array(range(ROWS), pa.float32()), "y": pa.array([0, 1, 0, 1, 0], pa.int32())}), file
-    )
-    shard = Shard(file.name, ROWS, file.stat().st_size, sha256_of(file))
-    manifest = DatasetManifest(
-        "train", (Column("x", "number", "float32"),), Label("y", ("a", "b")), (shard,), (3, 2), 0, "test"
-    )
-    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
-    return str(folder)
 
 
 def function(source):
@@ -184,6 +164,17 @@ def test_a_wrong_request_is_refused_before_anything_is_started_or_written(data, 
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
         launch(request(data, tmp_path, **changed), LocalRunner(), said.append)
     assert (str(error.value), said, list(tmp_path.iterdir())) == (message, [], [])
+
+
+def test_a_step_that_is_cancelled_while_it_checks_leaves_nothing(data, tmp_path, cancel):
+    class Cancelled(LocalRunner):
+        def check(self, job):
+            super().check(job)
+            cancel()
+
+    with pytest.raises(SystemExit) as end:
+        launch(request(data, tmp_path), Cancelled(), print)
+    assert (end.value.code, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, [])
 
 
 @pytest.mark.parametrize("which", ["train_uri", "validation_uri"])

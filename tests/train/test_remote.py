@@ -43,7 +43,7 @@ def pem(authorities):
 
 @pytest.fixture
 def server(authorities):
-    """An API server that serves Jobs, takes one token, allows all but what it is told, and keeps what it is sent."""
+    """An API server that has no Job, takes one token, allows all but what it is told, and keeps what it is sent."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authorities[0] / "cert.pem", authorities[0] / "key.pem")
@@ -59,7 +59,8 @@ def server(authorities):
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.answer({"resources": [{"name": "jobs"}]})
+        found = "/namespaces/" not in self.path
+        self.answer({"resources": [{"name": "jobs"}]} if found else {"message": "not there"}, 200 if found else 404)
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -68,10 +69,10 @@ class Handler(BaseHTTPRequestHandler):
         asked = body.get("spec", {}).get("resourceAttributes", {})
         self.answer({"status": {"allowed": f"{asked.get('verb')} {asked.get('resource')}" not in self.server.refused}})
 
-    def answer(self, body):
+    def answer(self, body, status=200):
         known = self.headers["Authorization"] == f"Bearer {TOKEN}"
         text = json.dumps(body if known else {"message": "Unauthorized"}).encode()
-        self.send_response(200 if known else 401)
+        self.send_response(status if known else 401)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)

@@ -99,6 +99,10 @@ class KubernetesRunner:
                 mpi_version=mpi_version,
             )
             self._prepare(job)
+            # A cancel during what follows is to end the job that an earlier start of this step has left.
+            with suppress(ClusterError):
+                found = self._api.call("GET", self._path, away_seconds=0)
+                self._ours = self._is_same(found) and not job_end(found)
             self._claims = self._missing_claims(job)
             check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
         except ClusterError as error:
@@ -126,6 +130,7 @@ class KubernetesRunner:
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
         )
         self._path = f"{self._jobs}/{job.name}"
+        self._title = f"{self._kind.kind} {self._api.namespace}/{job.name}"
         self._hash = self.manifest["metadata"]["annotations"][HASH_ANNOTATION]
         self._tracker = Tracker(job, self._kind.kind)
 
@@ -148,11 +153,11 @@ class KubernetesRunner:
         """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
         until = time.monotonic() + _GONE_SECONDS
         while found := self._api.read(self._path):
-            about, end = found["metadata"], job_end(found)
-            if about.get("annotations", {}).get(HASH_ANNOTATION) != self._hash:
+            if not self._is_same(found):
                 self._ours = False
                 raise ClusterError(409, self._conflict())
-            if "deletionTimestamp" not in about:
+            if "deletionTimestamp" not in found["metadata"]:
+                end = job_end(found)
                 if end is None or end[0]:
                     return found
                 self._delete(self._path, "Foreground")
@@ -160,6 +165,10 @@ class KubernetesRunner:
                 raise ClusterError(409, f"{self._path} is being deleted, but does not go away")
             time.sleep(0.2)
         return None
+
+    def _is_same(self, found: Object) -> bool:
+        """Whether a job of this name has our specification and code."""
+        return bool(found["metadata"].get("annotations", {}).get(HASH_ANNOTATION) == self._hash)
 
     def _create(self) -> str:
         """Creates the job and what belongs to it; returns the job's uid."""
@@ -195,7 +204,7 @@ class KubernetesRunner:
     def _path_of(self, part: Object) -> str:
         return f"{self._core}/{part['kind'].lower()}s/{part['metadata']['name']}"
 
-    def _put_part(self, part: Object) -> None:
+    def _put_part(self, part: Object, again: bool = False) -> None:
         path = self._path_of(part)
         try:
             if part["kind"] == "ConfigMap":
@@ -206,7 +215,13 @@ class KubernetesRunner:
         except ClusterError as error:
             if error.status != 404:
                 raise
-        self._post(path.rpartition("/")[0], part)
+        try:
+            self._post(path.rpartition("/")[0], part)
+        except ClusterError as error:
+            # The answer to an earlier try was lost.
+            if again or error.status != 409:
+                raise
+            self._put_part(part, True)
 
     def _post(self, path: str, body: Object) -> Object:
         """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete."""
@@ -223,10 +238,7 @@ class KubernetesRunner:
         yield from self._tracker.start_again(self._create())
 
     def _conflict(self) -> str:
-        return (
-            f"there is a {self._kind.kind} {self._api.namespace}/{self._job.name} with another specification; "
-            f"if nobody needs it: {self._removal()}"
-        )
+        return f"there is a {self._title} with another specification; if nobody needs it: {self._removal()}"
 
     def _removal(self) -> str:
         return f"kubectl delete {self._kind.plural} {self._job.name} -n {self._api.namespace}"
@@ -243,27 +255,32 @@ class KubernetesRunner:
         kept = self._tracker.end_version and self._job.specification.keep_job
         # An ended job has no more use for keys.
         paths = [self._path_of(each) for each in self._parts if not kept or each["kind"] == "Secret"]
-        if kept:
-            print(f"the job is kept (keep_job); to remove it: {self._removal()}", flush=True)
-        else:
+        text = f"the job is kept (keep_job); to remove it: {self._removal()}" if kept else ""
+        if not kept:
             paths.insert(0, self._path)
         try:
             for path in paths:
-                self._delete(path)
+                if self._delete(path) and path == self._path and not self._tracker.end_version:
+                    text = f"{self._title} is deleted"
         except ClusterError as error:
-            print(f"{self._path} could not be deleted: {error}", flush=True)
+            print(f"{path} could not be deleted: {error}", flush=True)
         self._ours = False
+        if text:
+            print(text, flush=True)
 
-    def _delete(self, path: str, policy: str = "Background") -> None:
+    def _delete(self, path: str, policy: str = "Background") -> bool:
+        """Deletes an object; returns whether it was there."""
         try:
             self._api.call("DELETE", path, {"propagationPolicy": policy})
         except ClusterError as error:
             if error.status != 404:
                 raise
+            return False
+        return True
 
     def facts(self) -> Iterator[Fact]:
         """Tells what the API server tells, until the job has ended."""
-        yield JobEvent(clock(), f"{self._kind.kind} {self._api.namespace}/{self._job.name} {self._how}")
+        yield JobEvent(clock(), f"{self._title} {self._how}")
         for each in self._claims:
             yield JobEvent(clock(), f"PersistentVolumeClaim {each['metadata']['name']} is created, and stays")
         watch, name = self._watcher.watch, self._job.name
@@ -329,7 +346,11 @@ class KubernetesRunner:
         objects = news.objects if isinstance(news, Listed) else [news.object]
         deleted = not isinstance(news, Listed) and news.change == "DELETED"
         if news.source == "job":
-            yield from self._tracker.tell_job(objects[0] if objects else None, deleted)
+            found = objects[0] if objects else None
+            if isinstance(news, Listed) and not self._tracker.end:
+                # The list may be older than a job that was created again.
+                found = self._followed(found) or self._followed(self._api.read(self._path))
+            yield from self._tracker.tell_job(found, deleted)
         elif news.source == "events":
             for each in objects:
                 yield from self._tracker.tell_event(each)
@@ -341,6 +362,9 @@ class KubernetesRunner:
                 yield from self._tracker.tell_pods(objects)
             else:
                 yield from self._tracker.tell_pod(objects[0], deleted)
+
+    def _followed(self, found: Object | None) -> Object | None:
+        return found if found and found["metadata"]["uid"] == self._tracker.uid else None
 
     def _follow_logs(self, pod: Mapping[str, Any], deleted: bool) -> None:
         if not self._tracker.is_ours(pod):

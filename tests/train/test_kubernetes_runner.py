@@ -1,0 +1,327 @@
+"""The Kubernetes runner and an API server that loses answers, with jobs that are there already, and cancelled."""
+
+import json
+import re
+import signal
+
+import pytest
+from train.kubernetes_api import KubernetesApi
+from train.programs.jobs import make_job, wait_until, workers
+
+from kfp_distributed.components.train.launch import Request, job_name, launch, plan_job
+from kfp_distributed.components.train.manifests.setting import Setting
+from kfp_distributed.components.train.runners import kubernetes
+from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+from kfp_distributed.components.train.runners.protocol import ClusterError, JobEvent, Quiet
+from kfp_distributed.storage.errors import StorageError
+
+JOB, CODE, LAUNCHER = "tfjobs/a-job", "configmaps/a-job-code", "configmaps/a-job-launcher"
+SECRET, CLAIM = "secrets/a-job-object-store", "persistentvolumeclaims/data"
+
+FAILED, SUCCEEDED = (
+    {"status": {"conditions": [{"type": each, "status": "True", "message": "so it is"}]}}
+    for each in ("Failed", "Succeeded")
+)
+
+
+@pytest.fixture
+def api(monkeypatch):
+    # No pod runs here, so none tells of its end.
+    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 0.1)
+    with KubernetesApi() as server:
+        yield server
+
+
+def prepared(api, program=None, **distribution):
+    """A runner that has checked a job of all parts."""
+    volumes = [{"name": "data", "path": "/data", "size": "1Gi"}]
+    runner = KubernetesRunner(api.connect(), Setting("default", object_store={"AWS_SECRET_ACCESS_KEY": "a key"}))
+    job = make_job((), workers(2, volumes=volumes, **distribution), program=program)
+    runner.check(job)
+    return runner, job
+
+
+def started(api, **changed):
+    runner, job = prepared(api, **changed)
+    runner.start(job)
+    return runner
+
+
+def state(api):
+    """All objects, without what each server sets for itself; an owner by its place."""
+    places = {each["metadata"]["uid"]: place for place, each in api.objects.items()}
+    found = json.loads(json.dumps(api.objects))
+    for each in found.values():
+        about = each["metadata"]
+        del about["uid"], about["resourceVersion"]
+        about["ownerReferences"] = [places[owner["uid"]] for owner in about.get("ownerReferences", ())]
+    return found
+
+
+def owners(api):
+    return {place: each["metadata"]["ownerReferences"] for place, each in state(api).items()}
+
+
+CREATED = {JOB: [], CLAIM: [], CODE: [JOB], LAUNCHER: [JOB], SECRET: [JOB]}
+REQUESTS = [f"{verb} {CODE}" for verb in ("PATCH", "POST")] + [f"{verb} {SECRET}" for verb in ("DELETE", "POST")]
+REQUESTS += [f"POST {each}" for each in (LAUNCHER, CLAIM, JOB)]
+
+
+@pytest.mark.parametrize("fault", ["500", "cut"])
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_an_answer_that_is_lost_while_a_job_is_created_changes_nothing(api, request_, fault):
+    api.lose[request_] = fault
+    runner = started(api)
+    assert api.lose == {}
+    assert owners(api) == CREATED
+    with KubernetesApi() as undisturbed:
+        started(undisturbed)
+        assert state(api) == state(undisturbed)
+    runner.stop()
+    assert list(api.objects) == [CLAIM]
+
+
+@pytest.mark.parametrize("place", [CODE, SECRET])
+def test_a_part_that_somebody_else_creates_at_the_same_time_is_ours_after_all(api, place):
+    def create_too(request):
+        if request == f"POST {place}" and request not in api.requests:
+            api.put(place, {"metadata": {"name": place.partition("/")[2]}, "data": {"not": "ours"}})
+
+    api.before = create_too
+    runner, job = prepared(api)
+    runner.start(job)
+    runner.stop()
+    assert api.requests.count(f"POST {place}") == (2 if place == SECRET else 1)
+    assert list(api.objects) == [CLAIM]
+
+
+@pytest.mark.parametrize("more", [{}, SUCCEEDED])
+def test_a_step_that_is_started_again_goes_on_with_its_job(api, more):
+    started(api)
+    api.put(JOB, {**api.objects[JOB], **more})
+    before = state(api)
+    runner = started(api)
+    assert state(api) == before
+    assert api.requests.count(f"POST {JOB}") == 1
+    first = next(runner.facts())
+    assert (type(first), first.text) == (JobEvent, "TFJob default/a-job is there already: this step goes on with it")
+
+
+def test_a_failed_job_of_an_earlier_start_goes_first(api):
+    started(api)
+    api.put(JOB, {**api.objects[JOB], **FAILED})
+    failed, api.lingers = api.objects[JOB]["metadata"]["uid"], 2
+    started(api)
+    assert api.lingers == 0
+    assert api.objects[JOB]["metadata"]["uid"] != failed
+    assert owners(api) == CREATED
+
+
+def test_a_job_of_another_specification_is_left_alone(api):
+    started(api)
+    before = state(api)
+    runner, job = prepared(api, program={"command": ["another"]})
+    text = (
+        "there is a TFJob default/a-job with another specification; "
+        "if nobody needs it: kubectl delete tfjobs a-job -n default"
+    )
+    with pytest.raises(ClusterError, match=f"^{re.escape(text)}$"):
+        runner.start(job)
+    runner.stop()
+    assert state(api) == before
+
+
+def test_a_job_of_another_specification_that_comes_while_ours_is_created_is_left_alone(api):
+    other = {"metadata": {"name": "a-job", "annotations": {}}}
+
+    def come(request):
+        if request == f"POST {JOB}":
+            api.put(JOB, other)
+
+    runner, job = prepared(api)
+    api.before = come
+    with pytest.raises(ClusterError, match="with another specification"):
+        runner.start(job)
+    runner.stop()
+    assert JOB in api.objects
+
+
+KEPT = "the job is kept (keep_job); to remove it: kubectl delete tfjobs a-job -n default\n"
+DELETED = "TFJob default/a-job is deleted\n"
+
+
+@pytest.mark.parametrize(
+    ("keep_job", "ended", "left", "said"),
+    [
+        (False, False, [CLAIM], DELETED),
+        (True, False, [CLAIM], DELETED),
+        (False, True, [CLAIM], ""),
+        (True, True, sorted([CLAIM, CODE, LAUNCHER, JOB]), KEPT),
+    ],
+)
+def test_what_a_job_leaves(api, capsys, keep_job, ended, left, said):
+    runner = started(api, keep_job=keep_job)
+    if ended:
+        api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
+        assert list(runner.facts())[-1].succeeded
+    told = len(api.requests)
+    runner.stop()
+    assert (sorted(api.objects), capsys.readouterr().out) == (left, said)
+    # A cancel has time for one request.
+    assert (keep_job and ended) or api.requests[told] == f"DELETE {JOB}"
+    told = len(api.requests)
+    runner.stop()
+    assert api.requests[told:] == []
+
+
+def test_a_job_that_is_gone_is_not_said_to_be_deleted(api, capsys):
+    runner = started(api)
+    api.delete(JOB)
+    runner.stop()
+    assert (list(api.objects), capsys.readouterr().out) == ([CLAIM], "")
+
+
+def test_a_runner_that_has_begun_nothing_has_nothing_to_stop(api):
+    KubernetesRunner(api.connect(), Setting("default")).stop()
+    assert api.requests == []
+    prepared(api)[0].stop()
+    assert [each for each in api.requests if each.startswith("DELETE")] == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_job_that_somebody_deletes_while_its_watch_is_away(api, again):
+    runner = started(api)
+
+    def delete():
+        found = api.delete(JOB)
+        if again:
+            api.put(JOB, {"metadata": {"name": "a-job"}, "spec": found["spec"]})
+
+    for fact in runner.facts():
+        if isinstance(fact, Quiet) and JOB in api.objects and api.requests.count("WATCH tfjobs") == 1:
+            api.expire("tfjobs", delete)
+    runner.stop()
+    assert (fact.succeeded, fact.reason) == (False, "Somebody deleted the TFJob.")
+
+
+def test_a_list_from_before_a_job_was_created_again_does_not_end_it(api):
+    """The watch lists between our DELETE of the failed job and the creation of the next one."""
+    runner = started(api)
+    lists = []
+
+    def look(request):
+        if request == f"POST {JOB}":
+            before = api.requests.count("LIST tfjobs")
+            api.expire("tfjobs")
+            assert wait_until(lambda: api.requests.count("LIST tfjobs") > before)
+            lists.append(before)
+
+    api.before = look
+
+    def fail():
+        uid = api.objects[JOB]["metadata"]["uid"]
+        labels = {"replica-type": "worker", "replica-index": "0"}
+        about = {
+            "name": "a-job-worker-0",
+            "labels": {f"training.kubeflow.org/{key}": value for key, value in labels.items()},
+            "ownerReferences": [{"kind": "TFJob", "uid": uid}],
+        }
+        api.put("pods/a-job-worker-0", {"metadata": about, "status": {"phase": "Failed"}})
+        api.put(JOB, {**api.objects[JOB], **FAILED})
+
+    facts = []
+    for fact in runner.facts():
+        if not facts:
+            fail()
+        facts.append(fact)
+        if isinstance(fact, JobEvent) and fact.text.startswith("restart 1 of 3"):
+            api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
+    runner.stop()
+    assert (len(lists), facts[-1].succeeded, facts[-1].reason) == (1, True, "")
+
+
+NAME = job_name("train", ("run", "train", "1"))
+
+
+@pytest.fixture
+def wanted(data, tmp_path):
+    return Request(
+        train_uri=data,
+        model_uri=str(tmp_path / "model"),
+        train_specification={"command": ["unused"]},
+        identity=("run", "train", "1"),
+        distribution_specification=workers(2),
+    )
+
+
+def run(api, request):
+    launch(request, KubernetesRunner(api.connect(), Setting("default")), print)
+
+
+def leave(api, request, **about):
+    """Does what an earlier start of the step did before it was killed."""
+    runner, job = KubernetesRunner(api.connect(), Setting("default")), plan_job(request)
+    runner.check(job)
+    runner.start(job)
+    found = api.objects[f"tfjobs/{NAME}"]
+    api.put(f"tfjobs/{NAME}", {**found, "metadata": {**found["metadata"], **about}})
+    del api.requests[:]
+
+
+MOMENTS = ["MAY create tfjobs", f"TRY tfjobs/{NAME}", f"PATCH configmaps/{NAME}-code", "WATCH tfjobs"]
+OTHER = {"annotations": {"kfp-distributed/spec-hash": "another"}}
+
+
+def cancelled(api, request, moment, cancel):
+    """Runs a step that is cancelled while it waits for an answer."""
+    api.before = lambda request: cancel() if request == moment else None
+    with pytest.raises(SystemExit) as end:
+        run(api, request)
+    assert end.value.code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_step_that_is_started_again_and_cancelled_ends_its_job(api, wanted, cancel, capsys, moment):
+    leave(api, wanted)
+    cancelled(api, wanted, moment, cancel)
+    assert api.objects == {}
+    assert capsys.readouterr().out.endswith(f"TFJob default/{NAME} is deleted\n")
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, f"POST configmaps/{NAME}-code", f"POST tfjobs/{NAME}"])
+def test_a_step_that_is_cancelled_leaves_nothing(api, wanted, cancel, moment):
+    cancelled(api, wanted, moment, cancel)
+    assert api.objects == {}
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:2])
+def test_a_cancelled_step_leaves_a_job_of_another_specification_alone(api, wanted, cancel, capsys, moment):
+    leave(api, wanted, **OTHER)
+    before = state(api)
+    cancelled(api, wanted, moment, cancel)
+    assert state(api) == before
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("about", "left"), [({}, []), (OTHER, [f"tfjobs/{NAME}"])])
+def test_a_step_that_is_started_again_and_refused_ends_its_own_job_alone(api, wanted, about, left):
+    leave(api, wanted, **about)
+    api.denied.add("create configmaps")
+    with pytest.raises(ValueError, match=r"^the account of this step may not, .* default: create configmaps;"):
+        run(api, wanted)
+    assert [each for each in api.objects if each.startswith("tfjobs/")] == left
+
+
+def test_a_step_that_is_started_again_and_finds_no_store_ends_its_job(api, wanted, tmp_path):
+    leave(api, wanted)
+    (tmp_path / "checkpoints").write_text("no folder")
+    with pytest.raises(StorageError):
+        run(api, wanted)
+    assert api.objects == {}
+
+
+def test_a_step_that_is_refused_at_its_first_start_deletes_nothing(api, wanted):
+    api.denied |= {"get tfjobs", "create configmaps"}
+    with pytest.raises(ValueError, match=r"default: get tfjobs\.kubeflow\.org, create configmaps;"):
+        run(api, wanted)
+    assert [each for each in api.requests if each.startswith("DELETE")] == []
