@@ -79,7 +79,8 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
     path = _path(namespace, "secrets", reference.secret)
     if _exists(read, path) is False:
         raise ValueError(
-            f"there is no {path}, or no such namespace; it should have the object store's keys: {WHAT_TO_SET}"
+            f"there is no {path}, or no such namespace; it should have the object store's keys: create it, "
+            f"or {WHAT_TO_SET}"
         )
     return reference
 

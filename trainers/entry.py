@@ -302,7 +302,11 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
 
 
 def _run_child(argv: list[str]) -> int:
-    _children.append(subprocess.Popen(argv))
+    try:
+        _children.append(subprocess.Popen(argv))
+    except OSError as error:
+        print(f"the command's program cannot be started: {error}", flush=True)
+        return 127
     code = _children[0].wait()
     with _ending:
         return code if code >= 0 else 128 - code

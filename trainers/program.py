@@ -74,6 +74,8 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     if kind == "command":
         if not name:
             _refuse("train_specification: command", name, "at least a program's name")
+        for word in {*re.findall(r"(?<!\$){(\w*dir)}", " ".join(name))} - {*FOLDERS}:
+            _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
         return Program(kind, name[0], command=tuple(name), any_parameter=True)
     if kind == "trainer":
         if name not in TRAINERS:
@@ -121,13 +123,15 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
 def command_line(program: Program, folders: Mapping[str, str], parameters: Mapping[str, Any]) -> list[str]:
     """Return a command's words with the folders put in and the parameters added as --name=value.
 
-    A parameter that is None is left out; true and false, lists and dicts are written as JSON.
+    A parameter that is None is left out; true and false, lists and dicts are written as JSON. A whole number has no
+    point: KFP makes 3.0 of a 3.
     """
     words = list(program.command)
     for name, folder in folders.items():
         words = [word.replace("{" + name + "}", folder) for word in words]
     for name, value in parameters.items():
         if value is not None:
+            value = json.loads(json.dumps(value), parse_float=lambda text: json.loads(text.removesuffix(".0")))
             words.append(f"--{name}={value if isinstance(value, str) else json.dumps(value)}")
     return words
 

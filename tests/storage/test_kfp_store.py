@@ -168,7 +168,7 @@ def test_a_launcher_that_is_told_too_little(providers, uri, message):
         ),
         (
             service("team", "seaweedfs"),
-            f"there is no {SECRET}, or no such namespace; it should have the object store's keys",
+            f"there is no {SECRET}, or no such namespace; it should have the object store's keys: create it, or set",
         ),
         (launcher(PROVIDERS), "there is no /api/v1/namespaces/team/secrets/m, or no such namespace; it should"),
     ],

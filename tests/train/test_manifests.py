@@ -231,7 +231,7 @@ NAMES = [
 WAIT = ["python3", "-m", "kfp_distributed.trainers.launcher"]
 BEFORE = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
-    *("-np", "6", "--map-by", "slot"),
+    *("-np", "6", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
 ]
 AFTER = [
     *("--wdir", "/kfp-distributed/work"),

@@ -100,6 +100,13 @@ def leave(model_dir, code: int):
         (train_specification(leave), {"code": 0}, 0, "model saved to"),
         (["sh", "-c", "echo {train_dir} $0; exit 4", "--x"], {"epochs": 2}, 4, "train_dir --x"),
         (["sh", "-c", "kill -9 $$"], {}, 137, ""),
+        (
+            ["/nowhere/program"],
+            {},
+            127,
+            "the command's program cannot be started: [Errno 2] No such file or directory: '",
+        ),
+        (["sh", "-c", "work_dir=a; echo in ${work_dir}; exit 5"], {}, 5, "in a"),
         (["sh", "-c", "touch $KFP_DISTRIBUTED_MODEL_DIR/model.pt"], {}, 0, "model saved to"),
     ],
 )

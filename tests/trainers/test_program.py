@@ -169,6 +169,7 @@ def test_a_function_without_a_file_is_refused():
         ({"trainer": "keras_classifier", "command": ["x"]}, "one of the keys"),
         ({"trainer": "keras_classifier", "source": ""}, "a key is 'source'; allowed: trainer, image, packages"),
         ({"command": "python main.py"}, "a list of strings"),
+        ({"command": ["main", "--out={modeldir}"]}, "command: a folder is '{modeldir}'; allowed: train_dir, "),
         ({"function": "fit", "source": "def fit(:"}, "is not Python"),
         ({"function": "fit", "source": "def fut(model_dir): pass"}, "no function 'fit'"),
         ({"function": "fit"}, "no function 'fit'"),
@@ -297,9 +298,9 @@ def test_any_value_fits_or_is_a_value_error(kind, value):
 def test_a_command_line():
     program = parse_program({"command": ["main", "--data", "{train_dir}/x", "{other}", "{model_dir}{model_dir}"]})
     parameters = check_parameters(
-        program, {"epochs": 5, "rate": 0.1, "fast": True, "name": "a b", "n": [1], "no": None}
+        program, {"epochs": 5.0, "rate": 0.1, "fast": True, "name": "3.0", "n": [1.0, {"x": 2.5}], "no": None}
     )
     assert command_line(program, {"train_dir": "/t", "model_dir": "/m"}, parameters) == [
         "main", "--data", "/t/x", "{other}", "/m/m",
-        "--epochs=5", "--rate=0.1", "--fast=true", "--name=a b", "--n=[1]",
+        "--epochs=5", "--rate=0.1", "--fast=true", "--name=3.0", '--n=[1, {"x": 2.5}]',
     ]  # fmt: skip

@@ -84,6 +84,8 @@ def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
         spec.ranks,
         ENTRY,
         *("--map-by", "slot"),
+        # A pod may not read its neighbour's memory: each try is a line in the log.
+        *("--mca", "btl_vader_single_copy_mechanism", "none"),
         *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if by_ssh else ()),
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
