@@ -38,6 +38,8 @@ def test_ranks_in_slots_of_two_workers_train_one_model(start, mpi_namespace, ima
         f"[worker-0] epoch {epoch}/3" for epoch in (1, 2, 3)
     ]
     assert verdict["metrics"]["worker-0"][-1]["val_accuracy"] > 0.9
+    # OpenMPI would tell at each exchange within a pod that the other's memory cannot be read.
+    assert "errno = " not in step.log
     assert left_behind(step) == []
 
 
