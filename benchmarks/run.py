@@ -43,7 +43,7 @@ One epoch with nothing done to the rows; medians of three. Memory is the upper l
 
 ## Import and compilation
 
-Whole processes; medians of five runs.
+Whole processes; medians of five runs. The first import after a change packs the code of the steps, which takes seconds.
 
 {startup}
 

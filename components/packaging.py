@@ -8,10 +8,15 @@ names for local variables.
 
 import ast
 import base64
+import hashlib
 import importlib.util
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,7 @@ STOCK_IMAGE = "python:3.11"
 _NAMESPACE = "kfp_distributed"
 # What functions of users import inside replicas.
 _PUBLIC = ("kfp_distributed/storage/dataset.py",)
+_ROOMS = ("components", "trainers", "storage", "processes", "pipelines")
 _KEPT_IMPORTS = (_NAMESPACE, "__future__")
 
 # Base 85 takes 1.25 characters a byte, base 64 takes 1.33. The three characters that mean something to KFP, to Argo or
@@ -140,12 +146,8 @@ def make_step(
         rename_locals=False,
         hoist_literals=False,
     )
-    modules = read_modules([*imported_modules(body), *started_by_name], trainers)
-    # The entry program reaches a trainer's function by its name, and functions of users what is public.
-    functions = [name.rpartition(".")[2] for name in trainers]
-    archive = pack(shaken(modules, [body, *functions], _PUBLIC if trainers else ()))
     unpack_first = _UNPACK.format(
-        archive=archive,
+        archive=_archive(body, tuple(started_by_name), tuple(trainers)),
         installed=INSTALLED_VARIABLE,
         harmless=_HARMLESS,
         risky=_RISKY,
@@ -165,6 +167,42 @@ def _without_task_config(component: Any) -> Any:  # noqa: ANN401
     spec = component.component_spec
     spec.inputs = {name: each for name, each in spec.inputs.items() if each.type != dsl.TaskConfig.__name__}
     return type(component)(spec, component.python_func)
+
+
+def _archive(body: str, started_by_name: tuple[str, ...], trainers: tuple[str, ...]) -> str:
+    """The modules that a step carries, packed: as they were packed last, where nothing has changed since."""
+    made_of = repr((_sources_hash(), body, started_by_name, trainers))
+    # To minify them all takes seconds, and whoever imports the steps waits for it.
+    cached = cache_folder() / hashlib.sha256(made_of.encode()).hexdigest()
+    with suppress(OSError):
+        return cached.read_text(encoding="ascii")
+    modules = read_modules([*imported_modules(body), *started_by_name], trainers)
+    # The entry program reaches a trainer's function by its name, and functions of users what is public.
+    functions = [name.rpartition(".")[2] for name in trainers]
+    archive = pack(shaken(modules, [body, *functions], _PUBLIC if trainers else ()))
+    with suppress(OSError):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        new = cached.with_name(f"{cached.name}-{os.getpid()}")
+        new.write_text(archive, encoding="ascii")
+        new.replace(cached)
+    return archive
+
+
+def cache_folder() -> Path:
+    """Where packed modules are kept between two imports: in `$XDG_CACHE_HOME`, else in ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - Path's own raises
+    return Path(home, "kfp-distributed", "packed")
+
+
+@cache
+def _sources_hash() -> str:
+    """Of all that may be carried, and of what packs it."""
+    packers = [version(name) for name in ("python-minifier", "pyppmd")]
+    found = hashlib.sha256(repr((sys.version_info, packers)).encode())
+    home = Path(__file__).parents[1]
+    for file in sorted(file for room in _ROOMS for file in (home / room).rglob("*.py")):
+        found.update(str(file.relative_to(home)).encode() + file.read_bytes())
+    return found.hexdigest()
 
 
 def imported_modules(source: str) -> list[str]:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kfp_distributed.components.packaging import Delivery, imported_modules, pack, read_modules, unpack
+from kfp_distributed.components.packaging import (
+    Delivery,
+    cache_folder,
+    imported_modules,
+    make_step,
+    pack,
+    read_modules,
+    unpack,
+)
 
 
 @pytest.mark.parametrize("name", ["kfp_distributed.components.train.step", "kfp_distributed.trainers.entry"])
@@ -72,3 +80,33 @@ def test_packing_keeps_every_character_and_uses_none_that_kfp_or_argo_would_read
 def test_image_and_package_exclude_each_other():
     with pytest.raises(ValueError, match=r"image='i' and package='p' are both given"):
         Delivery(image="i", package="p")
+
+
+def say(what: str):
+    from kfp_distributed.storage.uri import parse_uri
+
+    print(parse_uri(what))
+
+
+def command_of(step):
+    return step.component_spec.implementation.container.command[-1]
+
+
+def test_what_was_packed_once_is_taken_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = command_of(make_step(say, packages=(), delivery=Delivery()))
+    (kept,) = cache_folder().iterdir()
+    archive = kept.read_text()
+    assert list(unpack(archive)) == ["kfp_distributed/storage/__init__.py", "kfp_distributed/storage/uri.py"]
+    assert archive in first
+    assert command_of(make_step(say, packages=(), delivery=Delivery())) == first
+    kept.write_text("taken")
+    assert "taken" in command_of(make_step(say, packages=(), delivery=Delivery()))
+    assert [each.name for each in cache_folder().iterdir()] == [kept.name]
+
+
+def test_where_nothing_can_be_cached_everything_is_packed_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    step = make_step(say, packages=(), delivery=Delivery())
+    assert pack(read_modules(["kfp_distributed.storage.uri"]))[:20] in command_of(step)
