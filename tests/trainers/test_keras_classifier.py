@@ -1,7 +1,6 @@
 """keras_classifier alone in this process, on a table with all that tables have."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +66,3 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folder
     assert answers[0].argmax() == 1
     assert np.isfinite(answers[1]).all()
     np.testing.assert_allclose(answers[1], answers[2], err_msg="a missing number counts as the mean")
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": -1}, {"learning_rate": 0.0}, {"hidden_units": [0]}])
-def test_a_wrong_value_is_named(folders, wrong):
-    from kfp_distributed.trainers.keras_classifier import keras_classifier
-
-    ((name, value),) = wrong.items()
-    with pytest.raises(ValueError, match=re.escape(f"{name}={value}")):
-        keras_classifier(**folders, **wrong)

@@ -122,11 +122,3 @@ def test_every_row_comes_once_an_epoch_whatever_the_number_of_ranks(rows, batch_
     assert min(together) > 0
     assert max(together) <= max(batch_size, ranks)
     assert max(together) - min(together) <= ranks
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": -1}, {"learning_rate": 0.0}, {"hidden_units": [0]}])
-def test_a_wrong_value_is_named(data, wrong):
-    process = start(data, "alone", wrong)
-    ((name, value),) = wrong.items()
-    assert f"{name}={value}" in process.communicate(timeout=60)[0]
-    assert process.returncode == 1
