@@ -424,5 +424,6 @@ def test_a_step_whose_reader_is_gone_ends(tmp_path, program):
     with start_step(marker, program, tmp_path) as step:
         wait_until_ready(step)
         step.stdout.close()
-        assert step.wait(timeout=60) in (0, 1)
+        # Python ends with 120 where it cannot write what it has left in its buffer.
+        assert step.wait(timeout=60) in (0, 1, 120)
         assert wait_until(lambda: not marked(marker)), marked(marker)
