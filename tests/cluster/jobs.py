@@ -93,7 +93,7 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
     return Step(process, job_name(request.get("task_name", "train"), identity), namespace, request)
 
 
-def left_behind(step: Step, seconds: float = 30) -> list[str]:
+def left_behind(step: Step, seconds: float = 60) -> list[str]:
     """What there is of a job in its namespace, once nothing goes away any more, after `seconds` at the latest."""
     until = time.monotonic() + seconds
     while True:

@@ -141,6 +141,10 @@ def test_a_job_that_its_queue_lets_start_later(start, distribution, plural, susp
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-queue"
     custom.patch_namespaced_custom_object(group, version, step.namespace, kind, step.name, suspend(True))
     queued = step.wait_for(r"worker-0: queued \(the queue has not admitted the job\)")
+    # The operator takes a pod that it is still ending for one that has failed.
+    core, selector = client.CoreV1Api(), f"kfp-distributed/job={step.name}"
+    while core.list_namespaced_pod(step.namespace, label_selector=selector).items:
+        time.sleep(1)
     time.sleep(3)
     custom.patch_namespaced_custom_object(group, version, step.namespace, kind, step.name, suspend(False))
     verdict = step.verdict()

@@ -344,3 +344,14 @@ def test_events_without_a_name_and_of_an_earlier_job_are_passed_over(tracker):
     old = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     assert shown(tracker.tell_event({"involvedObject": {}, "reason": "Odd"})) == []
     assert shown(tracker.tell_event({"metadata": old, "involvedObject": {"name": "a-job"}, "reason": "Odd"})) == []
+
+
+def test_what_the_kubelet_counts_of_an_evicted_pod_is_no_restart(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    evicted = pod_of(0, phase="Failed", main={"waiting": {}})
+    evicted["status"] |= {"reason": "Evicted", "message": "no disk"}
+    evicted["status"]["containerStatuses"][0]["restartCount"] = 1
+    assert shown(tracker.tell_pod(evicted)) == [("worker-0", "failed", None, "Evicted: no disk", 0)]
+    assert tracker.end is None
+    assert shown(tracker.tell_pod(pod_of(0, uid="new", created=1, **RUNNING))) == [("worker-0", "running", None, "", 1)]
+    assert tracker.end is None

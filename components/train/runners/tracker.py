@@ -188,7 +188,9 @@ class Tracker:
         seen, start = self._seen.get(name), restarts_in_place(pod)
         if seen is None or self._suspended or not self.is_ours(pod) or about["creationTimestamp"] < seen.created:
             return
-        if about["uid"] != seen.uid or start != seen.start:
+        # Of what it evicts the kubelet may count a restart that never was.
+        is_over = pod.get("status", {}).get("phase") == "Failed"
+        if about["uid"] != seen.uid or (start != seen.start and not is_over):
             yield from self._judge(name)
             if self.end and not self.end_version and self._seen[name].state.state == "failed":
                 return  # Its operator does not know yet that this was the end.
