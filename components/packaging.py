@@ -256,11 +256,27 @@ def read_modules(names: Sequence[str], trainers: Sequence[str] = ()) -> dict[str
 
 
 def pack(sources: Mapping[str, str]) -> str:
-    """Packs sources into one line of ASCII, the same line for the same sources."""
-    text = "\0".join(part for item in sources.items() for part in item)
-    packed = pyppmd.compress(text.encode(), max_order=_ORDER, mem_size=_MEMORY)
-    archive = base64.b85encode(packed).decode("ascii")
-    return archive.translate(str.maketrans(_RISKY, _HARMLESS))
+    """Packs sources into one line of ASCII, the same line for the same sources.
+
+    Raises:
+        RuntimeError: The sources can be packed in no order such that they can be unpacked.
+    """
+    items = list(sources.items())
+    for first in range(len(items)):
+        # pyppmd 1.3 cannot unpack one in ten of its own archives of long texts; another order is another text.
+        text = "\0".join(part for item in items[first:] + items[:first] for part in item).encode()
+        packed = pyppmd.compress(text, max_order=_ORDER, mem_size=_MEMORY)
+        if _unpacks_to(text, packed):
+            archive = base64.b85encode(packed).decode("ascii")
+            return archive.translate(str.maketrans(_RISKY, _HARMLESS))
+    raise RuntimeError(f"pyppmd cannot unpack what it packs of {', '.join(sources)}: install another version of it.")
+
+
+def _unpacks_to(text: bytes, packed: bytes) -> bool:
+    try:
+        return bytes(pyppmd.decompress(packed, max_order=_ORDER, mem_size=_MEMORY)) == text  # type: ignore[arg-type]
+    except ValueError:
+        return False
 
 
 def unpack(archive: str) -> dict[str, str]:
