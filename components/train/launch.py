@@ -34,7 +34,7 @@ from kfp_distributed.components.train.status import (
     final_failure,
 )
 from kfp_distributed.components.train.topology import plan_topology
-from kfp_distributed.storage.errors import KeyNotFound, StorageError
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import open_store
@@ -120,21 +120,21 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
     job = plan_job(request)
     description = job.description
     # An earlier start of this step may have left the job, and a cancel ends that too.
-    with _stopped_at_the_end(runner):
+    with ended_by_signals(runner.stop):
         runner.check(job)
         # Replicas begin by looking for a checkpoint: whether the store lets us in is known before they start.
         open_store(description.checkpoint_uri).make_bucket()
         runner.start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:
-        raise TrainingFailed(failure_cause(status), status, _metrics_so_far(description.metrics_uri))
+        raise TrainingFailed(failure_cause(status), status, read_metrics(description.metrics_uri))
     try:
         model = verify_model(open_store(description.model_uri))
         if model.job != job.name:
             raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
     except ModelIncomplete as error:
         text = f"The job succeeded, but left no whole model: {error}."
-        raise TrainingFailed(text, status, _metrics_so_far(description.metrics_uri)) from None
+        raise TrainingFailed(text, status, read_metrics(description.metrics_uri)) from None
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
 
@@ -208,12 +208,13 @@ def job_name(task_name: str, identity: Sequence[str]) -> str:
 
 
 def read_metrics(uri: str) -> Metrics:
-    """Reads what the replicas kept of their epochs, by the replica's name."""
+    """Reads what the replicas kept of their epochs, by the replica's name; what cannot be read is left out."""
     store = open_store(uri)
     found = {}
     for key in (TRAINING_METRICS, EVALUATOR_METRICS):
-        # A program of the user's may keep something else there, of which the replica has said so.
-        with suppress(KeyNotFound, KeyError, TypeError, ValueError):
+        # A store that is away must hide neither a model nor why there is none. A program of the user's may keep
+        # something else there, of which the replica has said so.
+        with suppress(StorageError, KeyError, TypeError, ValueError):
             kept = json.loads(store.read(key))
             found[str(kept["replica"])] = [
                 {"epoch": entry["epoch"] * 1.0}
@@ -221,14 +222,6 @@ def read_metrics(uri: str) -> Metrics:
                 for entry in kept["epochs"]
             ]
     return found
-
-
-def _metrics_so_far(uri: str) -> Metrics:
-    """What can be had: a store that is away must not hide why the job failed."""
-    try:
-        return read_metrics(uri)
-    except StorageError:
-        return {}
 
 
 def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:
@@ -256,13 +249,6 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
         if over:
             break
     return status
-
-
-@contextmanager
-def _stopped_at_the_end(runner: Runner) -> Iterator[None]:
-    """Stops the runner whichever way the block ends."""
-    with ended_by_signals(runner.stop):
-        yield
 
 
 @contextmanager

@@ -25,11 +25,19 @@ def start_ranks(start, namespace, api, object_store_secret, image_name):
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
     api.create_namespaced_secret(namespace, secret)
 
-    def start_one(body: str, **keys):
-        program = {**function(RANK + body), "image": image_name("horovod")}
+    def start_one(body: str, packages=(), **keys):
+        program = {**function(RANK + body), "image": image_name("horovod"), "packages": list(packages)}
         return start(program, {**MPI, **keys}, namespace=namespace)
 
     return start_one
+
+
+def test_packages_that_cannot_be_installed(start_ranks):
+    """The kubelet would try them again for ever, for pods of an MPIJob are started again in place."""
+    step = start_ranks("", ["no-such-package-of-anybody"])
+    cause = failed(step, "exit code 1, its packages cannot be installed", since="are being installed")
+    assert "No matching distribution found for no-such-package-of-anybody" in cause
+    assert cause.endswith("cannot start: its packages cannot be installed.")
 
 
 def test_an_mpijob_runs_its_ranks(start_ranks):
@@ -65,12 +73,13 @@ def test_a_launcher_that_dies_is_started_again(start_ranks, api):
     assert left_behind(step, 60) == []
 
 
-@pytest.mark.parametrize("replica", ["launcher-0", "worker-1"])
-def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica):
+# A worker that has time to end does so with 0.
+@pytest.mark.parametrize(("replica", "grace"), [("launcher-0", 0), ("worker-1", 0), ("worker-1", 30)])
+def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica, grace):
     step = start_ranks("time.sleep(300)", restart_limit=0)
     for rank in (0, 1):
         step.wait_for(f"rank {rank} of 2")
-    api.delete_namespaced_pod(pod_of(api, step, replica), step.namespace, grace_period_seconds=0)
+    api.delete_namespaced_pod(pod_of(api, step, replica), step.namespace, grace_period_seconds=grace)
     failed(step, f"{replica} failed with pod deleted", seconds=60)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 
 import pytest
 from train.kubernetes_api import KubernetesApi
@@ -12,7 +13,8 @@ from kfp_distributed.components.train.launch import Request, job_name, launch, p
 from kfp_distributed.components.train.manifests.setting import Setting
 from kfp_distributed.components.train.runners import kubernetes
 from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
-from kfp_distributed.components.train.runners.protocol import ClusterError, JobEvent, Quiet
+from kfp_distributed.components.train.runners.protocol import ClusterError, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.runners.watching import Printed
 from kfp_distributed.storage.errors import StorageError
 
 JOB, CODE, LAUNCHER = "tfjobs/a-job", "configmaps/a-job-code", "configmaps/a-job-launcher"
@@ -202,6 +204,30 @@ def test_a_job_that_somebody_deletes_while_its_watch_is_away(api, again):
             api.expire("tfjobs", delete)
     runner.stop()
     assert (fact.succeeded, fact.reason) == (False, "Somebody deleted the TFJob.")
+
+
+def test_a_job_that_has_failed_is_not_waited_for_while_another_replica_prints(api):
+    runner = started(api, restart_limit=0)
+    for index, state in enumerate(({"phase": "Running"}, {"phase": "Failed", "reason": "Evicted"})):
+        api.put(f"pods/a-job-worker-{index}", pod(index, state))
+    facts, until = [], time.monotonic() + 20
+    for fact in runner.facts():
+        facts.append(fact)
+        assert time.monotonic() < until, "it waits for a replica that prints for ever"
+        if isinstance(fact, ReplicaChanged | LogLine):
+            runner._watcher.news.put(Printed("worker-0", ["step"]))
+    over = next(
+        index for index, fact in enumerate(facts) if isinstance(fact, ReplicaChanged) and fact.state == "failed"
+    )
+    # What a budget is asked at: none is for the reading of last lines.
+    assert not [fact for fact in facts[over:] if isinstance(fact, Quiet)]
+    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
+
+
+def pod(index, status):
+    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
+    about = {"labels": {**labels, "kfp-distributed/job": "a-job"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {"name": f"a-job-worker-{index}", **about}, "spec": {"nodeName": "a"}, "status": status}
 
 
 def test_a_list_from_before_a_job_was_created_again_does_not_end_it(api):

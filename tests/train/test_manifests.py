@@ -315,17 +315,13 @@ def test_an_mpi_job_v2beta1():
         ("Job", None, JobKind("Job", "batch", "v1", "jobs")),
         ("TF", None, JobKind("TFJob", "kubeflow.org", "v1", "tfjobs")),
         ("PyTorch", "v1", JobKind("PyTorchJob", "kubeflow.org", "v1", "pytorchjobs")),
+        ("MPI", None, JobKind("MPIJob", "kubeflow.org", "v1", "mpijobs")),
         ("MPI", "v1", JobKind("MPIJob", "kubeflow.org", "v1", "mpijobs")),
         ("MPI", "v2beta1", JobKind("MPIJob", "kubeflow.org", "v2beta1", "mpijobs")),
     ],
 )
 def test_kinds(distribution_type, mpi_version, kind):
     assert job_kind(distribution_type, mpi_version) == kind
-
-
-def test_mpi_without_its_operator_is_refused():
-    with pytest.raises(ValueError, match=r"distribution_type = 'MPI' needs MPIJob.*install .* operator"):
-        job_kind("MPI", None)
 
 
 def test_the_code_config_map_has_the_job_and_each_module_that_is_not_empty():

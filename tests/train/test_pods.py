@@ -3,6 +3,7 @@
 import pytest
 
 from kfp_distributed.components.train.runners.pods import (
+    NOT_INSTALLED,
     PodState,
     is_suspended,
     job_end,
@@ -108,7 +109,10 @@ def test_replica_of(labels, name):
             pod("Failed", main=terminated(137, "OOMKilled"), limits={"memory": "2Gi"}),
             PodState("failed", 137, "OOMKilled: the limit is 2Gi"),
         ),
-        (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1)),
+        (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1, NOT_INSTALLED)),
+        # The kubelet would try it again.
+        (pod(main=INITIALIZING, init=terminated(1)), PodState("failed", 1, NOT_INSTALLED)),
+        (pod("Failed", main=INITIALIZING, init=terminated(143)), PodState("failed", 143)),
         (
             pod("Failed", reason="Evicted", message="The node was low on resource: memory. "),
             PodState("failed", None, "Evicted: The node was low on resource: memory."),

@@ -244,11 +244,12 @@ def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker
     assert not tracker.may_start_again
     list(tracker.tell_job(job_of(condition("Failed"), version=20)))
     assert tracker.may_start_again
-    assert shown(tracker.start_again("job-2")) == [
+    assert shown(tracker.start_again()) == [
         "restart 1 of 1: the whole job (worker-1 failed)",
         *((f"worker-{index}", "waiting", None, "", 1) for index in range(2)),
     ]
     assert tracker.end is None
+    tracker.uid = "job-2"
     # News of the job and the pods that are gone come late.
     assert shown(tracker.tell_job(job_of(condition("Failed"), version=25), deleted=True)) == []
     late, new = pod_of(0, **RUNNING), pod_of(0, "new", 1, **RUNNING)
@@ -270,11 +271,67 @@ def test_each_replica_has_restarts_of_its_own(tracker):
     list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(137))))
     assert tracker.end is None
     list(tracker.tell_job(job_of(condition("Failed"), version=20)))
-    assert shown(tracker.start_again("job-2")) == [
+    assert shown(tracker.start_again()) == [
         "restart 2 of 2: the whole job (worker-1 failed)",
         ("worker-0", "waiting", None, "", 1),
         ("worker-1", "waiting", None, "", 2),
     ]
+    assert not tracker.may_start_again
+
+
+def test_a_pod_of_the_job_before_is_known_by_its_time_where_it_has_no_owner_of_the_jobs_kind(tracker):
+    """The launcher of an MPIJob v2beta1 belongs to a Job of its operator's."""
+    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    killed = {"phase": "Failed", "main": terminated(137)}
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **killed)]))
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.start_again())
+    assert shown(tracker.tell_pod(pod_of(0, version=21, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_time(clock() + 4)) == []
+    assert shown(tracker.tell_pod(pod_of(0, "new", 1, **RUNNING))) == [("worker-0", "running", None, "", 1)]
+    assert tracker.end is None
+
+
+def test_a_replica_that_waits_again_for_the_same_reason_says_so_again(tracker):
+    waits = {"node": None, "conditions": [UNSCHEDULABLE]}
+    list(tracker.tell_pod(pod_of(1, node=None)))
+    ((*_, reason, restart),) = shown(tracker.tell_pod(pod_of(1, **waits)))
+    assert reason.startswith("Unschedulable")
+    assert restart == 0
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(137))))
+    list(tracker.tell_pod(pod_of(1, "second", 1, node=None)))
+    assert shown(tracker.tell_pod(pod_of(1, "second", 1, **waits))) == [("worker-1", "waiting", None, reason, 1)]
+
+
+@pytest.mark.parametrize(("index", "told"), [(0, ("succeeded", 0, "")), (1, ("failed", None, "pod deleted"))])
+def test_a_worker_that_is_told_to_go_has_not_succeeded(tracker, index, told):
+    list(tracker.tell_pod(pod_of(index, **RUNNING)))
+    gone = pod_of(index, version=12, phase="Succeeded", main=terminated(0))
+    gone["metadata"]["deletionTimestamp"] = "2026-01-01T01"
+    facts = shown([*tracker.tell_pod(gone), *tracker.tell_pod(gone, deleted=True), *tracker.tell_time(clock() + 4)])
+    assert [fact[1:4] for fact in facts] == [told]
+
+
+def test_what_an_earlier_job_of_the_name_was_refused_for_is_not_told(tracker):
+    tracker.created = "2026-01-01T01:00:00Z"  # Events may be listed before the job is.
+    refused = {"involvedObject": {"name": "a-job"}, "reason": "FailedCreatePod", "message": "exceeded quota"}
+    assert shown(tracker.tell_event({**refused, "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}})) == []
+    assert shown(tracker.tell_event({**refused, "metadata": {"creationTimestamp": "2026-01-01T01:00:00Z"}})) != []
+
+
+def test_packages_that_cannot_be_installed_end_the_job(tracker):
+    list(tracker.tell_pod(pod_of(1, init={"running": {}}, main={"waiting": {"reason": "PodInitializing"}})))
+    list(tracker.tell_pod(pod_of(1, init=terminated(1), main={"waiting": {"reason": "PodInitializing"}})))
+    assert tracker.end == (False, "worker-1 cannot start: its packages cannot be installed.")
+
+
+def test_a_replica_whose_last_failure_is_for_good_is_not_started_again_for_one_before(tracker):
+    tracker.job = make_job(["unused"], workers(2, restart_limit=3))
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, phase="Failed", main=terminated(137))]))
+    list(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING)))
+    list(tracker.tell_pod(pod_of(1, "second", 1, phase="Failed", main=terminated(1))))
+    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
     assert not tracker.may_start_again
 
 
@@ -300,7 +357,7 @@ def test_a_job_that_went_well_is_not_run_again_whatever_is_told_first(tracker):
 def test_a_failure_of_long_ago_is_not_what_a_job_failed_for(tracker):
     tracker.job = make_job(["unused"], workers(2, restart_limit=3))
     list(tracker.tell_pod(pod_of(1, "first", 1, phase="Failed", main=terminated(137))))
-    tracker._failures[0] = replace(tracker._failures[0], time=clock() - 3600)
+    tracker._failures["worker-1"] = replace(tracker._failures["worker-1"], time=clock() - 3600)
     list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
     list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(1))))
     list(tracker.tell_job(job_of(condition("Failed"), version=20)))
@@ -313,6 +370,11 @@ def test_a_queue_that_takes_its_admission_back_is_no_failure(tracker):
     assert [fact[1] for fact in shown(tracker.tell_job(suspended))] == ["queued", "queued"]
     assert shown(tracker.tell_pod(pod_of(0, version=21, **RUNNING), deleted=True)) == []
     assert [fact[1] for fact in shown(tracker.tell_job(job_of(version=22)))] == ["waiting", "waiting"]
+    # The job may be admitted again while its pods still end.
+    assert (
+        shown([*tracker.tell_pod(pod_of(1, version=23, **RUNNING), deleted=True), *tracker.tell_time(clock() + 4)])
+        == []
+    )
     assert shown(tracker.tell_pod(pod_of(0, "second", 2, **RUNNING))) == [("worker-0", "running", None, "", 0)]
 
 

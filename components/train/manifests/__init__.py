@@ -45,20 +45,11 @@ class JobKind(NamedTuple):
 
 
 def job_kind(distribution_type: DistributionType, mpi_version: MpiVersion | None = None) -> JobKind:
-    """The kind of a type of job.
-
-    Raises:
-        ValueError: It is MPI, and the API server has no MPIJob.
-    """
+    """The kind of a type of job; of MPI the version that the API server has, v1 where it has not been asked."""
     if distribution_type == "Job":
         return JobKind("Job", "batch", "v1", "jobs")
     if distribution_type == "MPI":
-        if mpi_version is None:
-            raise ValueError(
-                "distribution_type = 'MPI' needs MPIJob, and the cluster has none: install the Kubeflow training "
-                "operator or the MPI operator, or choose another distribution_type"
-            )
-        return JobKind("MPIJob", "kubeflow.org", mpi_version, "mpijobs")
+        return JobKind("MPIJob", "kubeflow.org", mpi_version or "v1", "mpijobs")
     kind = f"{distribution_type}Job"
     return JobKind(kind, "kubeflow.org", "v1", f"{kind.lower()}s")
 

@@ -147,7 +147,9 @@ class KubernetesRunner:
             if self._setting.owner:
                 owned = {"metadata": {"ownerReferences": [self._setting.owner]}}
                 self._api.call("PATCH", self._path, owned)
-        self._tracker.uid = self._own(found) if found else self._create()
+            self._own(found)
+        else:
+            self._create()
 
     def _existing(self) -> Object | None:
         """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
@@ -170,8 +172,8 @@ class KubernetesRunner:
         """Whether a job of this name has our specification and code."""
         return bool(found["metadata"].get("annotations", {}).get(HASH_ANNOTATION) == self._hash)
 
-    def _create(self) -> str:
-        """Creates the job and what belongs to it; returns the job's uid."""
+    def _create(self) -> None:
+        """Creates the job and what belongs to it."""
         self._ours = True
         # A Secret comes with its owner, so that it never stays without one; the pods wait for it.
         for each in self._parts:
@@ -191,15 +193,15 @@ class KubernetesRunner:
             if not found:
                 raise
             created = found
-        return self._own(created)
+        self._own(created)
 
-    def _own(self, created: Object) -> str:
+    def _own(self, created: Object) -> None:
         """Makes the job the owner of its parts: whoever deletes it deletes them, and a cancel is one request."""
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
         for each in self._parts:
             self._put_part({**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}})
-        return str(owner["uid"])
+        self._tracker.uid, self._tracker.created = owner["uid"], created["metadata"].get("creationTimestamp", "")
 
     def _path_of(self, part: Object) -> str:
         return f"{self._core}/{part['kind'].lower()}s/{part['metadata']['name']}"
@@ -235,7 +237,8 @@ class KubernetesRunner:
         while self._api.read(self._path) and time.monotonic() < until:
             yield Quiet(clock())
             time.sleep(0.2)
-        yield from self._tracker.start_again(self._create())
+        self._create()
+        yield from self._tracker.start_again()
 
     def _conflict(self) -> str:
         return f"there is a {self._title} with another specification; if nobody needs it: {self._removal()}"
@@ -296,7 +299,8 @@ class KubernetesRunner:
                 yield from self._tell(news)
             if self._watcher.news.empty() or time.monotonic() >= quiet_due:
                 yield from self._tracker.tell_time(clock())
-                yield Quiet(clock())
+                if not self._tracker.end:  # No budget is for the reading of last lines.
+                    yield Quiet(clock())
                 quiet_due = time.monotonic() + 1
             if self._tracker.may_start_again:
                 yield from self._start_again()
@@ -316,7 +320,8 @@ class KubernetesRunner:
         reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
         if reading or not self._tracker.leader_is_over:
             self._last_reading = now
-            return now - max(ended, self._last_line) > _LAST_LINES_SECONDS
+            # What goes on printing may do so for ever, where the job has ended for another replica.
+            return now - (max(ended, self._last_line) if reading else ended) > _LAST_LINES_SECONDS
         # A replica that has not ended may print for ever.
         return self._watcher.news.empty() or now - max(ended, self._last_reading) > _GONE_SECONDS
 

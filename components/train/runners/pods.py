@@ -15,6 +15,9 @@ _ORDINARY = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
 _LONGEST_REASON = 300
 """Characters. A container runtime tells the whole chain of errors of a pull."""
 
+NOT_INSTALLED = "its packages cannot be installed"
+"""Why a replica cannot start. A kubelet would try for ever, where the pods have restartPolicy OnFailure."""
+
 _GOOD_ENDS, _BAD_ENDS = ("Succeeded", "Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")
 
 
@@ -54,6 +57,9 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         if reason == "OOMKilled":
             message = _memory_limit(pod)
         why = _because(status.get("reason"), status.get("message")) or _because(reason, None if peak else message)
+        if bad and bad["exitCode"] < 128:
+            installing = (each["state"] for each in containers if each["name"] == "packages")
+            why = why or (NOT_INSTALLED if any(bad in each.values() for each in installing) else "")
         return PodState("failed", bad["exitCode"] if bad else None, why, peak)
     if any("running" in each for each in main):
         return PodState("running")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.runners.pods import (
+    NOT_INSTALLED,
     PodState,
     is_suspended,
     job_end,
@@ -59,6 +60,11 @@ class _Seen(NamedTuple):
     doomed: int = 0
     held: tuple[float, PodState] | None = None
 
+    @property
+    def past(self) -> str:
+        """A time that only pods after this one are created at: what is still told of this one is of no interest."""
+        return self.created and f"{self.created}~"
+
 
 @dataclass
 class Tracker:
@@ -68,6 +74,7 @@ class Tracker:
         job: The job.
         kind: Its kind, such as "TFJob", for sentences.
         uid: The uid of its object: an earlier one may have had the name, and news of that come late.
+        created: When that was created, as the API server writes it; "" where that is not known yet.
         end: Whether it succeeded and why not, once it has ended.
         end_version: The version of the object with which it ended; 0 where it has not ended by itself.
     """
@@ -75,14 +82,14 @@ class Tracker:
     job: TrainingJob
     kind: str
     uid: str = ""
+    created: str = ""
     end: tuple[bool, str] | None = None
     end_version: int = 0
-    _created: str = ""
     _unclaimed_since: float | None = None
     _suspended: bool = False
-    _failures: list[ReplicaChanged] = field(default_factory=list)
+    _failures: dict[str, ReplicaChanged] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
-    _told: set[tuple[str, str]] = field(default_factory=set)
+    _told: set[tuple[object, ...]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._seen = {each.name: _Seen() for each in self.job.topology.replicas}
@@ -104,13 +111,13 @@ class Tracker:
             return False
         return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
-    def start_again(self, uid: str) -> Iterator[Fact]:
-        """The job was deleted, and is created anew as the object `uid`."""
+    def start_again(self) -> Iterator[Fact]:
+        """The job was deleted, and is created anew."""
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
         yield JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
-        self.end, self.end_version, self._failures, self.uid = None, 0, [], uid
+        self.end, self.end_version, self._failures, self._told = None, 0, {}, set()
         for name, seen in list(self._seen.items()):
-            yield from self._change(name, _Seen(restart=seen.restart + 1))
+            yield from self._change(name, _Seen(created=seen.past, restart=seen.restart + 1))
 
     def is_ours(self, pod: Object) -> bool:
         """Whether a pod is a replica of this job, and not of an earlier one of its name."""
@@ -124,7 +131,7 @@ class Tracker:
         if found is None or deleted:
             self.end = (False, f"Somebody deleted the {self.kind}.")
             return
-        self._created = str(found["metadata"].get("creationTimestamp", ""))
+        self.created = str(found["metadata"].get("creationTimestamp", ""))
         if end := job_end(found):
             self.end = (end[0], "" if end[0] else _sentence(f"{self.kind} failed", end[1]))
             self.end_version = int(found["metadata"]["resourceVersion"])
@@ -143,7 +150,7 @@ class Tracker:
         self._suspended = suspended
         state = PodState("queued", None, "the queue has not admitted the job") if suspended else PodState("waiting")
         for name, seen in list(self._seen.items()):
-            yield from self._change(name, _Seen(created=seen.created, state=state, restart=seen.restart))
+            yield from self._change(name, _Seen(created=seen.past, state=state, restart=seen.restart))
 
     def tell_time(self, now: float) -> Iterator[Fact]:
         """Nothing happened for a while: what was waited for does not come."""
@@ -162,7 +169,7 @@ class Tracker:
         about, reason = event["involvedObject"].get("name", ""), event.get("reason") or "Warning"
         text = f"{reason}: {(event.get('message') or '').strip()}"
         mine = about == self.job.name or about.startswith(f"{self.job.name}-")
-        is_old = str(event.get("metadata", {}).get("creationTimestamp") or self._created) < self._created
+        is_old = str(event.get("metadata", {}).get("creationTimestamp") or self.created) < self.created
         if not mine or is_old or reason in _SAID_OTHERWISE or (about, text) in self._told:
             return
         self._told.add((about, text))
@@ -202,7 +209,8 @@ class Tracker:
         seen = seen._replace(node=pod.get("spec", {}).get("nodeName", ""))
         if deleted or "deletionTimestamp" in about:
             seen = seen._replace(doomed=seen.doomed or int(about["resourceVersion"]))
-            if deleted or state.state == "failed":
+            # A worker that is told to go may end with 0; of a leader that is its success.
+            if deleted or state.state == "failed" or (state.exit_code == 0 and name != self.job.topology.leader):
                 yield from self._hold(name, seen, state)
                 return
         yield from self._change(name, seen._replace(state=state))
@@ -223,7 +231,8 @@ class Tracker:
         seen = self._seen[name]
         if not seen.held:
             return
-        state = seen.held[1]._replace(state="failed", reason="pod deleted")
+        state = seen.held[1]
+        state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted")
         if self.end_version and seen.doomed >= self.end_version:
             state = state._replace(state="stopped", exit_code=None, reason="job is done")
         yield from self._change(name, seen._replace(state=state, held=None))
@@ -234,16 +243,16 @@ class Tracker:
         if (before.state, before.restart) == (now.state, now.restart):
             return
         # A pull fails in two ways by turns, for minutes.
-        if reason and before.state.state == state and before.restart == now.restart:
-            if (name, reason) in self._told:
+        if reason and before.state.state == state:
+            if (name, reason, now.restart) in self._told:
                 return
-            self._told.add((name, reason))
+            self._told.add((name, reason, now.restart))
         fact = ReplicaChanged(clock(), name, state, code, None, reason, now.restart, now.node, peak)
         yield fact
-        if reason.startswith("InvalidImageName") and not self.end:
+        if reason.startswith(("InvalidImageName", NOT_INSTALLED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":
-            self._failures.append(fact)
+            self._failures[name] = fact
             limit = self.job.specification.restart_limit
             # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
             # When the leader is done the work is, and the operator tells so soon.
@@ -259,7 +268,7 @@ class Tracker:
 
     def _recent_failures(self) -> list[ReplicaChanged]:
         since, spared = clock() - _RECENT_SECONDS, self.job.topology.spared
-        return [each for each in self._failures if each.time >= since and each.replica not in spared]
+        return [each for each in self._failures.values() if each.time >= since and each.replica not in spared]
 
 
 def _is_retryable(exit_code: int | None) -> bool:

@@ -9,7 +9,7 @@ from kfp_distributed.components.train.runners.local import LocalRunner
 
 job = make_job(sys.argv[2:], workers(2), **{MARKER: sys.argv[1]})
 runner = LocalRunner()
-with launch._stopped_at_the_end(runner):
+with launch.ended_by_signals(runner.stop):
     runner.check(job)
     runner.start(job)
     launch._follow(runner, job, lambda line: print(line, flush=True))
