@@ -25,13 +25,24 @@ def test_parse_uri(uri, location):
     assert parse_uri(uri) == location
 
 
-@pytest.mark.parametrize(
-    "uri", ["gs://bucket/key", "https://host/key", "s3:///key", "minio://", "s3://?region=x", "file://relative", ""]
-)
+@pytest.mark.parametrize("uri", ["gs://bucket/key", "https://host/key", "s3:///key", "minio://", "file://relative", ""])
 def test_parse_uri_refuses(uri):
     allowed = "s3://bucket/key, minio://bucket/key, file:///path, a path"
     with pytest.raises(ValueError, match=f"^{re.escape(repr(uri))} is no address: allowed are {allowed}$"):
         parse_uri(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s3://?region=s3cret", "s3://"),
+        ("ftp://me:s3cret@host/x.csv?signature=s3cret", "ftp://host/x.csv"),
+    ],
+)
+def test_what_is_said_of_an_address_has_no_secret(uri, said):
+    with pytest.raises(ValueError, match=f"^'{said}' is no address") as caught:
+        parse_uri(uri)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
