@@ -19,6 +19,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.job import PEER_LOST
 
 
 def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):
@@ -228,6 +229,30 @@ def test_a_checkpoint_that_is_half_written_is_not_kept(make_replicas, digits, fo
     else:
         replica.terminate()
     assert replicas.wait("worker-0", 60) == 128 + (signal.SIGKILL if form == "killed command" else signal.SIGTERM)
+    assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
+def write_half_and_fail(model_dir, checkpoint_dir, error: str):
+    from pathlib import Path
+
+    Path(checkpoint_dir, "state").write_text("half")
+    raise type(error, (Exception,), {})("the peer does not answer")
+
+
+@pytest.mark.parametrize("error", ["UnavailableError", "AbortedError"])
+def test_a_function_that_loses_a_peer_while_it_writes_keeps_nothing(make_replicas, digits, error):
+    program = train_specification(write_half_and_fail)
+    replicas = make_replicas(program, {"error": error}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == PEER_LOST
+    assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
+def test_a_command_that_fails_while_it_writes_keeps_nothing(make_replicas, digits):
+    program = {"command": ["sh", "-c", "echo half > {checkpoint_dir}/state; exit 1"]}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 1
     assert open_store(replicas.job.checkpoint_uri).list() == []
 
 
