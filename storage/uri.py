@@ -39,7 +39,7 @@ def parse_uri(uri: str) -> Location:
     bucket, _, key = rest.partition("?")[0].partition("/")
     if scheme not in ("s3", "minio") or not bucket:
         # A user name, a password or a signature in it must not be repeated.
-        shown = scheme + mark + rest.partition("?")[0].rpartition("@")[2]
+        shown = scheme + mark + bucket.rpartition("@")[2]
         raise ValueError(
             f"{shown!r} is no address: allowed are s3://bucket/key, minio://bucket/key, file:///path, a path"
         )

@@ -56,7 +56,7 @@ _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
 _LOST_PEER = re.compile(
-    "(Unavailable|Aborted|HorovodInternal|Dist(Backend|Network|Store))Error|ValueError: Horovod initialization failed"
+    r"(Unavailable|Aborted|HorovodInternal|Dist\w+)Error|ValueError: Horovod initialization failed"
     "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe)"
 )
 """What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
@@ -272,12 +272,12 @@ def _serve(name: str) -> NoReturn:
 def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Mapping[str, Path]) -> None:
     """Go on from the metrics that are there, and keep in object storage what this replica alone has to keep there."""
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=_SYNC_RETRY_SECONDS)
-    metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
+    metrics = open_store(job.metrics_uri)
     name = EVALUATOR_METRICS if evaluates else TRAINING_METRICS
     # Without what is there, this replica would overwrite it: that is worth the wait.
-    kept = open_store(job.metrics_uri)
-    if kept.exists(name):
-        kept.download(name, folders["metrics_dir"] / name)
+    if metrics.exists(name):
+        metrics.download(name, folders["metrics_dir"] / name)
+    metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda is_whole, _: save_checkpoint(checkpoints, folder, is_whole))

@@ -207,7 +207,7 @@ def test_parquet_files_that_do_not_fit_or_are_damaged_are_named(file, tmp_path):
 
 
 def test_a_file_without_an_ending_is_refused(file, tmp_path):
-    with pytest.raises(ValueError, match="source download has a file without ending: it must be"):
+    with pytest.raises(ValueError, match="source download has no ending: it must be"):
         open_source(file("download", "x,kind\n1,a\n"), LABELLED, tmp_path)
 
 
@@ -264,11 +264,11 @@ def test_npz_is_read_in_parts(file, tmp_path):
         ),
         ({"kind": [[0, 1]], "x": [1]}, r"array 'kind' is int64 \[1, 2\]"),
         ({"kind": [1], "x": np.array([{}], object)}, "data.npz cannot be read: .*(Python objects|allow_pickle)"),
-        ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must be numbers, or texts in one dim"),
+        ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must be numbers or 1-D texts"),
         ({"kind": [1, 2], "x": 3}, r"array 'x' is int64 \[\]"),
         (
             {"kind": [1], "x": np.array([["a"]])},
-            r"data.npz: array 'x' is <U1 \[1, 1\]: it must be numbers, or texts in",
+            r"data.npz: array 'x' is <U1 \[1, 1\]: it must be numbers or 1-D texts",
         ),
         ({"x": [1]}, r"data.npz must have .*; it has \['x'\]"),
     ],

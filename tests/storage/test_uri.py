@@ -25,24 +25,23 @@ def test_parse_uri(uri, location):
     assert parse_uri(uri) == location
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/key", "https://host/key", "s3:///key", "minio://", "file://relative", ""])
-def test_parse_uri_refuses(uri):
-    allowed = "s3://bucket/key, minio://bucket/key, file:///path, a path"
-    with pytest.raises(ValueError, match=f"^{re.escape(repr(uri))} is no address: allowed are {allowed}$"):
-        parse_uri(uri)
-
-
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
+        ("gs://bucket/key", "gs://bucket"),
+        ("https://host/key", "https://host"),
+        ("s3:///key", "s3://"),
+        ("minio://", "minio://"),
+        ("file://relative", "file://relative"),
+        ("", ""),
         ("s3://?region=s3cret", "s3://"),
-        ("ftp://me:s3cret@host/x.csv?signature=s3cret", "ftp://host/x.csv"),
+        ("ftp://me:s3cret@host/x.csv?signature=s3cret", "ftp://host"),
     ],
 )
-def test_what_is_said_of_an_address_has_no_secret(uri, said):
-    with pytest.raises(ValueError, match=f"^'{said}' is no address") as caught:
+def test_parse_uri_refuses_and_repeats_no_secret(uri, said):
+    allowed = "s3://bucket/key, minio://bucket/key, file:///path, a path"
+    with pytest.raises(ValueError, match=f"^'{said}' is no address: allowed are {allowed}$"):
         parse_uri(uri)
-    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
