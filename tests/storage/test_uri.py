@@ -1,5 +1,3 @@
-import re
-
 import pytest
 
 from kfp_distributed.storage import Location, join_uri, parse_uri
