@@ -27,7 +27,7 @@ def two_stage_classifier(
 
     Args:
         train_dir: The training rows of this rank: each sends the other what that one has to know of them.
-        validation_dir: The validation dataset; "" where there is none.
+        validation_dir: The validation dataset; "" where there is none. It may have no rows.
         model_dir: Gets model.onnx, of rank 0.
         checkpoint_dir: Gets epoch-NUMBER/stage-0.pt and stage-1.pt, of rank 0.
         metrics_dir: Gets training.json, of rank 0.
@@ -65,7 +65,12 @@ def two_stage_classifier(
         raise ValueError(f"{dist.get_world_size()} ranks, where this needs 2: number_of_workers has to be 1")
     if not 0 < first_stage_layers <= len(hidden_units):
         raise ValueError(f"{first_stage_layers=}; allowed: 1 to {len(hidden_units)}, the number of hidden_units")
-    manifest = DatasetManifest.from_json(Path(train_dir, "dataset.json").read_text())
+
+    def manifest_of(folder: str) -> DatasetManifest:
+        return DatasetManifest.from_json(Path(folder, "dataset.json").read_text())
+
+    manifest = manifest_of(train_dir)
+    has_validation = bool(validation_dir and manifest_of(validation_dir).rows)
     zeros = torch.zeros(3, dtype=torch.double)  # Of the loss, the right answers and the rows.
     cut = hidden_units[first_stage_layers - 1]
 
@@ -98,8 +103,8 @@ def two_stage_classifier(
 
     def read(folder: str) -> tuple[Tensor, Tensor]:
         """Return the inputs and the labels of a dataset."""
-        own = DatasetManifest.from_json(Path(folder, "dataset.json").read_text())
-        inputs, labels = (np.concatenate(part) for part in zip(*read_batches(Path(folder), own), strict=True))
+        batches = read_batches(Path(folder), manifest_of(folder))
+        inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
         return torch.from_numpy(inputs), torch.from_numpy(labels).long()
 
     def swap_rows() -> Tensor:
@@ -234,7 +239,7 @@ def two_stage_classifier(
         # Both ranks draw the same order.
         order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(rows)))
         metrics = measure(sum((run_step(batch, train=True) for batch in batches_of(rows, order)), zeros))
-        if validation_dir:
+        if has_validation:
             scored = read(validation_dir)[rank]
             with torch.no_grad():
                 batches = batches_of(scored, torch.arange(len(scored)))

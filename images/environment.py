@@ -164,7 +164,7 @@ def _install_horovod(folder: Path, requirements: Path, build: Mapping[str, str])
 
 def _python_of(name: str) -> str:
     """The path of a Python that TensorFlow 2.15.1 has a wheel for; "" if it is none."""
-    code = "import sys; print(sys.base_prefix + '/bin/python3' if (3, 9) <= sys.version_info < (3, 12) else '')"
+    code = "import sys; print(sys.base_prefix + '/bin/python3' if (3, 10) <= sys.version_info < (3, 12) else '')"
     try:
         return subprocess.run([name, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -38,8 +38,10 @@ def parse_uri(uri: str) -> Location:
         return Location("file", "", unquote(rest))
     bucket, _, key = rest.partition("?")[0].partition("/")
     if scheme not in ("s3", "minio") or not bucket:
+        # A user name, a password or a signature in it must not be repeated.
+        shown = scheme + mark + bucket.rpartition("@")[2]
         raise ValueError(
-            f"{uri!r} is no address: allowed are s3://bucket/key, minio://bucket/key, file:///path, a path"
+            f"{shown!r} is no address: allowed are s3://bucket/key, minio://bucket/key, file:///path, a path"
         )
     return Location("s3", bucket, key.strip("/"))
 

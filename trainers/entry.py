@@ -56,7 +56,7 @@ _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
 
 _LOST_PEER = re.compile(
-    "(Unavailable|HorovodInternal|DistBackend|DistNetwork|DistStore)Error|ValueError: Horovod initialization failed"
+    r"(Unavailable|Aborted|HorovodInternal|Dist\w+)Error|ValueError: Horovod initialization failed"
     "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe)"
 )
 """What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
@@ -107,6 +107,8 @@ def main() -> int:
     manifest = _fetch_data(job, program.kind == "trainer", reads, folders)
     if is_served and role == "worker":
         _serve(name)
+    if job.validation_uri:
+        fetch_shards(job.validation_uri, folders["validation_dir"])
     restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
     _keep_results(job, leads, role == "evaluator", folders)
     if program.kind != "trainer":
@@ -121,8 +123,8 @@ def main() -> int:
         _save_model(job, manifest, folders["model_dir"], metrics)
         if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
             _await_evaluator(open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS), epoch)
-    # What was killed may have been writing.
-    sync.flush(at_rest=code > 128 and code != PEER_LOST)
+    # Whatever failed may have been writing.
+    sync.flush(at_rest=code > 0)
     return code
 
 
@@ -243,7 +245,7 @@ def _keep_peak_memory() -> None:
 def _fetch_data(
     job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
 ) -> DatasetManifest:
-    """Make the folders that a program is given, with the data in them: those of a rank, `reads`, of so many."""
+    """Make the folders that a program is given, with the training rows in them: of a rank, `reads`, of so many."""
     for folder in folders.values():  # A replica that is restarted may find what its predecessor left.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -252,10 +254,8 @@ def _fetch_data(
     fetch_shards(job.train_uri, train, slices)
     if not is_ours:
         keep_rows(train, manifest, slices)
-    elif job.parameter_servers and slices:
+    elif job.parameter_servers and reads:
         write_records(train, manifest, slices)
-    if job.validation_uri:
-        fetch_shards(job.validation_uri, folders["validation_dir"])
     return manifest
 
 
@@ -272,16 +272,22 @@ def _serve(name: str) -> NoReturn:
 def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Mapping[str, Path]) -> None:
     """Go on from the metrics that are there, and keep in object storage what this replica alone has to keep there."""
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=_SYNC_RETRY_SECONDS)
-    metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
+    metrics = open_store(job.metrics_uri)
     name = EVALUATOR_METRICS if evaluates else TRAINING_METRICS
+    # Without what is there, this replica would overwrite it: that is worth the wait.
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
+    metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
-        sync.keep(folder, lambda is_whole: save_checkpoint(checkpoints, folder, is_whole))
-        sync.keep(logs, lambda is_whole: metrics.upload_folder(logs, TENSORBOARD), grows=True)
+        sync.keep(folder, lambda is_whole, _: save_checkpoint(checkpoints, folder, is_whole))
+        sync.keep(
+            logs,
+            lambda _, changed: [metrics.upload(file, f"{TENSORBOARD}/{file.relative_to(logs)}") for file in changed],
+            grows=True,
+        )
     if leads or evaluates:
-        sync.keep(folders["metrics_dir"], lambda is_whole: metrics.upload_folder(folders["metrics_dir"]))
+        sync.keep(folders["metrics_dir"], lambda *_: metrics.upload_folder(folders["metrics_dir"]))
 
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:

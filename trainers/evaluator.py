@@ -30,14 +30,14 @@ def evaluate_checkpoints(
     store = open_store(JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).checkpoint_uri)
     file, seen = metrics_dir / EVALUATOR_METRICS, ""
     while validation_dir and not any(entry["epoch"] >= epochs for entry in read_epochs(file)):
+        time.sleep(1)
         try:
-            if complete_checkpoints(store)[:1] in ([], [seen]):
-                time.sleep(1)
+            if (newest := max(complete_checkpoints(store), default="")) == seen:
                 continue
-            seen = restore_checkpoint(store, checkpoint_dir)
+            # What is fetched may be a newer one, or, where the newest is damaged, the one before.
+            seen = max(newest, restore_checkpoint(store, checkpoint_dir))
         except StorageError as error:  # The training goes on without us, and so do we.
             print(f"no checkpoint can be read, trying again: {error}", flush=True)
-            time.sleep(1)
             continue
         if path := tf.train.latest_checkpoint(checkpoint_dir):
             tf.train.Checkpoint(model=model).restore(path).expect_partial()

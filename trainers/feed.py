@@ -98,14 +98,14 @@ def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[St
     return [Step(slice(start[rank], stop[rank]), sum(stop) - sum(start)) for start, stop in pairwise(cuts)]
 
 
-def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice], records: int = 0) -> None:
+def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice], records: int = 1) -> None:
     """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
 
     Args:
         folder: Where the shards are.
         manifest: The dataset's manifest.
         slices: The rows.
-        records: Up to how many records are filled up with zeros, whose weight is 0.
+        records: Up to how many records are filled up with zeros, whose weight is 0; an empty file cannot be mapped.
     """
     size = (width(manifest) + 2) * 4
     with Path(RECORDS).open("wb") as stream:

@@ -107,7 +107,11 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
 
 
 def _check_agreement(strategy: tf.distribute.Strategy, done: int) -> None:
-    """Make sure that all workers start with the same epoch: each has fetched the newest checkpoint by itself."""
+    """Make sure that all workers start with the same epoch: each has fetched the newest checkpoint by itself.
+
+    One may have done so just before the last upload ended. So this reads as the loss of a peer, and all start again.
+    """
     total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(done)), axis=None)
     if int(total) != done * strategy.num_replicas_in_sync:
-        raise RuntimeError(f"this worker's checkpoint is of epoch {done}, another's is not: start all of them again")
+        message = f"this worker's checkpoint is of epoch {done}, another's is not"
+        raise tf.errors.UnavailableError(None, None, message)

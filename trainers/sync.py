@@ -18,12 +18,13 @@ _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
 
-def keep(folder: Path, send: Callable[[Callable[[], bool]], object], grows: bool = False) -> None:
+def keep(folder: Path, send: Callable[[Callable[[], bool], set[Path]], object], grows: bool = False) -> None:
     """Have a folder sent by `flush` each time it has changed; what is in it already is known to be there.
 
     Args:
         folder: The local folder.
-        send: Sends the folder; it may ask the function it is given whether the folder is still the same.
+        send: Sends the folder; it may ask the function it is given whether the folder is still the same, and send
+            nothing but the files it is given, which are those that are new or changed.
         grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
     """
     seen = sent = _state(folder)
@@ -39,7 +40,7 @@ def keep(folder: Path, send: Callable[[Callable[[], bool]], object], grows: bool
                 f"{folder.name} is not stored: it must rest for {LOOK_SECONDS:g} s, and changes more often", flush=True
             )
         if state != sent and (state == before or not at_rest or grows):
-            send(lambda: _state(folder) == state)
+            send(lambda: _state(folder) == state, {file for file, _ in state.items() - sent.items()})
             sent = state
 
     _looks.append(look)

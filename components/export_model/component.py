@@ -19,7 +19,7 @@ def export_model(
     run. A version becomes visible whole or not at all, and an existing one is never overwritten.
 
     Args:
-        model: The SavedModel to export.
+        model: The model to export.
         model_name: Name of the model: the folder in the bucket that model servers are pointed at.
         bucket: Bucket to export to, made if absent: "models", or with a prefix "s3://models/team-a".
         version: Number of the version; 0 is the next free one.

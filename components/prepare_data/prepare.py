@@ -88,8 +88,10 @@ def local_copy(source: str, scratch: Path) -> Path:
         OSError: It cannot be downloaded.
     """
     try:
-        if re.match("https?://", source):
-            return _download(source, scratch / Path(urlsplit(source).path).name)
+        if re.match("(?i)https?://", source):
+            if name := Path(urlsplit(source).path).name:
+                return _download(source, scratch / name)
+            raise ValueError(f"source {shown(source)} names no file")
         location = parse_uri(source)
         path = Path(location.key)
         if location.scheme == "s3":
@@ -121,7 +123,7 @@ def _download_objects(source: str, location: Location, path: Path) -> None:
     Arrow does it, for the room `storage`, whose stores can also write, would double this step's code.
     """
     who = credentials_from_environment(uri=source)
-    is_aws = who.endpoint == "s3.amazonaws.com"
+    is_aws = who.endpoint.endswith(".amazonaws.com")
     store = fs.S3FileSystem(
         access_key=who.access_key,
         secret_key=who.secret_key,

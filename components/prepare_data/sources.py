@@ -85,7 +85,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         pixels = digits.images.astype(np.uint8)[..., np.newaxis]
         return _array_source("digits", {options.label_column: digits.target, "image": pixels}, options)
     files = _visible(path) if path.is_dir() else [path]
-    types = {"folders" if file.is_dir() else file.suffix.lower() for file in files}
+    types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
         return _table_source(files, options)
     if types == {".npz"} and len(files) == 1:
@@ -205,10 +205,10 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
     inputs = _input_names([*arrays], options, name)
     kept = {key: arrays[key] for key in (label, *inputs)}
     for key, array in kept.items():
-        if array.dtype.kind not in "biufUS" or array.shape[:1] != kept[label].shape:
+        if array.dtype.kind not in "biuf" + "US" * (len(array.shape) == 1) or array.shape[:1] != kept[label].shape:
             raise ValueError(
-                f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or texts, as many as "
-                f"the labels {label!r} {list(kept[label].shape)}"
+                f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or 1-D texts, "
+                f"as many as the labels {label!r} {list(kept[label].shape)}"
             )
     columns = tuple(_column(key, _arrow(kept[key][:1]), kept[key].shape[1:]) for key in inputs)
     at_once = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))

@@ -57,6 +57,10 @@ def test_a_file_is_downloaded_and_its_size_is_shown(site, run, capsys):
     assert "s3cret" not in printed
 
 
+def test_the_case_of_an_address_does_not_count(site, tmp_path):
+    assert local_copy(f"{site}/data.csv".replace("http", "HTTP"), tmp_path).read_text() == ROWS
+
+
 def test_a_redirect_is_followed(site, tmp_path):
     assert local_copy(f"{site}/moved.csv", tmp_path).read_text() == ROWS
 
@@ -71,7 +75,7 @@ def test_a_redirect_is_followed(site, tmp_path):
             OSError,
             "the connection broke after 8 of 1000 bytes",
         ),
-        ("/?signature=s3cret", OSError, "cannot be downloaded: .*directory"),
+        ("/?signature=s3cret", ValueError, "source http://.*/ names no file"),
     ],
 )
 def test_a_download_that_fails_says_why_and_no_secret(site, run, tmp_path, path, error, message):
@@ -131,10 +135,25 @@ def test_a_key_that_leads_out_of_the_folder_is_refused(site, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_region_of_amazon_is_looked_up_whatever_its_endpoint(tmp_path, monkeypatch):
+    def resolve(bucket):
+        raise OSError(f"where is {bucket}?")
+
+    values = {"ENDPOINT_URL_S3": "https://s3.eu-west-1.amazonaws.com", "ACCESS_KEY_ID": "me", "SECRET_ACCESS_KEY": "x"}
+    for name, value in values.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pyarrow.fs.resolve_s3_region", resolve)
+    with pytest.raises(OSError, match="where is data"):
+        local_copy("s3://data/one.csv", tmp_path)
+
+
 def test_local_addresses(file, tmp_path):
     path = file("my data.csv", ROWS)
     assert local_copy(str(path), tmp_path / "a") == local_copy(path.as_uri(), tmp_path / "b") == path
     with pytest.raises(ValueError, match=r"there is no .*none\.csv"):
         local_copy(str(tmp_path / "none.csv"), tmp_path)
-    with pytest.raises(ValueError, match="ftp://example"):
-        local_copy("ftp://example.org/data.csv", tmp_path)
+    with pytest.raises(ValueError, match="ftp://example") as caught:
+        local_copy("ftp://me:s3cret@example.org/data.csv?signature=s3cret", tmp_path)
+    assert "s3cret" not in str(caught.value)

@@ -149,7 +149,7 @@ def test_an_override_without_a_default_and_the_other_spelling():
             "minio://b",
             "endpoint 'ftp://e' must be",
         ),
-        ("", "gs://bucket/x", "does not say where gs://bucket/x is: 'gs://bucket/x' is no address: allowed are s3://"),
+        ("", "gs://bucket/x", "does not say where gs://bucket/x is: 'gs://bucket' is no address: allowed are s3://"),
     ],
 )
 def test_a_launcher_that_is_told_too_little(providers, uri, message):

@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 
+import numpy as np
 import psutil
 import pytest
 
@@ -19,6 +20,10 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.entry import _fetch_data
+from kfp_distributed.trainers.feed import RECORDS
+from kfp_distributed.trainers.job import PEER_LOST
+from kfp_distributed.trainers.program import FOLDERS
 
 
 def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):
@@ -229,6 +234,38 @@ def test_a_checkpoint_that_is_half_written_is_not_kept(make_replicas, digits, fo
         replica.terminate()
     assert replicas.wait("worker-0", 60) == 128 + (signal.SIGKILL if form == "killed command" else signal.SIGTERM)
     assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
+def write_half_and_fail(model_dir, checkpoint_dir, error: str):
+    from pathlib import Path
+
+    Path(checkpoint_dir, "state").write_text("half")
+    raise type(error, (Exception,), {})("the peer does not answer")
+
+
+@pytest.mark.parametrize("error", ["UnavailableError", "AbortedError"])
+def test_a_function_that_loses_a_peer_while_it_writes_keeps_nothing(make_replicas, digits, error):
+    program = train_specification(write_half_and_fail)
+    replicas = make_replicas(program, {"error": error}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == PEER_LOST
+    assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
+def test_a_command_that_fails_while_it_writes_keeps_nothing(make_replicas, digits):
+    program = {"command": ["sh", "-c", "echo half > {checkpoint_dir}/state; exit 1"]}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 1
+    assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
+def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = make_replicas({}, {}, {"worker": 1, "ps": 1}, digits).job
+    folders = {name: tmp_path / name for name in FOLDERS}
+    _fetch_data(job, True, (0, 5000), folders)
+    assert np.fromfile(RECORDS, "<f4").tolist() == [0.0] * 66, "one, of weight 0"
 
 
 class Gate:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, slices_of_rank
-from kfp_distributed.trainers.feed import RECORDS, Epoch, keep_rows, plan_epoch, write_records
+from kfp_distributed.trainers.feed import RECORDS, Epoch, keep_rows, map_records, plan_epoch, write_records
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,15 @@ def test_a_folder_is_cut_to_the_rows_of_a_rank(dataset, rank, expected):
     assert table["label"].to_pylist() == labels
     assert table["number"].to_pylist() == [row or None for row in expected]
     assert sum(shard.size for shard in own.shards) == sum((folder / shard.path).stat().st_size for shard in own.shards)
+
+
+def test_a_rank_without_rows_has_a_record_of_weight_zero(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, manifest = dataset
+    write_records(folder, manifest, slices_of_rank(manifest, 0, 50))
+    assert map_records(manifest).tolist() == [[0.0] * 4]
+    write_records(folder, manifest, slices_of_rank(manifest, 4, 50))
+    assert map_records(manifest)[:, 3].tolist() == [1.0], "one that has a row has no more"
 
 
 def test_a_rank_without_rows_has_an_empty_dataset(dataset):

@@ -99,6 +99,39 @@ def train(digits, place, workers=1, devices=1):
     return place
 
 
+DISAGREEMENT = """
+import os, sys
+import tensorflow as tf
+from kfp_distributed.trainers.entry import _LOST_PEER
+from kfp_distributed.trainers.keras_classifier import _check_agreement
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+_check_agreement(strategy, 2)
+try:
+    _check_agreement(strategy, int(sys.argv[1]))
+except Exception as error:
+    print(error, flush=True)
+    # Not by the way out, on which the other one's end is an error too.
+    os._exit(5 if _LOST_PEER.match(f"{type(error).__name__}: {error}") else 1)
+"""
+
+
+def test_workers_with_other_checkpoints_start_again_all():
+    addresses, running = [f"127.0.0.1:{port}" for port in free_ports(2)], []
+    for index in range(2):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        environment = {**os.environ, **tensorflow_environment({}, 2, legacy_keras=True), "TF_CONFIG": json.dumps(task)}
+        argv = [sys.executable, "-c", DISAGREEMENT, str(2 + index)]
+        running.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
+    try:
+        said = [each.communicate(timeout=120)[0] for each in running]
+    finally:
+        for each in running:
+            each.kill()
+    assert [each.returncode for each in running] == [5, 5]
+    assert said == [f"this worker's checkpoint is of epoch {done}, another's is not\n" for done in (2, 3)]
+
+
 def curve(place, training, measure="loss"):
     file = place / "worker-0" / training / "training.json"
     return [epoch[measure] for epoch in json.loads(file.read_text())["epochs"]]

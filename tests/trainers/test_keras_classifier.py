@@ -1,12 +1,17 @@
 """keras_classifier alone in this process, on a table with all that tables have."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from samples import CLASSES, COLUMNS, table
 
+from kfp_distributed.storage import open_store
+from kfp_distributed.trainers.checkpoints import save_checkpoint
+from kfp_distributed.trainers.job import JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.progress import parse_progress
 
 
@@ -66,3 +71,37 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folder
     assert answers[0].argmax() == 1
     assert np.isfinite(answers[1]).all()
     np.testing.assert_allclose(answers[1], answers[2], err_msg="a missing number counts as the mean")
+
+
+def test_the_evaluator_scores_what_is_before_a_damaged_checkpoint_once(folders, tmp_path, monkeypatch, capsys):
+    import tf_keras
+
+    from kfp_distributed.trainers.evaluator import evaluate_checkpoints
+    from kfp_distributed.trainers.feed import read_manifest
+    from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints
+    from kfp_distributed.trainers.keras_model import build_model
+
+    job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)
+    (tmp_path / "job.json").write_text(job.to_json())
+    monkeypatch.setenv(JOB_VARIABLE, str(tmp_path / "job.json"))
+    model, store = build_model(read_manifest(folders["train_dir"]), [4]), open_store(job.checkpoint_uri)
+    compile_model(model, tf_keras.optimizers.Adam(), 1)
+    own = tmp_path / "own"
+    save = keep_checkpoints(model, str(own))[1]
+
+    def keep(epoch):
+        save(epoch)
+        save_checkpoint(store, own)
+
+    keep(1)
+    keep(2)
+    for file in Path(job.checkpoint_uri, "00000002").iterdir():
+        file.write_bytes(b"")
+    arguments = folders["validation_dir"], Path(folders["checkpoint_dir"]), Path(folders["metrics_dir"]), 3
+    evaluator = threading.Thread(target=evaluate_checkpoints, args=(model, *arguments), daemon=True)
+    evaluator.start()
+    time.sleep(4)  # It looks each second.
+    keep(3)
+    evaluator.join(60)
+    lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line.epoch for line in lines if line] == [1, 3]

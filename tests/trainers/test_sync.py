@@ -24,7 +24,7 @@ def content(folder):
 
 def test_a_folder_is_sent_when_it_has_changed(folder):
     sent = []
-    keep(folder, lambda is_whole: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     flush()
     assert sent == [], "what was there at first is known already"
     (folder / "a").write_text("1")
@@ -38,7 +38,7 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
 
 def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
     sent = []
-    keep(folder, lambda is_whole: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     for text in ("1", "12", "123"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
@@ -50,7 +50,7 @@ def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
 
 def test_that_a_folder_never_rests_is_said_once(folder, capsys):
     sent = []
-    keep(folder, lambda is_whole: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     for number in range(40):
         (folder / "a").write_text("1" * number)
         flush(at_rest=True)
@@ -61,7 +61,7 @@ def test_that_a_folder_never_rests_is_said_once(folder, capsys):
 
 def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
     sent = []
-    keep(folder, lambda is_whole: sent.append(content(folder)), grows=True)
+    keep(folder, lambda *_: sent.append(content(folder)), grows=True)
     for text in ("1", "12"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
@@ -69,10 +69,20 @@ def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
     assert sent == [{"before": "x", "a": "1"}, {"before": "x", "a": "12"}]
 
 
+def test_of_a_folder_whose_files_only_grow_what_has_changed_is_sent(folder):
+    sent = []
+    keep(folder, lambda _, changed: sent.append({file.name for file in changed}), grows=True)
+    (folder / "large").write_text("x" * 1000)
+    for number in range(10):
+        (folder / "small").write_text("x" * (number + 1))
+        flush(at_rest=True)
+    assert sent == [{"large", "small"}, *[{"small"}] * 9]
+
+
 def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder):
     sent = []
 
-    def send(is_whole):
+    def send(is_whole, _):
         if not sent:
             (folder / "a").write_text("changed")
         sent.append(is_whole())
@@ -87,7 +97,7 @@ def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder):
 def test_what_could_not_be_sent_is_sent_later(folder, capsys):
     sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused"), FileNotFoundError("a")]
 
-    def send(is_whole):
+    def send(is_whole, _):
         if errors:
             raise errors.pop(0)
         sent.append(content(folder))
@@ -106,7 +116,7 @@ def test_what_could_not_be_sent_is_sent_later(folder, capsys):
 
 def test_folders_are_looked_after_in_the_background(folder):
     sent = threading.Event()
-    keep(folder, lambda is_whole: sent.set())
+    keep(folder, lambda *_: sent.set())
     threading.Thread(target=sync.flush_at_rest, daemon=True).start()
     (folder / "a").write_text("1")
     assert sent.wait(60)

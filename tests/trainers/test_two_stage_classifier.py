@@ -4,6 +4,8 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,6 +108,16 @@ def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(requ
     assert scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
     assert scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
     assert scores.accuracy > 0.9
+
+
+def test_a_validation_dataset_without_rows_is_not_scored(request_for, tmp_path):
+    request = request_for({"epochs": 1, "hidden_units": [8]})
+    manifest = DatasetManifest.from_json(Path(request.validation_uri, "dataset.json").read_text())
+    empty = replace(manifest, shards=(), class_counts=(0,) * 10)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "dataset.json").write_text(empty.to_json())
+    outcome = launch(replace(request, validation_uri=str(tmp_path / "empty")), LocalRunner(), lambda line: None)
+    assert [[*epoch] for epoch in outcome.metrics["master-0"]] == [["epoch", "loss", "accuracy"]]
 
 
 def test_more_than_two_ranks_are_refused(request_for):
