@@ -79,16 +79,11 @@ def batches_of_epochs(
     in vain; one that has fewer rows than there are steps has empty batches.
     """
     write_records(Path(train_dir), manifest, slices_of_rank(manifest, ranks.rank, ranks.size))
-    records = map_records(manifest)
+    records, place = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
+    print(f"{place} has {len(records)} rows and goes on after epoch {epochs.start - 1}", flush=True)
     steps = steps_of_epoch(manifest.rows, batch_size, ranks.size, ranks.rank)
-    rows = steps[-1].part.stop
-    print(
-        f"rank {ranks.rank} of {ranks.size} on {ranks.device} has {rows} rows and goes on after epoch "
-        f"{epochs.start - 1}",
-        flush=True,
-    )
     for epoch in epochs:
-        order = np.random.default_rng((seed, ranks.rank, epoch)).permutation(rows)
+        order = np.random.default_rng((seed, ranks.rank, epoch)).permutation(len(records))
         yield epoch, ((records[order[step.part]], step.rows) for step in steps)
 
 

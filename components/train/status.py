@@ -175,8 +175,7 @@ def failure_cause(status: JobStatus) -> str:
         failed = sorted(failures, key=lambda each: each.time)[-1:]
     if not failed:
         return " ".join(sentences)
-    first_replica = root_failure(failed).replica
-    root = next(each for each in failed if each.replica == first_replica)
+    root: ReplicaStatus = root_failure(failed)  # type: ignore[assignment]  # It is one of those it is given.
     if others := [each for each in failed if each is not root]:
         sentences.insert(0, f"Then failed {_ends(others)}.")
     after = format_seconds(root.time - status.started)

@@ -54,7 +54,7 @@ class _Seen(NamedTuple):
     uid: str = ""
     created: str = ""
     start: int = 0
-    state: PodState = PodState("waiting")
+    state: PodState = _UNKNOWN
     restart: int = 0
     node: str = ""
     doomed: int = 0
