@@ -43,7 +43,6 @@ def partitioned_embedding(
         assemble: Whether the chief makes one model at the end, for which it has to hold the whole table.
         seed: For the first weights and the order of the rows.
     """
-    import json
     import math
     import os
     import shutil
@@ -54,6 +53,7 @@ def partitioned_embedding(
     import tensorflow as tf
 
     from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches, width
+    from kfp_distributed.trainers.sync import record_epoch
 
     manifest = DatasetManifest.from_json(Path(train_dir, "dataset.json").read_text())
     sizes = [math.prod(each.shape) for each in manifest.columns]
@@ -185,16 +185,6 @@ def partitioned_embedding(
                 variable.assign(kept[name])
         return int(folder.name[6:])
 
-    def record(epoch: int, metrics: dict[str, float]) -> None:
-        """Say that an epoch is done: in the metrics file, and by the line that the step reads."""
-        file = Path(metrics_dir, "training.json")
-        past = json.loads(file.read_text())["epochs"] if file.exists() else []
-        past = [entry for entry in past if entry["epoch"] < epoch]
-        file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **metrics}]}))
-        print(
-            f"epoch {epoch}/{epochs}" + "".join(f" {name}={value:.4f}" for name, value in metrics.items()), flush=True
-        )
-
     def export(folder: Path) -> None:
         """Write the model from "features" to "probabilities": the one moment at which the chief has the whole table."""
         whole = tf.Module()
@@ -216,7 +206,7 @@ def partitioned_embedding(
         if validation_dir:
             metrics |= {f"val_{name}": value for name, value in give_out(score_step, validation_dir, 0).items()}
         save(epoch)
-        record(epoch, metrics)
+        record_epoch(Path(metrics_dir, "training.json"), replica, epoch, epochs, metrics)
     if assemble:
         export(checkpoints()[-1])
     else:

@@ -41,7 +41,6 @@ def two_stage_classifier(
     """
     import ctypes
     import itertools
-    import json
     import math
     import os
     import shutil
@@ -56,6 +55,7 @@ def two_stage_classifier(
     from torch.nn.functional import cross_entropy
 
     from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches, width
+    from kfp_distributed.trainers.sync import record_epoch
 
     dist.init_process_group("gloo")
     # It outlives the process: gloo's destructor may wait for ever for Python's lock, which it holds (PyTorch 1.13).
@@ -202,17 +202,6 @@ def two_stage_classifier(
             optimizer.load_state_dict(state["optimizer"])
         return int(epoch)
 
-    def record(epoch: int, metrics: dict[str, float]) -> None:
-        """Say that an epoch is done: in the metrics file, and by the line that the step reads."""
-        file = Path(metrics_dir, "training.json")
-        past = json.loads(file.read_text())["epochs"] if file.exists() else []
-        past = [entry for entry in past if entry["epoch"] < epoch]
-        replica = os.environ.get("KFP_DISTRIBUTED_REPLICA", "master-0")
-        file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **metrics}]}))
-        print(
-            f"epoch {epoch}/{epochs}" + "".join(f" {name}={value:.4f}" for name, value in metrics.items()), flush=True
-        )
-
     def export() -> None:
         """Write the model from "features" to "probabilities": the one moment at which rank 0 has both stages."""
         second = make_stage(1)
@@ -247,6 +236,7 @@ def two_stage_classifier(
             metrics |= {f"val_{name}": value for name, value in measure(totals).items()}
         save(epoch)
         if rank == 0:
-            record(epoch, metrics)
+            replica = os.environ.get("KFP_DISTRIBUTED_REPLICA", "master-0")
+            record_epoch(Path(metrics_dir, "training.json"), replica, epoch, epochs, metrics)
     if rank == 0:
         export()
