@@ -264,19 +264,13 @@ def pack(sources: Mapping[str, str]) -> str:
     items = list(sources.items())
     for first in range(len(items)):
         # pyppmd 1.3 cannot unpack one in ten of its own archives of long texts; another order is another text.
-        text = "\0".join(part for item in items[first:] + items[:first] for part in item).encode()
-        packed = pyppmd.compress(text, max_order=_ORDER, mem_size=_MEMORY)
-        if _unpacks_to(text, packed):
-            archive = base64.b85encode(packed).decode("ascii")
-            return archive.translate(str.maketrans(_RISKY, _HARMLESS))
+        text = "\0".join(part for item in items[first:] + items[:first] for part in item)
+        packed = pyppmd.compress(text.encode(), max_order=_ORDER, mem_size=_MEMORY)
+        archive = base64.b85encode(packed).decode("ascii").translate(str.maketrans(_RISKY, _HARMLESS))
+        with suppress(ValueError):
+            if unpack(archive) == sources:
+                return archive
     raise RuntimeError(f"pyppmd cannot unpack what it packs of {', '.join(sources)}: install another version of it.")
-
-
-def _unpacks_to(text: bytes, packed: bytes) -> bool:
-    try:
-        return bytes(pyppmd.decompress(packed, max_order=_ORDER, mem_size=_MEMORY)) == text  # type: ignore[arg-type]
-    except ValueError:
-        return False
 
 
 def unpack(archive: str) -> dict[str, str]:

@@ -70,7 +70,7 @@ def test_an_elastic_training_goes_on_without_a_worker(start, api, mpi_namespace,
     assert kept[-1]["val_accuracy"] > 0.9
     assert step.log.count("model saved to") == 1
     assert f"{worker}: failed (pod deleted)" in step.log
-    assert left_behind(step, 60) == []
+    assert left_behind(step) == []
 
 
 @pytest.mark.mpi("v1")

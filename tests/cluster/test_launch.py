@@ -117,7 +117,7 @@ def test_names_that_kubernetes_would_not_take(start, api):
         assert pod.metadata.labels["kfp-distributed/task"].startswith("7.Train.My_Very-Long-Pipeline-s-Gr-")
     for step in steps:
         assert step.verdict()["succeeded"], step.log
-        assert left_behind(step, 60) == []
+        assert left_behind(step) == []
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_job_whose_step_is_lost_ends(start, api):
     print(f"the job whose step was lost had ended after {took:.0f} s")
     assert 100 < took < 300
     jobs.delete_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
-    assert left_behind(step, 60) == []
+    assert left_behind(step) == []
 
 
 def test_a_job_whose_step_comes_back_lives_on(start):

@@ -49,7 +49,7 @@ def test_an_mpijob_runs_its_ranks(start_ranks):
     assert set(told) == {*ranks, "[worker-0] done", "[worker-1] done"}, step.log
     assert len(told) == 8, step.log
     assert step.log.count("model saved to") == 1
-    assert left_behind(step, 60) == []
+    assert left_behind(step) == []
 
 
 @pytest.mark.parametrize("restart_limit", [0, 3])
@@ -70,7 +70,7 @@ def test_a_launcher_that_dies_is_started_again(start_ranks, api):
     step.wait_for("launcher-0: failed")
     assert step.verdict()["succeeded"], step.log
     assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
-    assert left_behind(step, 60) == []
+    assert left_behind(step) == []
 
 
 # A worker that has time to end does so with 0.
