@@ -103,10 +103,11 @@ class Store(Protocol):
         with self._errors(key), unfinished_file(Path(file)) as target:
             found = self._fetch(key, target)
             if expected and found != replace(expected, path=key):
-                found_and_not = (
-                    f"{found.size} bytes and SHA-256 {found.sha256}, not {expected.size} and {expected.sha256}"
+                cause = (
+                    f"is damaged: it has {found.size} bytes and SHA-256 {found.sha256}, "
+                    f"not {expected.size} and {expected.sha256}"
                 )
-                raise self._error(key, f"is damaged: it has {found_and_not}", ChecksumMismatch)
+                raise self._error(key, cause, ChecksumMismatch)
         return found
 
     def copy(self, source: Store, source_key: str, key: str) -> None:

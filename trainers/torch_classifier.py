@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,6 +21,11 @@ from kfp_distributed.trainers.torch_fit import (
     train_epoch,
 )
 from kfp_distributed.trainers.torch_network import Network, export_onnx
+
+_LONGEST_WAIT = timedelta(minutes=5)
+"""For the other ranks in one exchange: rank 0 may store a checkpoint meanwhile. Gloo by itself would wait for half an
+hour, also for a peer whose machine is gone or whose end it has missed, as it may where one dies in the middle of an
+exchange (Debian's for PyTorch 1.13: once in fifty ends)."""
 
 
 def torch_classifier(
@@ -51,15 +58,15 @@ def torch_classifier(
         seed: For the first weights and the order of the rows.
     """
     torch.manual_seed(seed)
-    manifest, device = read_manifest(train_dir), _join()
+    manifest, (device, group) = read_manifest(train_dir), _join()
     network = Network(manifest, hidden_units).to(device)
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
-    ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, dist.all_reduce)
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
-    dist.broadcast_object_list(checkpoint)
+    dist.broadcast_object_list(checkpoint, group=group)
     done = restore(checkpoint[0], network, optimizer)
-    # All weights are rank 0's from here on.
-    model = DistributedDataParallel(network)
+    # All weights are rank 0's from here on; the buffers never change.
+    model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     rest = range(done + 1, epochs + 1)
     for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
         metrics = train_epoch(model, optimizer, ranks, batches) | score(network, validation_dir, ranks)
@@ -69,14 +76,17 @@ def torch_classifier(
         export_onnx(network.cpu(), manifest, Path(model_dir, "model.onnx"))
 
 
-def _join() -> torch.device:
-    """Join the other ranks, and return the device of this one."""
+def _join() -> tuple[torch.device, dist.ProcessGroup]:
+    """Join the other ranks; return the device of this one, and what it exchanges with them through."""
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", 0))
     if on_gpu:
         torch.cuda.set_device(local_rank)
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if on_gpu else "gloo", **alone)
-    # It outlives the process: gloo's destructor waits for a thread, which may be waiting for Python's lock that the
-    # destructor holds (PyTorch 1.13).
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
-    return torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    # A group of its own: to come the others may take longer.
+    group = dist.new_group(timeout=_LONGEST_WAIT)
+    for each in (dist.group.WORLD, group):
+        # It outlives the process: gloo's destructor waits for a thread, which may be waiting for Python's lock that the
+        # destructor holds (PyTorch 1.13).
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    return torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"), group

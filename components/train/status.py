@@ -156,12 +156,17 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """The failure that the others followed from: the first one, where time alone tells.
 
     When a replica is killed its peers fail too, and may be seen to do so first. So within `SAME_MOMENT_SECONDS` a
-    signal counts before an exit code. SIGABRT and PEER_LOST count last: so end the peers of a failed replica.
+    signal or a lost pod counts before an exit code. SIGABRT and PEER_LOST count last: so end a failed replica's peers.
     """
     by_time = sorted(failed, key=lambda each: each.time)
     moment = [each for each in by_time if each.time - by_time[0].time <= SAME_MOMENT_SECONDS]
-    late = {None: 1, int(signal.SIGABRT): 2}
-    return min(moment, key=lambda each: 2 if each.exit_code == PEER_LOST else late.get(_killed_by(each), 0))
+    return min(
+        moment,
+        key=lambda each: (
+            each.exit_code == PEER_LOST or _killed_by(each) == signal.SIGABRT,
+            each.exit_code is not None and not _killed_by(each),
+        ),
+    )
 
 
 def failure_cause(status: JobStatus) -> str:

@@ -62,7 +62,8 @@ def test_a_worker_leaves_and_others_come_while_it_trains(train):
     step.wait_for(r"rank 0 of 3 .*\n?", 200)
     step.wait_for("epoch 3/40", 200)
     scale(step, 1)
-    step.wait_for(r"rank \d of 2 on cpu", 200)
+    # Gloo may miss the end of a peer; the others then wait five minutes for it.
+    step.wait_for(r"rank \d of 2 on cpu", 450)
     scale(step, 3)
     step.wait_for(r"rank \d of 4 on cpu", 200)
     verdict = step.verdict(500)

@@ -136,6 +136,26 @@ def test_tf_config_is_as_the_operator_sets_it_with_free_ports():
     assert all(address.startswith("127.0.0.1:") for address in addresses)
 
 
+@pytest.mark.parametrize(
+    ("distribution", "gpus"),
+    [
+        ({}, {"worker-0": "unset"}),
+        ({"distribution_type": "PyTorch", "number_of_workers": 1}, {"master-0": "", "worker-0": ""}),
+        (
+            {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 2, "slots_per_worker": 1},
+            {"master-0": "0,1", "worker-0": "2,3"},
+        ),
+        ({"distribution_type": "MPI", "number_of_workers": 2}, {"worker-0": "", "worker-1": ""}),
+        ({"distribution_type": "MPI", "worker_gpus": 1}, {"worker-0": "unset", "worker-1": "unset"}),
+    ],
+)
+def test_a_replica_sees_no_gpu_but_its_own(distribution, gpus, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    facts = run(make_job(shell("echo gpus=${CUDA_VISIBLE_DEVICES-unset}"), distribution))
+    said = {fact.replica: fact.line for fact in facts if isinstance(fact, LogLine)}
+    assert said == {name: f"gpus={numbers}" for name, numbers in gpus.items()}
+
+
 def test_the_job_is_kept_on_request():
     facts = run(make_job(shell("pwd; echo data > file"), {"keep_job": True}))
     (folder,) = lines(facts)

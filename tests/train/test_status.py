@@ -157,6 +157,9 @@ def test_how_it_ended(details, text):
         ([(1.0, {"exit_code": 1}), (2.9, {"signal": 9})], 1),
         ([(1.0, {"exit_code": 1}), (3.1, {"signal": 9})], 0),
         ([(1.0, {"exit_code": 1}), (2.0, {"exit_code": 137})], 1),
+        # So is a pod that was deleted, which has no exit code.
+        ([(1.0, {"exit_code": 205}), (2.0, {"reason": "pod deleted"})], 1),
+        ([(1.0, {"exit_code": 205}), (3.1, {"reason": "pod deleted"})], 0),
         # TensorFlow aborts the peers.
         ([(1.0, {"signal": int(signal.SIGABRT)}), (1.1, {"exit_code": 3})], 1),
         ([(1.0, {"exit_code": 134}), (1.1, {"exit_code": 3})], 1),

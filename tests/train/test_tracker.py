@@ -1,5 +1,6 @@
 """What an API server tells, object by object -> facts."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -174,6 +175,16 @@ def test_a_pod_that_ends_because_it_is_deleted(tracker):
         ("worker-1", "failed", 143, "pod deleted", 0),
         ("worker-1", "running", None, "", 1),
     ]
+
+
+def test_a_deleted_pod_has_failed_when_it_went(tracker):
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    before = clock()
+    assert list(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    after = clock()
+    time.sleep(0.01)
+    (fact,) = tracker.tell_time(after + 4)
+    assert before <= fact.time <= after
 
 
 def test_a_pod_that_ends_because_the_job_is_done(tracker):

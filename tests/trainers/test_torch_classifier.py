@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 
@@ -23,6 +24,18 @@ from kfp_distributed.trainers.torch_classifier import torch_classifier
 torch_classifier(**json.loads(sys.argv[1]))
 """
 
+IMPATIENT = """
+import json, sys
+from datetime import timedelta
+from kfp_distributed.trainers import torch_classifier as trainer
+from kfp_distributed.trainers.entry import _LOST_PEER
+trainer._LONGEST_WAIT = timedelta(seconds=3)
+try:
+    trainer.torch_classifier(**json.loads(sys.argv[1]))
+except RuntimeError as error:
+    sys.exit(138 if _LOST_PEER.match(f"RuntimeError: {error}") else str(error))
+"""
+
 
 @pytest.fixture
 def data(tmp_path, write_dataset):
@@ -37,7 +50,7 @@ def data(tmp_path, write_dataset):
     return tmp_path
 
 
-def start(data, name, parameters, **environment):
+def start(data, name, parameters, program=TRAIN, **environment):
     """One rank as a process, in a folder of its own; the folders of its results are those of `name`."""
     results = data / name
     place = results / f"rank-{environment.get('RANK', 0)}"
@@ -47,7 +60,7 @@ def start(data, name, parameters, **environment):
         (results / each).mkdir(exist_ok=True)
         folders[f"{each}_dir"] = str(results / each)
     return subprocess.Popen(
-        [trainer_python("pytorch"), "-c", TRAIN, json.dumps({**folders, **parameters})],
+        [trainer_python("pytorch"), "-c", program, json.dumps({**folders, **parameters})],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(data / "import"), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
@@ -56,10 +69,15 @@ def start(data, name, parameters, **environment):
     )
 
 
+def meeting_place(ranks):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+
+
 def train(data, name, ranks=1, **parameters):
     """Trains with so many ranks; returns the epochs that rank 0 has noted."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    place = meeting_place(ranks)
     running = [start(data, name, parameters, **place, RANK=str(rank)) for rank in range(ranks)]
     try:
         printed = [each.communicate(timeout=100)[0] for each in running]
@@ -109,6 +127,22 @@ def test_small_batches_take_the_ranks_as_far_as_one_process(data):
     alone, together = (train(data, f"of-{ranks}", ranks, **options) for ranks in (1, 3))
     for name in ("loss", "val_loss"):
         assert [epoch[name] for epoch in together] == pytest.approx([epoch[name] for epoch in alone], rel=0.1)
+
+
+def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
+    """As where a machine is gone: no connection ends, and nothing comes any more."""
+    place = meeting_place(2)
+    running = [start(data, "two", {"epochs": 100_000}, IMPATIENT, **place, RANK=str(rank)) for rank in (0, 1)]
+    try:
+        for line in running[0].stdout:
+            if "epoch 2/" in line:
+                break
+        running[1].send_signal(signal.SIGSTOP)
+        printed, _ = running[0].communicate(timeout=60)
+        assert running[0].returncode == 138, printed
+    finally:
+        for each in running:
+            each.kill()
 
 
 @given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))

@@ -32,7 +32,7 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.restart_policy import Step, next_step
-from kfp_distributed.components.train.topology import replica_environment
+from kfp_distributed.components.train.topology import Topology, replica_environment
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY
 from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_commands
@@ -196,6 +196,7 @@ class LocalRunner:
             "PYTHONUNBUFFERED": "1",
             # PyTorch would start as many threads in each replica as there are processors.
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last) // slots)),
+            **_visible_gpus(job.topology, name),
             **{key: value for key, value in os.environ.items() if not _PLACE.fullmatch(key)},
             **job.environment,
             # A command's `python` is the one that has what it needs, too.
@@ -271,3 +272,17 @@ def reader_is_gone(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _visible_gpus(topology: Topology, name: str) -> dict[str, str]:
+    """The setting that shows a replica those of this machine's GPUs that are its own, as a cluster would.
+
+    NCCL refuses two ranks on one, and TensorFlow takes all memory of each that it sees. A single process sees all, and
+    the ranks of MPI divide them by themselves.
+    """
+    counts = [each.resources.gpus for each in topology.replicas]
+    if len(counts) == 1 or (topology.distribution_type == "MPI" and any(counts)):
+        return {}
+    place = [each.name for each in topology.replicas].index(name)
+    first = sum(counts[:place])
+    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(first, first + counts[place])))}

@@ -247,7 +247,9 @@ class Tracker:
             if (name, reason, now.restart) in self._told:
                 return
             self._told.add((name, reason, now.restart))
-        fact = ReplicaChanged(clock(), name, state, code, None, reason, now.restart, now.node, peak)
+        # Of a pod that went, that moment tells what followed from it.
+        time = before.held[0] if before.held else clock()
+        fact = ReplicaChanged(time, name, state, code, None, reason, now.restart, now.node, peak)
         yield fact
         if reason.startswith(("InvalidImageName", NOT_INSTALLED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
