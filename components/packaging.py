@@ -65,7 +65,7 @@ if os.environ.get("{installed}") != "true":
 # contexts and more memory gain nothing.
 _ORDER, _MEMORY = 16, 1 << 24
 _UNPACKER = "pyppmd>=1.1,<2"
-# Of so many orders of the modules that is taken which packs best: more gain nothing (15 characters in 10,000).
+# So many orders of the modules are tried, and the one that packs best is taken; all 73 of a pipeline gain 0.01 % more.
 _ORDERS = 16
 
 # Of what is set on a task the step itself needs the environment alone: where its object store is may be said there.
@@ -261,7 +261,7 @@ def pack(sources: Mapping[str, str]) -> str:
     """Packs sources into one line of ASCII, the same line for the same sources.
 
     Raises:
-        RuntimeError: The sources can be packed in no order such that they can be unpacked.
+        RuntimeError: In none of the orders that are tried can they be unpacked.
     """
     items = list(sources.items())
     orders = [items[first:] + items[:first] for first in range(min(len(items), _ORDERS))]

@@ -68,7 +68,7 @@ class S3Store(Store):
             retries=retries,
             maxsize=PARALLEL_TRANSFERS,
             # The second is the longest silence; a copy inside a server is silent until it is done.
-            timeout=Timeout(connect=10, read=60),
+            timeout=Timeout(connect=10, read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=who.ca_bundle or certifi.where(),
         )
         # Only AWS is asked for a bucket's region; others have this one, or none.

@@ -57,7 +57,7 @@ _EVALUATOR_SECONDS = 60
 
 _LOST_PEER = re.compile(
     r"(Unavailable|Aborted|HorovodInternal|Dist\w+)Error|ValueError: Horovod initialization failed"
-    "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe)"
+    "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe|Timed out initializing)"
 )
 """What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
 

@@ -23,9 +23,9 @@ from kfp_distributed.trainers.torch_fit import (
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 _LONGEST_WAIT = timedelta(minutes=5)
-"""For the other ranks in one exchange: rank 0 may store a checkpoint meanwhile. Gloo by itself would wait for half an
-hour, also for a peer whose machine is gone or whose end it has missed, as it may where one dies in the middle of an
-exchange (Debian's for PyTorch 1.13: once in fifty ends)."""
+"""For the other ranks in one exchange: rank 0 stores a checkpoint meanwhile, and may try for four minutes to reach a
+store that does not answer. Gloo by itself would wait for half an hour, also for a peer whose machine is gone, or whose
+end it has missed, as it may where one dies in the middle of an exchange (Debian's, for PyTorch 1.13: one in fifty)."""
 
 
 def torch_classifier(

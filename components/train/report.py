@@ -51,7 +51,7 @@ def job_report(
         )
         for each in status.replicas.values()
     ]
-    timeline = [(format_seconds(time - status.started), text) for time, text in status.timeline]
+    timeline = [(format_seconds(time - status.started), text) for time, text in sorted(status.timeline)]
     measures = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
     return (
         f"<!doctype html><meta charset=utf-8><title>{escape(status.job)}</title><style>{_STYLE}</style>"

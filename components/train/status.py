@@ -156,7 +156,8 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """The failure that the others followed from: the first one, where time alone tells.
 
     When a replica is killed its peers fail too, and may be seen to do so first. So within `SAME_MOMENT_SECONDS` a
-    signal or a lost pod counts before an exit code. SIGABRT and PEER_LOST count last: so end a failed replica's peers.
+    signal, or the end of a pod without an exit code, counts before an exit code. Last count PEER_LOST and, before it,
+    SIGABRT: so end the peers of a failed replica.
     """
     by_time = sorted(failed, key=lambda each: each.time)
     moment = [each for each in by_time if each.time - by_time[0].time <= SAME_MOMENT_SECONDS]
@@ -176,8 +177,9 @@ def failure_cause(status: JobStatus) -> str:
         sentences.insert(0, f"Lost workers: {_ends(lost)}.")
     failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
     if not failed:
-        failures = (each for name, each in status.failures.items() if name not in status.spared)
-        failed = sorted(failures, key=lambda each: each.time)[-1:]
+        unspared = (each for name, each in status.failures.items() if name not in status.spared)
+        failures = sorted(unspared, key=lambda each: each.time)
+        failed = [each for each in failures if failures[-1].time - each.time <= SAME_MOMENT_SECONDS]
     if not failed:
         return " ".join(sentences)
     root: ReplicaStatus = root_failure(failed)  # type: ignore[assignment]  # It is one of those it is given.

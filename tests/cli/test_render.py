@@ -262,7 +262,7 @@ def test_from_files(tmp_path):
         ),
         (
             ({"trainer": "keras_classifier"}, {"launcher_lost_timeout": 10}),
-            "launcher_lost_timeout = 10 is less than 120 seconds, the least on Kubernetes",
+            "launcher_lost_timeout = 10: on Kubernetes at least 120 seconds",
         ),
         (
             ({"function": "fit", "source": "def fit(model_dir, epochs: int): pass"}, {}, {}),

@@ -21,7 +21,7 @@ from train.programs.jobs import MARKER, make_job, marked, python, wait_until, wo
 
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.runners.choose import choose_runner
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local import LocalRunner, visible_gpus
 from kfp_distributed.components.train.runners.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.status import failure_cause
@@ -136,24 +136,34 @@ def test_tf_config_is_as_the_operator_sets_it_with_free_ports():
     assert all(address.startswith("127.0.0.1:") for address in addresses)
 
 
+PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
+
+
 @pytest.mark.parametrize(
-    ("distribution", "gpus"),
+    ("distribution", "seen"),
     [
-        ({}, {"worker-0": "unset"}),
-        ({"distribution_type": "PyTorch", "number_of_workers": 1}, {"master-0": "", "worker-0": ""}),
-        (
-            {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 2, "slots_per_worker": 1},
-            {"master-0": "0,1", "worker-0": "2,3"},
-        ),
-        ({"distribution_type": "MPI", "number_of_workers": 2}, {"worker-0": "", "worker-1": ""}),
-        ({"distribution_type": "MPI", "worker_gpus": 1}, {"worker-0": "unset", "worker-1": "unset"}),
+        ({}, [None]),
+        (PYTORCH, ["", ""]),
+        ({**PYTORCH, "worker_gpus": 1}, ["4", "5"]),
+        ({**PYTORCH, "worker_gpus": 2}, ["4,5", "6,GPU-7"]),
+        ({**PYTORCH, "worker_gpus": 3}, ["", ""]),
+        ({"distribution_type": "TF", "number_of_workers": 2, "worker_gpus": 2}, ["", "", "", "4,5", "6,GPU-7"]),
+        ({"distribution_type": "MPI", "worker_gpus": 1}, ["4,5"]),
     ],
 )
-def test_a_replica_sees_no_gpu_but_its_own(distribution, gpus, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    facts = run(make_job(shell("echo gpus=${CUDA_VISIBLE_DEVICES-unset}"), distribution))
-    said = {fact.replica: fact.line for fact in facts if isinstance(fact, LogLine)}
-    assert said == {name: f"gpus={numbers}" for name, numbers in gpus.items()}
+def test_a_replica_sees_no_gpu_but_its_own(distribution, seen):
+    topology = make_job(["unused"], distribution).topology
+    found = [visible_gpus(topology, each.name, ["4", "5", "6", "GPU-7"]) for each in topology.replicas]
+    assert [each.get("CUDA_VISIBLE_DEVICES") for each in found[: len(seen)]] == seen
+
+
+def test_gpus_that_are_not_here_are_told_and_no_replica_sees_one(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    facts = run(make_job(shell("echo gpus=$CUDA_VISIBLE_DEVICES"), {**PYTORCH, "worker_gpus": 1}))
+    assert lines(facts) == ["gpus=", "gpus="]
+    assert "2 GPUs are asked for and 1 are here: all replicas train without" in [
+        fact.text for fact in facts if isinstance(fact, JobEvent)
+    ]
 
 
 def test_the_job_is_kept_on_request():

@@ -23,6 +23,7 @@ from kfp_distributed.components.train.status import (
     how_it_ended,
     root_failure,
 )
+from kfp_distributed.trainers.job import PEER_LOST
 
 BEGIN = 1000.0
 
@@ -162,6 +163,7 @@ def test_how_it_ended(details, text):
         ([(1.0, {"exit_code": 205}), (3.1, {"reason": "pod deleted"})], 0),
         # TensorFlow aborts the peers.
         ([(1.0, {"signal": int(signal.SIGABRT)}), (1.1, {"exit_code": 3})], 1),
+        ([(1.0, {"exit_code": PEER_LOST}), (1.1, {"exit_code": 134})], 1),
         ([(1.0, {"exit_code": 134}), (1.1, {"exit_code": 3})], 1),
         ([(1.0, {"signal": int(signal.SIGABRT)}), (1.1, {"signal": 9})], 1),
         ([(1.0, {"signal": int(signal.SIGABRT)})], 0),
@@ -198,6 +200,21 @@ def test_root_failure(ends, root):
 )
 def test_failure_cause(facts, cause):
     assert failure_cause(follow(*facts)) == cause
+
+
+def test_what_started_again_is_named_by_the_root_of_the_newest_failures():
+    facts = [
+        changed(1, "worker-1", "failed", signal=9),
+        changed(20, "worker-1", "failed", reason="pod deleted"),
+        changed(20.3, "worker-0", "failed", exit_code=205),
+        changed(21, "worker-0", "waiting", restart=1),
+        changed(21, "worker-1", "waiting", restart=1),
+        ended(64, "It is so."),
+    ]
+    assert failure_cause(follow(*facts)) == (
+        "worker-1 failed with pod deleted, 20 s after the start of the job. Then failed worker-0 with exit code 205. "
+        "It is so."
+    )
 
 
 def test_a_lost_worker_of_an_elastic_mpi_job_is_not_waited_for():

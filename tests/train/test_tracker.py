@@ -187,6 +187,17 @@ def test_a_deleted_pod_has_failed_when_it_went(tracker):
     assert before <= fact.time <= after
 
 
+def test_a_pod_that_went_while_nobody_watched_is_not_what_another_failed_for(tracker):
+    """Its watch had expired; the operator has cleaned up, of which the job's own news come later."""
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    assert shown(tracker.tell_pods([pod_of(0, phase="Failed", main=terminated(1))])) == [
+        ("worker-0", "failed", 1, "", 0)
+    ]
+    told = tracker.tell_job(job_of(condition("Failed", "1 worker failed"), version=20))
+    assert shown(told) == [("worker-1", "stopped", None, "job is done", 0)]
+    assert not tracker.may_start_again
+
+
 def test_a_pod_that_ends_because_the_job_is_done(tracker):
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
     list(tracker.tell_job(job_of(condition("Succeeded"))))

@@ -29,7 +29,7 @@ import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
 from kfp_distributed.trainers.entry import _LOST_PEER
-trainer._LONGEST_WAIT = timedelta(seconds=3)
+trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:
     trainer.torch_classifier(**json.loads(sys.argv[1]))
 except RuntimeError as error:
@@ -134,15 +134,18 @@ def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
     place = meeting_place(2)
     running = [start(data, "two", {"epochs": 100_000}, IMPATIENT, **place, RANK=str(rank)) for rank in (0, 1)]
     try:
-        for line in running[0].stdout:
-            if "epoch 2/" in line:
-                break
+        before = ""
+        while "epoch 2/" not in before:
+            line = running[0].stdout.readline()
+            assert line, before
+            before += line
         running[1].send_signal(signal.SIGSTOP)
         printed, _ = running[0].communicate(timeout=60)
         assert running[0].returncode == 138, printed
     finally:
         for each in running:
             each.kill()
+            each.communicate()
 
 
 @given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))

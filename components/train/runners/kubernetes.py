@@ -83,8 +83,7 @@ class KubernetesRunner:
         lost = job.specification.launcher_lost_timeout
         if lost is not None and lost < _SHORTEST_LOST_SECONDS:
             raise ValueError(
-                f"launcher_lost_timeout = {lost:g} is less than {_SHORTEST_LOST_SECONDS:g} seconds, "
-                "the least on Kubernetes"
+                f"launcher_lost_timeout = {lost:g}: on Kubernetes at least {_SHORTEST_LOST_SECONDS:g} seconds"
             )
         try:
             mpi_version = served_mpi_version(self._api) if job.topology.distribution_type == "MPI" else None

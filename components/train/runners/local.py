@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
@@ -116,6 +116,9 @@ class LocalRunner:
             yield JobEvent(clock(), f"image of train_specification is ignored: {self._python} runs all")
         if self._job.specification.volumes:
             yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
+        wanted, here = sum(each.resources.gpus for each in self._job.topology.replicas), len(_gpus_here())
+        if wanted > here and len(self._last) > 1:
+            yield JobEvent(clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without")
         own = self._python == sys.executable
         needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
         for command in pip_commands(needed, str(self._packages), self._python):
@@ -196,8 +199,8 @@ class LocalRunner:
             "PYTHONUNBUFFERED": "1",
             # PyTorch would start as many threads in each replica as there are processors.
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last) // slots)),
-            **_visible_gpus(job.topology, name),
             **{key: value for key, value in os.environ.items() if not _PLACE.fullmatch(key)},
+            **visible_gpus(job.topology, name, _gpus_here()),
             **job.environment,
             # A command's `python` is the one that has what it needs, too.
             "PATH": os.pathsep.join((str(Path(self._python).parent), os.environ.get("PATH", ""))),
@@ -274,15 +277,30 @@ def reader_is_gone(descriptor: int) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _visible_gpus(topology: Topology, name: str) -> dict[str, str]:
-    """The setting that shows a replica those of this machine's GPUs that are its own, as a cluster would.
+def visible_gpus(topology: Topology, name: str, here: Sequence[str]) -> dict[str, str]:
+    """The setting that shows a replica those of a machine's GPUs that are its own, as a cluster would.
 
-    NCCL refuses two ranks on one, and TensorFlow takes all memory of each that it sees. A single process sees all, and
-    the ranks of MPI divide them by themselves.
+    NCCL refuses two ranks on one, and TensorFlow takes all memory of each that it sees. Where there are fewer than are
+    asked for, no replica sees any: all train without. The launcher of MPI sees those of its ranks, which divide them by
+    themselves. Of a single process nothing is said.
+
+    Args:
+        topology: The job's.
+        name: The replica's.
+        here: The machine's GPUs, as CUDA_VISIBLE_DEVICES has them.
     """
     counts = [each.resources.gpus for each in topology.replicas]
-    if len(counts) == 1 or (topology.distribution_type == "MPI" and any(counts)):
+    if len(counts) == 1:
         return {}
     place = [each.name for each in topology.replicas].index(name)
     first = sum(counts[:place])
-    return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(first, first + counts[place])))}
+    stop = sum(counts) if topology.distribution_type == "MPI" else first + counts[place]
+    own = here[first:stop] if sum(counts) <= len(here) else ()
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+
+
+def _gpus_here() -> list[str]:
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [each for each in given.split(",") if each]
+    return [each.name.removeprefix("nvidia") for each in sorted(Path("/dev").glob("nvidia[0-9]*"))]

@@ -7,12 +7,6 @@ from kfp_distributed.components.train.manifests.setting import MpiVersion, Objec
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
-_OPERATORS = {
-    "TFJob": "the Kubeflow training operator",
-    "PyTorchJob": "the Kubeflow training operator",
-    "MPIJob": "the Kubeflow training operator or the MPI operator",
-}
-
 
 def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:
     """The permissions that a training of this kind needs in its namespace, as (verb, API group, resource).
@@ -114,7 +108,8 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> 
 
 
 def _not_served(kind: str) -> str:
+    other = " or the MPI operator" if kind == "MPIJob" else ""
     return (
-        f"the cluster has no {kind}: install {_OPERATORS.get(kind, 'it')}, or choose another distribution_type "
-        "(Job needs no operator)"
+        f"the cluster has no {kind}: install the Kubeflow training operator{other}, or choose another "
+        "distribution_type (Job needs no operator)"
     )

@@ -84,7 +84,10 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Quiet:
-    """All facts up to this time are told. Comes after each burst of facts, and at least once a second."""
+    """All facts up to this time are told, but for the ends of deleted pods, which take some seconds to be judged.
+
+    Comes after each burst of facts, and at least once a second.
+    """
 
     time: float
 

@@ -233,11 +233,13 @@ class Tracker:
             return
         state = seen.held[1]
         state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted")
-        if self.end_version and seen.doomed >= self.end_version:
+        # Where nobody can tell, it is the operator who cleaned up after another's failure.
+        if self.end_version and (seen.doomed >= self.end_version or (not seen.doomed and self._recent_failures())):
             state = state._replace(state="stopped", exit_code=None, reason="job is done")
-        yield from self._change(name, seen._replace(state=state, held=None))
+        # The moment in which it went tells what followed from it.
+        yield from self._change(name, seen._replace(state=state, held=None), seen.held[0])
 
-    def _change(self, name: str, now: _Seen) -> Iterator[Fact]:
+    def _change(self, name: str, now: _Seen, time: float = 0) -> Iterator[Fact]:
         before, self._seen[name] = self._seen[name], now
         state, code, reason, peak = now.state
         if (before.state, before.restart) == (now.state, now.restart):
@@ -247,9 +249,7 @@ class Tracker:
             if (name, reason, now.restart) in self._told:
                 return
             self._told.add((name, reason, now.restart))
-        # Of a pod that went, that moment tells what followed from it.
-        time = before.held[0] if before.held else clock()
-        fact = ReplicaChanged(time, name, state, code, None, reason, now.restart, now.node, peak)
+        fact = ReplicaChanged(time or clock(), name, state, code, None, reason, now.restart, now.node, peak)
         yield fact
         if reason.startswith(("InvalidImageName", NOT_INSTALLED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
