@@ -1,6 +1,8 @@
 """MPIJobs that run, of whichever version the API server has: ranks, and a launcher and a worker that die."""
 
 import re
+import time
+import uuid
 
 import pytest
 from cluster.jobs import left_behind
@@ -49,6 +51,31 @@ def test_an_mpijob_runs_its_ranks(start_ranks):
     assert set(told) == {*ranks, "[worker-0] done", "[worker-1] done"}, step.log
     assert len(told) == 8, step.log
     assert step.log.count("model saved to") == 1
+    assert left_behind(step) == []
+
+
+@pytest.fixture
+def device(api):
+    """A resource of which one node has as many as it is called with, as if they were GPUs."""
+    name, node = f"kfp-distributed.test/{uuid.uuid4().hex[:8]}", api.list_node().items[0].metadata.name
+
+    def have(count: str | None):
+        api.patch_node_status(node, {"status": {"capacity": {name: count}, "allocatable": {name: count}}})
+
+    have.name = name
+    yield have
+    have(None)
+
+
+def test_a_launcher_waits_for_its_workers(start_ranks, device):
+    """One worker has no node at first; v1 starts the launcher all the same, and no start of it is left to be spent."""
+    device("1")
+    step = start_ranks("", restart_limit=0, worker_gpus=1, gpu_resource=device.name)
+    step.wait_for("worker-[01]: waiting .*Insufficient")
+    time.sleep(10)
+    assert "launcher-0: failed" not in step.log
+    device("2")
+    assert step.verdict()["succeeded"], step.log
     assert left_behind(step) == []
 
 

@@ -229,6 +229,14 @@ NAMES = [
     "AWS_SECRET_ACCESS_KEY",
 ]
 WAIT = ["python3", "-m", "kfp_distributed.trainers.launcher"]
+REACH = """\
+trap 'exit 143' TERM
+while read -r host _
+do until /opt/kube/kubectl exec $host -c mpi -- true || [ $((n+=1)) -gt 600 ]; do sleep 1; done >/dev/null 2>&1 &
+done </etc/mpi/hostfile
+wait
+exec "$@"
+"""
 BEFORE = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
     *("-np", "6", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
@@ -244,7 +252,7 @@ def test_an_mpi_job_v1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
     made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v1"))
     del made["metadata"]["annotations"][HASH_ANNOTATION]
-    launcher = template("mpi", limits(cpu="1"), command=[*BEFORE, *AFTER])
+    launcher = template("mpi", limits(cpu="1"), command=["sh", "-c", REACH, "sh", *BEFORE, *AFTER])
     # kubectl, which reaches the workers, calls the API server.
     launcher["spec"]["automountServiceAccountToken"] = True
     assert made == {

@@ -13,6 +13,16 @@ _CONTAINER = "mpi"
 # Its ranks end when the train step is lost, but there are none before all workers run.
 _WAIT = ("python3", "-m", "kfp_distributed.trainers.launcher")
 _SLEEP = ("sleep", "infinity")
+# Of v1 the launcher may run long before the workers do, as where an image is pulled. After ten minutes mpirun says what
+# there is to say.
+_REACH = """\
+trap 'exit 143' TERM
+while read -r host _
+do until /opt/kube/kubectl exec $host -c mpi -- true || [ $((n+=1)) -gt 600 ]; do sleep 1; done >/dev/null 2>&1 &
+done </etc/mpi/hostfile
+wait
+exec "$@"
+"""
 # The operator mounts the keys with modes that sshd would refuse.
 _SSHD = ("/usr/sbin/sshd", "-De", "-o", "StrictModes=no")
 # The workers' keys are new with each job. On the command line, for the operator sets the variable of this name.
@@ -80,7 +90,7 @@ def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
     """The launcher's command: the entry program in each slot, with the launcher's environment, named and not shown."""
     names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, setting))]
     spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
-    return mpirun(
+    command = mpirun(
         spec.ranks,
         ENTRY,
         *("--map-by", "slot"),
@@ -90,3 +100,4 @@ def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
     )
+    return command if by_ssh else ["sh", "-c", _REACH, "sh", *command]
