@@ -18,6 +18,7 @@ from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.pipelines.local_run import LocalRun, local_run
 from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION, train_and_export
+from kfp_distributed.trainers.program import TRAINERS
 
 _NEXT = """make demo DISTRIBUTION='{"distribution_type":"TF","number_of_workers":2,"number_of_parameter_servers":2}'"""
 
@@ -46,20 +47,23 @@ def main() -> int:
             what = f"Training on handwritten digits ({specification.distribution_type})"
             log.write(f"{what}\n")
             console.print(f"{what}; all is kept in {folder.resolve()}\n", highlight=False, soft_wrap=True)
-            return _run(options, folder, console, log)
+            return _run(options, specification.distribution_type, folder, console, log)
     except BlockingIOError:
         return _report(console, f"demo: another one runs in {folder}: wait for it, or give another --folder", [], 1)
     except OSError as error:
         return _report(console, f"demo: {folder} cannot be used, give another --folder: {error}", [], 1)
 
 
-def _run(options: argparse.Namespace, folder: Path, console: Console, log: TextIO) -> int:
+def _run(options: argparse.Namespace, distribution_type: str, folder: Path, console: Console, log: TextIO) -> int:
     with RunView(console, log) as view:
         try:
             with local_run(folder) as run, redirect_stdout(cast(Any, view)):
                 before = set(run.artifacts.iterdir())
+                # The first that is for this type: of MPI and Job there are two.
+                trainer = next(name for name, types in TRAINERS.items() if distribution_type in types)
                 train_and_export(
                     distribution_specification=json.loads(options.distribution),
+                    train_specification={"trainer": trainer},
                     train_parameters={"epochs": options.epochs},
                     runner="local",
                     checkpoint_uri="s3://checkpoints",

@@ -1,6 +1,7 @@
 """Runs pipelines on this machine: kfp's local runner, with an S3 server of its own for the length of the run."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,11 @@ from kfp import local
 
 from kfp_distributed.components.packaging import INSTALLED_VARIABLE
 from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
+from kfp_distributed.processes.guard import process_table
 from kfp_distributed.storage import embedded_object_store
+
+_STEP_END_SECONDS = 20.0
+"""How long an interrupted step may take to end. kfp gives it a quarter of a second; replicas take up to five."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,23 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
             pipeline_root=str(artifacts),
             workspace_root=str(root / "workspace"),
         )
+        before = _children()
         try:
             yield LocalRun(artifacts=artifacts, object_store=objects)
+        except (KeyboardInterrupt, SystemExit):
+            _await_steps(before)
+            raise
         finally:
             os.environ.clear()
             os.environ.update(environment)
+
+
+def _children() -> set[int]:
+    return {pid for pid, each in process_table().items() if each.parent == os.getpid()}
+
+
+def _await_steps(before: set[int]) -> None:
+    """Waits for the processes of the steps: they see that nobody reads what they print, and end."""
+    until = time.monotonic() + _STEP_END_SECONDS
+    while _children() - before and time.monotonic() < until:
+        time.sleep(0.05)

@@ -150,8 +150,10 @@ def plan_job(request: Request) -> TrainingJob:
     program = parse_program(request.train_specification)
     types = TRAINERS[program.name] if program.kind == "trainer" else ()
     if types and specification.distribution_type not in types:
+        others = " or ".join(name for name, kinds in TRAINERS.items() if specification.distribution_type in kinds)
         raise ValueError(
-            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}"
+            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}; "
+            f"choose {others}"
         )
     if types and specification.min_workers and program.name not in ELASTIC:
         raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")

@@ -20,9 +20,13 @@ def test_without_a_cluster_it_is_local(name):
     assert isinstance(choose_runner(name), LocalRunner)
 
 
-def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path):
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    with pytest.raises(ValueError, match="there is no configuration of a cluster, set KUBECONFIG to one"):
+@pytest.mark.parametrize("text", [None, "[not: a: configuration", "apiVersion: v1"])
+def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path, text):
+    file = tmp_path / "configuration"
+    if text:
+        file.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    with pytest.raises(ValueError, match=f"^{file} is no configuration of a cluster, set KUBECONFIG to one: .*$"):
         choose_runner("auto")
 
 

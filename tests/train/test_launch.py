@@ -131,7 +131,7 @@ WRONG = [
     ),
     (
         {"train_specification": {"trainer": "keras_horovod"}},
-        "distribution_type = 'TF': keras_horovod is for MPI",
+        "distribution_type = 'TF': keras_horovod is for MPI; choose keras_classifier",
     ),
     (
         {

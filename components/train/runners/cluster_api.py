@@ -1,6 +1,7 @@
 """The Kubernetes API as plain JSON: requests that outlast a server which is away for a while, and streams of lines."""
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import urlencode
 from kubernetes import client, config
 from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
+from yaml import YAMLError  # type: ignore[import-untyped]  # comes with the Kubernetes client
 
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.credentials import OWN_NAMESPACE
@@ -151,8 +153,10 @@ def connect(namespace: str = "") -> ClusterApi:
         else:
             config.load_kube_config(client_configuration=configuration)
             own = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
-    except config.ConfigException as error:
-        raise ValueError(f"there is no configuration of a cluster, set KUBECONFIG to one: {error}") from None
+    except (config.ConfigException, YAMLError) as error:
+        file = os.environ.get("KUBECONFIG", "~/.kube/config")
+        why = " ".join(str(error).split())
+        raise ValueError(f"{file} is no configuration of a cluster, set KUBECONFIG to one: {why}") from None
     return ClusterApi(configuration, namespace or own)
 
 

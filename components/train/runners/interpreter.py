@@ -28,7 +28,9 @@ def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
     variable = variable_of(name, "PYTHON")
     if os.environ.get(variable):
         return os.environ[variable]
-    if not name or all(find_spec(_MODULES[each]) for each in name.split("-")):
+    # A folder of that name in the working directory has a spec, too, but no origin.
+    found = [find_spec(_MODULES[each]) for each in name.split("-") if each]
+    if all(each and each.origin for each in found):
         return sys.executable
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     made = cache / "kfp-distributed" / name / "bin" / "python"
