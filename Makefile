@@ -10,7 +10,7 @@ CHECKED := $(ROOMS) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
 .PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
-.PHONY: bench-cluster images image-name clean
+.PHONY: bench-cluster cluster-named images image-name clean
 
 # The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
 BUILD = docker build --tag
@@ -31,11 +31,15 @@ environments:  ## makes the Python environments that Horovod and PyTorch need, o
 	@for each in horovod pytorch horovod-pytorch; do $(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py $$each \
 		|| echo 'Its tests are skipped.'; done
 
-test-cluster: $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
+cluster-named:
+	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \
+		|| { echo 'make: no cluster is named: KUBECONFIG=/path/to/config make ...' >&2; exit 1; }
+
+test-cluster: cluster-named $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
 	$(BIN)/python -m pytest -m 'cluster and not alone' -n 3
 	$(BIN)/python -m pytest -m 'cluster and alone'
 
-test-cluster-mpi: $(STAMP)  ## of these what concerns MPIJob, in the version that the cluster has: v1 or v2beta1
+test-cluster-mpi: cluster-named $(STAMP)  ## of these what concerns MPIJob, in the version that the cluster has: v1 or v2beta1
 	$(BIN)/python -m pytest -m 'cluster and mpi' -n 3
 
 lint: $(STAMP)
@@ -57,7 +61,7 @@ bench-ways: $(STAMP) environments  ## measures each way to spread a training, pr
 bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas, prints and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py
 
-bench-cluster: $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE, prints and writes benchmarks/cluster.md
+bench-cluster: cluster-named $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE, prints and writes benchmarks/cluster.md
 	$(BIN)/python benchmarks/cluster.py --image '$(IMAGE)'
 
 images: $(IMAGES:%=image-%)  ## builds the trainer images that are not there yet

@@ -31,7 +31,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def served_mpi_versions() -> set[str]:
-    config.load_config()
+    try:
+        config.load_config()
+    except config.ConfigException as error:
+        raise pytest.UsageError(f"no cluster to test on: {error} Name one: KUBECONFIG=... make test-cluster") from None
     groups, objects = client.ApisApi().get_api_versions().groups, client.CustomObjectsApi()
     versions = [each.version for group in groups if group.name == "kubeflow.org" for each in group.versions]
     kinds = {version: objects.get_api_resources("kubeflow.org", version).resources for version in versions}
