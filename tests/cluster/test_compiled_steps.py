@@ -2,19 +2,25 @@
 
 import json
 import time
+import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
-from compiled import whole_job
+from cluster.jobs import left_behind
+from cluster.test_launch import function
+from compiled import step_command, whole_job
 from kubernetes import client, watch
+from kubernetes.stream import stream
 
+from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = pytest.mark.cluster
 
-# The four commands one after another, each as a process of its own. Exit code 2 is pip's for a download that broke off:
-# an index that does not answer says nothing about our steps.
+# The commands of steps one after another, each as a process of its own. Exit code 2 is pip's for a download that broke
+# off: an index that does not answer says nothing about our steps.
 _RUN = """\
 import json, os, subprocess, sys
 for step, command in json.load(open("/job/commands.json")).items():
@@ -26,14 +32,14 @@ for step, command in json.load(open("/job/commands.json")).items():
             break
     if code:
         sys.exit(f"=== {step} ended with exit code {code}")
-print("=== all four ended", flush=True)
+print("=== all have ended", flush=True)
 """
 
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 _NOBODY = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pipeline_runner(api, training_namespace):
     """A service account that has only what deploy/rbac.yaml gives."""
     api.create_namespaced_service_account(training_namespace, {"metadata": {"name": "pipeline-runner"}})
@@ -45,44 +51,56 @@ def pipeline_runner(api, training_namespace):
     return "pipeline-runner"
 
 
-@pytest.mark.timeout(900)
-def test_every_step_runs_in_a_pod_of_a_stock_image(
-    api, training_namespace, pipeline_runner, bucket, store_environment, trainer_image
-):
-    namespace = training_namespace
-    commands = whole_job("/steps", bucket, f"{bucket}/exported", trainer_image)
-    data = {"run.py": _RUN, "commands.json": json.dumps(commands)}
-    api.create_namespaced_config_map(namespace, {"metadata": {"name": "job"}, "data": data})
+@pytest.fixture
+def run_in_pod(api, training_namespace, pipeline_runner):
+    """Starts a pod that runs the commands of steps, by name, in turn; returns the pod."""
+
+    def run(name: str, commands: dict[str, list[str]]):
+        data = {"run.py": _RUN, "commands.json": json.dumps(commands)}
+        api.create_namespaced_config_map(training_namespace, {"metadata": {"name": name}, "data": data})
+        return api.create_namespaced_pod(training_namespace, {"metadata": {"name": name}, "spec": spec_of(name)})
+
+    def spec_of(name: str) -> dict:
+        container = {
+            "name": "steps",
+            "image": "python:3.11",
+            "command": ["python3", "/job/run.py"],
+            "env": [
+                # As KFP has it in its steps. Where the object store is, they find by themselves.
+                {"name": "KFP_POD_NAME", **field("metadata.name")},
+                {"name": "KFP_POD_UID", **field("metadata.uid")},
+                {"name": "HOME", "value": "/steps"},
+                {"name": "PIP_DEFAULT_TIMEOUT", "value": "60"},
+            ],
+            "volumeMounts": [{"name": "job", "mountPath": "/job"}, {"name": "work", "mountPath": "/steps"}],
+            "securityContext": _RESTRICTED,
+        }
+        volumes = [{"name": "job", "configMap": {"name": name}}, {"name": "work", "emptyDir": {}}]
+        return {
+            "serviceAccountName": pipeline_runner,
+            "restartPolicy": "Never",
+            "securityContext": _NOBODY,
+            "containers": [container],
+            "volumes": volumes,
+        }
 
     def field(path: str) -> dict:
         return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
-    container = {
-        "name": "steps",
-        "image": "python:3.11",
-        "command": ["python3", "/job/run.py"],
-        "env": [
-            # As KFP has it in its steps. Where the object store is, they find by themselves.
-            {"name": "KFP_POD_NAME", **field("metadata.name")},
-            {"name": "KFP_POD_UID", **field("metadata.uid")},
-            {"name": "HOME", "value": "/steps"},
-            {"name": "PIP_DEFAULT_TIMEOUT", "value": "60"},
-        ],
-        "volumeMounts": [{"name": "job", "mountPath": "/job"}, {"name": "work", "mountPath": "/steps"}],
-        "securityContext": _RESTRICTED,
-    }
-    volumes = [{"name": "job", "configMap": {"name": "job"}}, {"name": "work", "emptyDir": {}}]
-    pod = {
-        "serviceAccountName": pipeline_runner,
-        "restartPolicy": "Never",
-        "securityContext": _NOBODY,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    api.create_namespaced_pod(namespace, {"metadata": {"name": "steps"}, "spec": pod})
+    return run
+
+
+@pytest.mark.timeout(900)
+def test_every_step_runs_in_a_pod_of_a_stock_image(
+    api, training_namespace, run_in_pod, bucket, store_environment, trainer_image
+):
+    namespace = training_namespace
+    commands = whole_job("/steps", bucket, f"{bucket}/exported", trainer_image)
+    fails = train_command(function("raise RuntimeError('no such column: price')"), trainer_image, bucket, "fails")
+    run_in_pod("steps", {**commands, "fails": fails})
     phase = _end_of(api, namespace, "steps")
     log = api.read_namespaced_pod_log("steps", namespace) if phase != "Pending" else "the pod did not start"
-    assert phase == "Succeeded", log[-6000:]
+    assert log.endswith("=== fails ended with exit code 1\n"), log[-6000:]
     assert f"Job {namespace}/train-" in log
     assert "[worker-0] epoch 8/8" in log
     assert store_environment["AWS_SECRET_ACCESS_KEY"] not in log
@@ -90,6 +108,95 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(
     assert "exported/digits/1/saved_model.pb" in keys
     # What replicas could not see of the steps' own disk went through the store, and is gone from it.
     assert not [key for key in keys if "/staged/" in key]
+    # KFP shows nowhere but at the end of its log why a step failed.
+    error, cause, _ = log.splitlines()[-3:]
+    assert error == "[worker-0] RuntimeError: no such column: price"
+    assert cause.startswith("worker-0 failed with exit code 1, "), cause
+
+
+def train_command(program: dict, image: str, bucket: str, run: str) -> list[str]:
+    """The command of a train step of one worker, whose data are in the store."""
+    command = step_command(
+        "train",
+        "/steps",
+        {
+            "train_specification": {**program, "image": image},
+            "distribution_specification": ONE_WORKER,
+            "checkpoint_uri": f"s3://{bucket}/checkpoints",
+            "run_id": run,
+            "task_name": "train",
+            "task_id": "1",
+        },
+        {"train_dataset": "store/train_dataset"},
+    )
+    return [word.replace('"/steps/store/', f'"s3://{bucket}/') for word in command]
+
+
+ONE_WORKER = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
+
+
+@pytest.mark.timeout(600)
+def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod, bucket, trainer_image):
+    """Another pod goes on with the job of a killed one. When that is gone too, Kubernetes alone deletes the job."""
+    namespace, run = training_namespace, f"run-{uuid.uuid4().hex[:8]}"
+    step = SimpleNamespace(name=job_name("train", (run, "train", "1")), namespace=namespace)
+    sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
+    command = train_command(sleeps, trainer_image, bucket, run)
+
+    first = run_in_pod("step-1", {"train": command})
+    wait_for_log(api, first, "[worker-0] begun")
+    job = job_of(step)
+    assert owners(job) == [("Pod", first.metadata.uid)]
+    kill_step(api, first)
+    assert _end_of(api, namespace, "step-1") == "Failed"
+
+    second = run_in_pod("step-2", {"train": command})
+    wait_for_log(api, second, "[worker-0] begun")
+    assert (job_of(step)["metadata"]["uid"], owners(job_of(step))) == (
+        job["metadata"]["uid"],
+        [("Pod", second.metadata.uid)],
+    )
+    delete_pod(api, first)
+    time.sleep(5)
+    assert job_of(step)["metadata"]["uid"] == job["metadata"]["uid"]
+
+    kill_step(api, second)
+    assert _end_of(api, namespace, "step-2") == "Failed"
+    assert left_behind(step, 3) != []
+    delete_pod(api, second)
+    assert left_behind(step) == []
+
+
+def job_of(step) -> dict:
+    jobs = client.CustomObjectsApi()
+    return jobs.get_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
+
+
+def owners(job: dict) -> list[tuple[str, str]]:
+    return [(each["kind"], each["uid"]) for each in job["metadata"].get("ownerReferences", ())]
+
+
+def kill_step(api, pod) -> None:
+    """SIGKILL for all but the pod's first process: the step can do nothing more."""
+    name, namespace, command = pod.metadata.name, pod.metadata.namespace, ["sh", "-c", "kill -9 -1"]
+    # The connection ends with the container.
+    stream(api.connect_get_namespaced_pod_exec, name, namespace, command=command, stdout=True, _request_timeout=60)
+
+
+def delete_pod(api, pod) -> None:
+    api.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace, grace_period_seconds=0)
+
+
+def wait_for_log(api, pod, text: str, seconds: float = 240) -> None:
+    until, log = time.monotonic() + seconds, ""
+    while text not in log:
+        assert time.monotonic() < until, f"no {text!r} after {seconds} s:\n{log[-6000:]}"
+        time.sleep(0.5)
+        try:
+            log = api.read_namespaced_pod_log(pod.metadata.name, pod.metadata.namespace)
+        except client.ApiException as error:
+            if error.status != 400:  # Its container has not started.
+                raise
 
 
 def _end_of(api, namespace: str, name: str) -> str:
