@@ -1,11 +1,14 @@
-"""What is mounted in a job's pods, and what is set on the task itself, in real pods."""
+"""What is mounted in a job's pods, what they may use, and what is set on the task itself, in real pods."""
 
 import uuid
 
 import pytest
+from cluster import test_mpi
 from cluster.jobs import left_behind
 from cluster.test_launch import function
 from kubernetes import client, watch
+
+from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -24,6 +27,17 @@ import os, time
 from pathlib import Path
 print(os.environ["MODE"], Path("/keys/token").read_text() == os.environ["TOKEN"] == "a b c", flush=True)
 time.sleep(5)"""
+
+TELL = """\
+import os, shutil, sys, time
+print("shared memory:", shutil.disk_usage("/dev/shm").total // 1024**2, flush=True)
+model_dir, tensorboard_dir = sys.argv[1:]
+for folder, name in ((model_dir, "weights"), (tensorboard_dir, "events.out")):
+    with open(os.path.join(folder, name), "w") as file:
+        file.write("1")
+time.sleep(5)"""
+
+device = test_mpi.device
 
 
 @pytest.fixture
@@ -123,3 +137,43 @@ def test_what_is_set_on_the_task_is_in_the_pods(start, api, training_namespace):
     assert config["tolerations"][0] in found["tolerations"]
     assert step.verdict()["succeeded"], step.log
     assert "a b c" not in step.log
+
+
+@pytest.fixture
+def priority():
+    """The name of a PriorityClass."""
+    classes, name = client.SchedulingV1Api(), f"kfp-distributed-{uuid.uuid4().hex[:8]}"
+    classes.create_priority_class({"metadata": {"name": name}, "value": 7})
+    yield name
+    classes.delete_priority_class(name)
+
+
+def test_what_the_specification_asks_for_is_in_the_pods(start, api, bucket, store_environment, device, priority):
+    device("2")
+    distribution = {
+        "distribution_type": "TF",
+        "number_of_workers": 2,
+        "number_of_parameter_servers": 1,
+        "worker_gpus": 1,
+        "gpu_resource": device.name,
+        "shared_memory": "48Mi",
+        "priority_class": priority,
+        "tensorboard": True,
+    }
+    command = ["python3", "-c", TELL, "{model_dir}", "{tensorboard_dir}"]
+    step = start({"command": command}, distribution)
+    replicas = ("chief-0", "ps-0", "worker-0", "worker-1")
+    for replica in replicas:
+        step.wait_for(rf"\[{replica}\] shared memory: 48$")
+    pods = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
+    limits = {each.metadata.name: each.spec.containers[0].resources.limits for each in pods}
+    gpu = {device.name: "1"}
+    assert limits == {f"{step.name}-{replica}": gpu if replica.startswith("worker") else None for replica in replicas}
+    assert {(each.spec.priority_class_name, each.spec.priority) for each in pods} == {(priority, 7)}
+    assert step.verdict()["succeeded"], step.log
+    logs = open_store(
+        f"s3://{bucket}/checkpoints/{step.name}/metrics/tensorboard", credentials_from_environment(store_environment)
+    )
+    assert f"TensorBoard's logs: {logs.uri}" in step.log
+    assert {entry.key: logs.read(entry.key) for entry in logs.list()} == {"events.out": b"1"}
+    assert left_behind(step) == []
