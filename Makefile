@@ -35,12 +35,15 @@ cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \
 		|| { echo 'make: no cluster is named: KUBECONFIG=/path/to/config make ...' >&2; exit 1; }
 
+# One after another: pytest would give each process a tenth of the tests at the start, and one of them the longest.
+SIDE_BY_SIDE = -n 3 --maxschedchunk 1
+
 test-cluster: cluster-named $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
-	$(BIN)/python -m pytest -m 'cluster and not alone' -n 3
+	$(BIN)/python -m pytest -m 'cluster and not alone' $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest -m 'cluster and alone'
 
 test-cluster-mpi: cluster-named $(STAMP)  ## of these what concerns MPIJob, in the version that the cluster has: v1 or v2beta1
-	$(BIN)/python -m pytest -m 'cluster and mpi' -n 3
+	$(BIN)/python -m pytest -m 'cluster and mpi' $(SIDE_BY_SIDE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -72,8 +72,8 @@ def main(words: Sequence[str]) -> int:
     # As a container's first process it would not be ended by the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     if in_pods and os.environ.get(LOST_SECONDS_VARIABLE):
-        # The workers' pods end as well then, and it would wait for others.
-        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: os._exit(1))
+        # The workers' pods end as well then, and it would wait for others. After a failure it would start again.
+        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: os._exit(0))
 
     def find_hosts() -> dict[str, int]:
         found = [f"worker-{index}" for index in range(workers)]

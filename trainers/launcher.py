@@ -1,6 +1,6 @@
 """Ends a replica whose train step is lost: nobody would follow the job any more, nor delete it.
 
-`python -m kfp_distributed.trainers.launcher COMMAND` does so to what waits for a launcher, as the workers of MPI do.
+`python -m kfp_distributed.trainers.launcher COMMAND` does so to what is no rank itself: a worker of MPI, its launcher.
 """
 
 import os
@@ -40,13 +40,25 @@ def end_when_lost(seconds: float, end: Callable[[], object], file: Path = SIGN_O
 
 
 def main() -> int:
-    """Run a command until it ends, or the train step is lost: that is no failure, after which it would start again."""
-    child = subprocess.Popen(sys.argv[1:])
+    """Run a command until it ends, or the train step is lost: that is no failure, after which it would start again.
+
+    Returns:
+        The command's exit code, 128 and more for a signal; 0 where it was to end.
+    """
+    child, lost = subprocess.Popen(sys.argv[1:]), threading.Event()
+
+    def end() -> None:
+        lost.set()
+        child.terminate()
+
     # As the first process of a container, this one gets the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
     if os.environ.get(LOST_SECONDS_VARIABLE):
-        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), child.terminate)
-    return max(0, child.wait())
+        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), end)
+    code = child.wait()
+    if lost.is_set() or code == -signal.SIGTERM:
+        return 0
+    return code if code >= 0 else 128 - code
 
 
 if __name__ == "__main__":

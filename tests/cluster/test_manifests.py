@@ -13,6 +13,7 @@ from kfp_distributed.components.train.manifests import (
     job_kind,
     job_manifest,
     launcher_config_map,
+    object_store_secret,
     volume_claims,
 )
 from kfp_distributed.components.train.manifests.setting import Setting, TaskSettings
@@ -66,8 +67,14 @@ _OF_TYPE = {
     "MPI": {
         "slots": {"number_of_workers": 3, "slots_per_worker": 4, "launcher_cpus": 1},
         "gang": {"gang_scheduling": True, "queue_name": "team-a"},
+        "elastic": {"number_of_workers": 3, "min_workers": 1, "max_workers": 4, "slots_per_worker": 2},
     },
 }
+for _keys in _OF_TYPE.values():
+    # Of one key's values the first case's.
+    _keys["everything"] = {
+        key: value for each in (*_KEYS.values(), *reversed(_keys.values())) for key, value in each.items()
+    }
 _CASES = [
     pytest.param(
         chosen,
@@ -79,6 +86,8 @@ _CASES = [
     for chosen, of_type in _OF_TYPE.items()
     for mpi_version in (("v1", "v2beta1") if chosen == "MPI" else (None,))
     for name, keys in {**_KEYS, **of_type}.items()
+    # v2beta1 has no elastic training.
+    if mpi_version != "v2beta1" or "min_workers" not in keys
 ]
 
 _TASK = TaskSettings(
@@ -109,6 +118,7 @@ def _setting(namespace, full, mpi_version=None):
     return replace(
         setting,
         environment=(_SECRET,),
+        object_store={"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "no secret"},
         packages=("numpy>=1.26,<3",),
         packages_alone=("tf_keras",),
         modules={**setting.modules, "kfp_distributed/trainers/entry.py": "print('hello')\n"},
@@ -180,6 +190,8 @@ def test_the_api_server_takes_it_without_a_warning(restricted, chosen, mpi_versi
     assert _dry_run(job_kind(chosen, mpi_version).plural, restricted, made) is None
     for config_map in filter(None, (code_config_map(job, setting), launcher_config_map(job, setting))):
         assert _dry_run("configmaps", restricted, config_map) is None
+    if secret := object_store_secret(job, setting):
+        assert _dry_run("secrets", restricted, secret) is None
     for claim in volume_claims(job, setting):
         assert _dry_run("persistentvolumeclaims", restricted, claim) is None
     templates = list(_templates(made))

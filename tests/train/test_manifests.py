@@ -252,7 +252,7 @@ def test_an_mpi_job_v1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
     made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v1"))
     del made["metadata"]["annotations"][HASH_ANNOTATION]
-    launcher = template("mpi", limits(cpu="1"), command=["sh", "-c", REACH, "sh", *BEFORE, *AFTER])
+    launcher = template("mpi", limits(cpu="1"), command=[*WAIT, "sh", "-c", REACH, "sh", *BEFORE, *AFTER])
     # kubectl, which reaches the workers, calls the API server.
     launcher["spec"]["automountServiceAccountToken"] = True
     assert made == {
@@ -294,7 +294,7 @@ def test_an_mpi_job_v2beta1():
     made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v2beta1"))
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
-    launcher = template("mpi", limits(cpu="1"), command=[*BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
+    launcher = template("mpi", limits(cpu="1"), command=[*WAIT, *BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
     worker = template("mpi", limits(cpu="2"), command=[*WAIT, "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"])
     for each in (launcher, worker):
         each["spec"]["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}

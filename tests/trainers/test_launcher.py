@@ -1,9 +1,14 @@
 """Whether a replica notices that its train step is lost."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
-from kfp_distributed.trainers.launcher import end_when_lost
+import pytest
+
+from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
 
 
 def test_it_ends_when_no_sign_comes(tmp_path):
@@ -40,3 +45,19 @@ def test_the_first_content_says_nothing(tmp_path):
     ended = threading.Event()
     end_when_lost(60.0, ended.set, file)
     assert not ended.wait(0.5)
+
+
+@pytest.mark.parametrize(
+    ("script", "seconds", "code"),
+    [
+        ("exit 3", "unlimited", 3),
+        ("kill -9 $$", "unlimited", 137),
+        ("kill -15 $$", "unlimited", 0),
+        # What ends with the train step has not failed: it would be started again.
+        ("trap 'exit 143' TERM; while :; do sleep 0.1; done", "2", 0),
+    ],
+)
+def test_the_exit_code_of_a_command(script, seconds, code):
+    limit = {LOST_SECONDS_VARIABLE: seconds} if seconds != "unlimited" else {}
+    command = [sys.executable, "-m", "kfp_distributed.trainers.launcher", "sh", "-c", script]
+    assert subprocess.run(command, env={**os.environ, **limit}, timeout=60).returncode == code

@@ -10,7 +10,8 @@ from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _CONTAINER = "mpi"
-# Its ranks end when the train step is lost, but there are none before all workers run.
+# Its ranks end when the train step is lost, but there are none before all workers run; and a launcher would be started
+# again after them.
 _WAIT = ("python3", "-m", "kfp_distributed.trainers.launcher")
 _SLEEP = ("sleep", "infinity")
 # Of v1 the launcher may run long before the workers do, as where an image is pulled. After ten minutes mpirun says what
@@ -100,4 +101,4 @@ def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
     )
-    return command if by_ssh else ["sh", "-c", _REACH, "sh", *command]
+    return [*_WAIT, *command] if by_ssh else [*_WAIT, "sh", "-c", _REACH, "sh", *command]
