@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
+DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 PARAMETERS = {"epochs": 12, "seed": 1}
 
 
@@ -22,8 +23,18 @@ def outputs(folder: Path, step: str) -> dict:
     return json.loads(file.read_text())
 
 
+def tables(page: str) -> dict[str, list[dict[str, str]]]:
+    """The rows of a report's tables, by their columns; each table by the name of its last column."""
+    found = {}
+    for table in re.findall("<table>(.*?)</table>", page):
+        header, *rows = table.removeprefix("<tr>").split("<tr>")
+        names = header.split("<th>")[1:]
+        found[names[-1]] = [dict(zip(names, row.split("<td>")[1:], strict=True)) for row in rows]
+    return found
+
+
 def test_steps_here_and_training_there(
-    tmp_path, training_namespace, bucket, store_environment, trainer_image, monkeypatch
+    tmp_path, api, training_namespace, bucket, store_environment, trainer_image, monkeypatch
 ):
     program = {"trainer": "keras_classifier", "image": trainer_image}
     monkeypatch.chdir(tmp_path)
@@ -49,12 +60,34 @@ def test_steps_here_and_training_there(
     accuracies = {
         where: outputs(tmp_path / where, "evaluate")["parameterValues"]["accuracy"] for where in ("cluster", "local")
     }
-    # The same data, seed and replicas: what differs is the order in which numbers are added.
+    # The same data, seed and replicas, which are synchronous: what differs is the order in which numbers are added.
     assert accuracies["cluster"] == pytest.approx(accuracies["local"], abs=0.05), accuracies
     assert accuracies["local"] > 0.93
+    check_report(tmp_path / "cluster", {each.metadata.name for each in api.list_node().items}, store_environment)
     keys = [each.key for each in open_store(f"s3://{bucket}", credentials_from_environment(store_environment)).list()]
     assert "pipeline-models/digits/1/saved_model.pb" in keys
     assert not [key for key in keys if "/staged/" in key]
+
+
+def check_report(folder: Path, nodes: set[str], store_environment: dict[str, str]) -> None:
+    """What the step tells people of its job."""
+    (file,) = folder.glob("artifacts/*/train/report")
+    page = file.read_text()
+    replicas, timeline = tables(page)["node"], tables(page)["what happened"]
+    assert [each["replica"] for each in replicas] == ["worker-0", "worker-1", "worker-2"]
+    for each in replicas:
+        assert each["node"] in nodes
+        assert each["restarts"] == "0"
+    assert replicas[0]["state"] == "succeeded"
+    # TensorFlow alone is more.
+    assert int(replicas[0]["peak memory"].removesuffix(" MiB")) > 100
+    texts = [each["what happened"] for each in timeline]
+    order = ["is created", "worker-0: running", "worker-0: succeeded", "the job succeeded"]
+    places = [next(number for number, text in enumerate(texts) if part in text) for part in order]
+    assert places == sorted(places), texts
+    assert (places[0], places[-1]) == (0, len(texts) - 1), texts
+    assert "kind&quot;: &quot;TFJob&quot;" in page
+    assert store_environment["AWS_SECRET_ACCESS_KEY"] not in page
 
 
 def in_namespace(kubeconfig: str, namespace: str, folder: Path) -> str:
