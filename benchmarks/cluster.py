@@ -28,6 +28,7 @@ from sdk import VERSION, sdk_python
 
 from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.launch import Request, launch, plan_job
+from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi, connect
 from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
@@ -36,24 +37,31 @@ from kfp_distributed.storage import open_store
 _README = Path(__file__).parent / "cluster.md"
 _SECRET = "mlpipeline-minio-artifact"
 _POLLS = (15, 30)
+_LONGER = 3
+"""Seconds by which the job of each run takes longer than the last one's."""
+_LINES = 10_000
+_COLUMNS = ("from its end to the return", "from its last pod's end")
 _SOURCE = """\
-def fit(model_dir: str, seconds: int):
+def fit(model_dir: str, seconds: int, lines: int):
     import time
     from pathlib import Path
 
     time.sleep(seconds)
+    for number in range(lines):
+        print(f"line {number:06}")
     Path(model_dir, "weights").write_text("1")
 """
 _TEXT = """\
 # What the train step costs on a cluster
 
 `make bench-cluster` measures this anew and writes it here. Latest: {day}, one node with 2 cores of a shared
-machine: compare columns, not days. A TFJob of two workers that do nothing for {seconds} s, by the step and by
-`kubectl apply` + `kubectl wait` of the same manifest in turn; medians of {runs} runs, with the
-least and the most.
+machine: compare columns, not days. A TFJob of two workers that do nothing for {seconds} to {longest} s, by the step
+and by `kubectl apply` + `kubectl wait` of the same manifest in turn; medians of {runs} runs, with the least and the
+most. The goals: the step adds at most 0.3 s, and returns within 0.2 s once the operator has written the job's end.
 
-A watch of the benchmark's own sees when the job is there and when the operator has written its end. What lies between
-is the cluster's, and differs by more than a second from run to run; what is added is what lies before and after:
+Watches of the benchmark's own see when the job is there, when its last pod ends and when the operator has written the
+end. What lies between is the cluster's, and differs by more than a second from run to run; what is added is what lies
+before and after:
 
 {whole}
 
@@ -67,6 +75,8 @@ instead, from the end on:
 apply` has returned.
 
 Requests of the step to the API server for one job: {requests}.
+
+{logs} [logs.md](logs.md) has the logs of 300 replicas, for which this node has no room.
 """
 
 
@@ -82,24 +92,27 @@ class _Counting(ClusterApi):
 
 
 class _Times(NamedTuple):
-    """Seconds of one run: until the job is there, from its end to the return, and all."""
+    """Seconds of one run: until the job is there, from its end and from its last pod's to the return, and all."""
 
     before: float
     after: float
+    last_pod: float
     whole: float
 
 
 class _Life(threading.Thread):
-    """Sees when a job is there, and its end, as early as can be."""
+    """Sees when a job is there, the end of its last pod and its own, as early as can be."""
 
-    def __init__(self, api: ClusterApi, path: str, name: str) -> None:
+    def __init__(self, namespace: str, name: str) -> None:
         super().__init__(daemon=True)
-        self._api, self._path, self._name = api, path, name
-        self.begin = self.end = 0.0
+        self._api, self._namespace, self._name = connect(namespace), namespace, name
+        self._pods = threading.Thread(target=self._watch_pods, daemon=True)
+        self.begin = self.end = self.last_pod = 0.0
 
     def run(self) -> None:
+        self._pods.start()
         query = {"fieldSelector": f"metadata.name={self._name}", "watch": "1"}
-        for line in self._api.lines(self._path, query, 600):
+        for line in self._api.lines(f"/apis/kubeflow.org/v1/namespaces/{self._namespace}/tfjobs", query, 600):
             self.begin = self.begin or time.monotonic()
             if self._has_ended(json.loads(line)["object"]):
                 self.end = time.monotonic()
@@ -108,7 +121,17 @@ class _Life(threading.Thread):
     def times(self, started: float, returned: float) -> _Times:
         """Those of a run."""
         self.join(10)
-        return _Times(self.begin - started, returned - self.end, returned - started)
+        return _Times(self.begin - started, returned - self.end, returned - self.last_pod, returned - started)
+
+    def _watch_pods(self) -> None:
+        query = {"labelSelector": f"{JOB_LABEL}={self._name}", "watch": "1"}
+        ended: set[str] = set()
+        for line in connect(self._namespace).lines(f"/api/v1/namespaces/{self._namespace}/pods", query, 600):
+            pod = json.loads(line)["object"]
+            name = pod["metadata"]["name"]
+            if name not in ended and pod["status"].get("phase") in ("Succeeded", "Failed"):
+                self.last_pod = time.monotonic()
+                ended.add(name)
 
     @staticmethod
     def _has_ended(job: dict[str, Any]) -> bool:
@@ -128,18 +151,20 @@ def main() -> None:
     requests: list[Counter[str]] = []
     with _namespace() as (namespace, bucket):
         for run in range(options.runs):
-            request = _request(bucket, options.image, options.seconds)
+            # Of other lengths: how late a loop comes depends on when in its interval the job ends.
+            seconds = options.seconds + _LONGER * run
+            request = _request(bucket, options.image, seconds)
             times, counted = _step(namespace, request)
             ours.append(times)
             requests.append(counted)
-            times, late = _kubectl(namespace, _request(bucket, options.image, options.seconds))
+            times, late = _kubectl(namespace, _request(bucket, options.image, seconds))
             theirs.append(times)
             for interval in _POLLS:
                 polled[interval].append(late[interval])
             print(f"run {run + 1}: step {ours[-1]}, kubectl {theirs[-1]}", flush=True)
+        logs = _logs(namespace, _request(bucket, options.image, 0, workers=3, lines=_LINES))
     added = [
-        _Times(our.before - their.before, our.after - their.after, our.whole - their.whole)
-        for our, their in zip(ours, theirs, strict=True)
+        _Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in zip(ours, theirs, strict=True)
     ]
     whole = [
         [name, *map(_spread, zip(*times, strict=True)), _spread([each.before + each.after for each in times])]
@@ -150,8 +175,10 @@ def main() -> None:
     text = _TEXT.format(
         day=date.today().isoformat(),
         seconds=options.seconds,
+        longest=options.seconds + _LONGER * (options.runs - 1),
         runs=options.runs,
-        whole=table(["", "until the job is there", "from its end to the return", "all", "before and after"], whole),
+        logs=logs,
+        whole=table(["", "until the job is there", *_COLUMNS, "all", "before and after"], whole),
         notice=table(["", "later by"], notice),
         requests=counted,
         version=VERSION,
@@ -164,17 +191,17 @@ def _spread(seconds: Sequence[float]) -> str:
     return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
-def _request(bucket: str, image: str, seconds: int) -> Request:
+def _request(bucket: str, image: str, seconds: int, workers: int = 2, lines: int = 0) -> Request:
     number = uuid.uuid4().hex[:8]
     return Request(
         train_uri=f"s3://{bucket}/train_dataset",
         model_uri=f"s3://{bucket}/models/{number}",
         checkpoint_uri=f"s3://{bucket}/checkpoints",
         train_specification={"function": "fit", "source": _SOURCE, "image": image},
-        train_parameters={"seconds": seconds},
+        train_parameters={"seconds": seconds, "lines": lines},
         distribution_specification={
             "distribution_type": "TF",
-            "number_of_workers": 2,
+            "number_of_workers": workers,
             "number_of_parameter_servers": 0,
         },
         identity=(number,),
@@ -186,11 +213,31 @@ def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
     api = connect(namespace)
     counting = _Counting(api._client.configuration, namespace)
     _Counting.requests = Counter()
-    life = _Life(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", plan_job(request).name)
+    life = _Life(namespace, plan_job(request).name)
     life.start()
     started = time.monotonic()
     launch(request, kubernetes_runner(counting, request.model_uri), lambda line: None)
     return life.times(started, time.monotonic()), Counter(_Counting.requests)
+
+
+def _logs(namespace: str, request: Request) -> str:
+    """What came of the lines of a job of some replicas, as a sentence."""
+    told: Counter[str] = Counter()
+    stamps: list[float] = []
+
+    def show(line: str) -> None:
+        if "] line " in line:
+            told[line] += 1
+            stamps.append(time.monotonic())
+
+    launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)
+    workers = int(request.distribution_specification["number_of_workers"])
+    lost, doubled = workers * _LINES - len(told), sum(told.values()) - len(told)
+    rate = len(told) / (stamps[-1] - stamps[0])
+    return (
+        f"Of a TFJob whose {workers} workers print {_LINES:,} lines each, {lost} were lost and {doubled} doubled, at "
+        f"{rate:,.0f} lines a second."
+    )
 
 
 def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]]:
@@ -200,7 +247,7 @@ def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]
     assert isinstance(runner, KubernetesRunner)
     runner.check(plan_job(request))
     name = runner.manifest["metadata"]["name"]
-    life = _Life(api, f"/apis/kubeflow.org/v1/namespaces/{namespace}/tfjobs", name)
+    life = _Life(namespace, name)
     life.start()
     with contextlib.ExitStack() as stack, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         waiters = {each: _sdk_waiter(namespace, each) for each in _POLLS}

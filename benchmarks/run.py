@@ -21,6 +21,10 @@ _TEXT = """\
 `make bench` measures this anew and writes it here. Latest: {day}, Python {python}, kfp {kfp}, tensorflow {tensorflow},
 {cores} cores of a shared machine: compare columns, not days.
 
+What runs on a cluster has pages of its own: what the step adds to `kubectl apply` and `kubectl wait`, beside the
+waiting loops of the public SDK ([cluster.md](cluster.md)), and the logs of 3 and of 300 replicas ([logs.md](logs.md)).
+What each way to spread a training costs is in [ways.md](ways.md).
+
 ## The train step
 
 The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in turn; medians of two runs.
