@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 
@@ -124,6 +125,7 @@ import argparse, glob, json, os, tempfile
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
@@ -135,13 +137,19 @@ options = arguments.parse_args()
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 task = json.loads(os.environ["TF_CONFIG"])["task"]
 files = glob.glob(options.data + "/*.parquet")
-rows = np.array([row for file in files for row in pq.read_table(file)["image"].to_pylist()], np.float32)
+table = pa.concat_tables([pq.read_table(file) for file in files])
+rows, labels = np.array(table["image"].to_pylist(), np.float32), np.array(table["label"])
 sharding = tf.data.Options()
 sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-batches = tf.data.Dataset.from_tensor_slices((rows, np.ones(len(rows)))).batch(32, True).repeat().with_options(sharding)
+batches = tf.data.Dataset.from_tensor_slices((rows, labels)).shuffle(len(rows)).repeat().batch(64)
+batches = batches.with_options(sharding)
 with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.InputLayer((64,)), tf.keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = tf.keras.Sequential([
+        tf.keras.layers.InputLayer((64,), name="features"),
+        tf.keras.layers.Rescaling(1 / 16),
+        tf.keras.layers.Dense(10, "softmax", name="probabilities"),
+    ])
+    model.compile(tf.keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
 model.fit(batches, steps_per_epoch=options.steps, verbose=0)
 print("worker", task["index"], "of", strategy.num_replicas_in_sync, "has", len(rows), "rows")
 model.save(options.output if task["index"] == 0 else tempfile.mkdtemp())
@@ -155,7 +163,7 @@ def test_a_command_that_knows_only_tensorflows_variable(digits, tmp_path):
         train_uri=str(digits.folder / "train"),
         model_uri=str(tmp_path / "model"),
         train_specification={"command": ["python", str(program), "--data", "{train_dir}", "--output={model_dir}"]},
-        train_parameters={"steps": 3},
+        train_parameters={"steps": 200},
         distribution_specification={"distribution_type": "TF", "number_of_parameter_servers": 0},
         identity=("run", str(tmp_path)),
     )
@@ -163,4 +171,10 @@ def test_a_command_that_knows_only_tensorflows_variable(digits, tmp_path):
     rows = [re.fullmatch(r"\[worker-(.)\] worker \1 of 2 has (\d+) rows", line) for line in said]
     assert sum(int(found[2]) for found in rows if found) == 1300, "\n".join(said)
     assert outcome.model.format == "saved_model"
-    assert verify_model(open_store(str(tmp_path / "model"))) == outcome.model
+    model = open_store(str(tmp_path / "model"))
+    assert verify_model(model) == outcome.model
+    (tmp_path / "score").mkdir()
+    flat = replace(digits, test_inputs=digits.test_inputs.reshape(-1, 64))
+    description, accuracy = score(model, tmp_path / "score", flat)
+    assert description == "float32 (None, 64)"
+    assert accuracy > 0.85
