@@ -1,0 +1,68 @@
+"""The same training in pods and in processes of this machine: one model, one set of metrics, as good."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from cluster.jobs import left_behind
+
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.storage import credentials_from_environment, open_store
+from kfp_distributed.storage.model import verify_model_folder
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PROGRAM, PARAMETERS = {"trainer": "keras_classifier"}, {"epochs": 8, "seed": 1, "learning_rate": 3e-3}
+SERVED = {
+    "distribution_type": "TF",
+    "number_of_workers": 2,
+    "number_of_parameter_servers": 2,
+    "evaluator": True,
+}
+
+
+@pytest.fixture
+def fetch(store_environment, tmp_path):
+    """Brings a folder of the object store to this machine."""
+
+    def get(uri, name):
+        open_store(uri, credentials_from_environment(store_environment)).download_folder(tmp_path / name)
+        return tmp_path / name
+
+    return get
+
+
+# One process adds numbers in one order. Workers that wait for no one take the rows in an order of their own.
+@pytest.mark.parametrize(
+    ("distribution", "leader", "tolerance"),
+    [({}, "worker-0", 1e-3), (SERVED, "chief-0", 0.05)],
+    ids=["one process", "parameter servers"],
+)
+def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, distribution, leader, tolerance):
+    uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
+    step = start(PROGRAM, distribution, PARAMETERS, model_uri=uri)
+    there = step.verdict(500)
+    assert there["succeeded"], step.log
+    request = Request(
+        train_uri=str(fetch(f"s3://{bucket}/train_dataset", "train")),
+        validation_uri=str(fetch(f"s3://{bucket}/validation_dataset", "validation")),
+        model_uri=str(tmp_path / "local" / "model"),
+        train_specification=PROGRAM,
+        train_parameters=PARAMETERS,
+        distribution_specification=distribution,
+        identity=tuple(step.request["identity"]),
+    )
+    here = launch(request, LocalRunner(), print)
+    assert there["metrics"].keys() == here.metrics.keys()
+    for replica, epochs in here.metrics.items():
+        assert [each["epoch"] for each in there["metrics"][replica]] == [each["epoch"] for each in epochs]
+    reached = there["metrics"][leader][-1]
+    assert reached == pytest.approx(dict(here.metrics[leader][-1]), abs=tolerance)
+    assert reached["val_accuracy"] >= 0.9
+    # Each file as the manifest has it, by its SHA-256.
+    model = verify_model_folder(fetch(uri, "model"))
+    assert model.metrics == {name: value for name, value in reached.items() if name != "epoch"}
+    assert replace(model, files=(), metrics={}) == replace(here.model, files=(), metrics={})
+    assert {each.path for each in model.files} == {each.path for each in here.model.files}
+    assert left_behind(step) == []
