@@ -35,6 +35,8 @@ class ClusterApi:
         # A follower of logs for each replica: a smaller pool would throw connections away and say so.
         configuration.connection_pool_maxsize = 1000
         self._client = client.ApiClient(configuration)
+        # Streams have connections of their own: one that begins takes an open one, and a cancel is to find one.
+        self._streams = client.ApiClient(configuration)
         self.namespace = namespace
 
     def call(
@@ -120,7 +122,8 @@ class ClusterApi:
         self._client.update_params_for_auth(headers, [], ["BearerToken"])
         host = self._client.configuration.host
         try:
-            response: BaseHTTPResponse = self._client.rest_client.pool_manager.request(
+            connections = (self._client if preload else self._streams).rest_client.pool_manager
+            response: BaseHTTPResponse = connections.request(
                 method,
                 f"{host}{path}{_query_text(query)}",
                 body=None if body is None else json.dumps(body),
