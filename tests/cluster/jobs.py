@@ -17,12 +17,15 @@ from kubernetes import client
 from kfp_distributed.components.train.launch import job_name
 
 _PROGRAM = Path(__file__).parent / "programs" / "launch_step.py"
+# What a step makes, and what operators and gang schedulers make for a job; a cluster may not have all of these.
 _KINDS = (
-    ("kubeflow.org", "v1", "tfjobs"),
-    ("kubeflow.org", "v1", "pytorchjobs"),
-    ("kubeflow.org", "v1", "mpijobs"),
-    ("kubeflow.org", "v2beta1", "mpijobs"),
-    ("batch", "v1", "jobs"),
+    ("api/v1", ("pods", "services", "configmaps", "secrets", "serviceaccounts")),
+    ("apis/rbac.authorization.k8s.io/v1", ("roles", "rolebindings")),
+    ("apis/batch/v1", ("jobs",)),
+    ("apis/kubeflow.org/v1", ("tfjobs", "pytorchjobs", "mpijobs")),
+    ("apis/kubeflow.org/v2beta1", ("mpijobs",)),
+    ("apis/scheduling.volcano.sh/v1beta1", ("podgroups",)),
+    ("apis/scheduling.x-k8s.io/v1alpha1", ("podgroups",)),
 )
 
 
@@ -104,25 +107,24 @@ def left_behind(step: Step, seconds: float = 60) -> list[str]:
 
 
 def _objects_of(step: Step) -> list[str]:
-    core, custom = client.CoreV1Api(), client.CustomObjectsApi()
-    selector = f"kfp-distributed/job={step.name}"
-    found = [
-        f"pod {each.metadata.name}" for each in core.list_namespaced_pod(step.namespace, label_selector=selector).items
-    ]
-    maps = core.list_namespaced_config_map(step.namespace, label_selector=selector).items
-    found += [f"configmap {each.metadata.name}" for each in maps]
-    secrets = core.list_namespaced_secret(step.namespace, label_selector=selector).items
-    found += [f"secret {each.metadata.name}" for each in secrets]
-    services = core.list_namespaced_service(step.namespace).items
-    found += [f"service {each.metadata.name}" for each in services if each.metadata.name.startswith(step.name)]
-    for group, version, plural in _KINDS:
-        try:
-            items = custom.list_namespaced_custom_object(group, version, step.namespace, plural)["items"]
-        except client.ApiException as error:
-            if error.status != 404:
-                raise
-            continue
-        found += [
-            f"{plural} {each['metadata']['name']}" for each in items if each["metadata"]["name"].startswith(step.name)
-        ]
+    api, found = client.ApiClient(), []
+    for group, plurals in _KINDS:
+        for plural in plurals:
+            path = f"/{group}/namespaces/{step.namespace}/{plural}"
+            try:
+                listed = api.call_api(
+                    path, "GET", auth_settings=["BearerToken"], response_type="object", _return_http_data_only=True
+                )
+            except client.ApiException as error:
+                if error.status != 404:
+                    raise
+                continue
+            found += [f"{plural} {each['metadata']['name']}" for each in listed["items"] if _belongs(each, step.name)]
     return found
+
+
+def _belongs(found: dict, job: str) -> bool:
+    """Whether an object is a job's, by its name or our label."""
+    about = found["metadata"]
+    named = about["name"] == job or about["name"].startswith(f"{job}-")
+    return named or (about.get("labels") or {}).get("kfp-distributed/job") == job

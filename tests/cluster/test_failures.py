@@ -64,7 +64,7 @@ def test_a_quota_that_is_used_up(start, namespace, api, object_store_secret):
 
 
 def test_a_namespace_that_is_not_there(start):
-    cause = failed(start(function(""), namespace="kfp-distributed-absent"))
+    cause = failed(start(function(""), namespace="kfp-distributed-absent"), seconds=15)
     assert cause.startswith("refused: ")
     assert "kfp-distributed-absent" in cause
 
@@ -74,17 +74,15 @@ def test_no_permission(start, training_namespace, api, tmp_path):
     name = f"nobody-{uuid.uuid4().hex[:8]}"
     api.create_namespaced_service_account(training_namespace, {"metadata": {"name": name}})
     environment = {"KUBECONFIG": as_account(api, training_namespace, name, tmp_path)}
-    assert 'cannot get resource "configmaps"' in failed(start(function(""), TF, environment=environment))
+    failed(start(function(""), TF, environment=environment), 'cannot get resource "configmaps"', seconds=15)
     rules = [{"apiGroups": [""], "resources": ["configmaps", "services", "secrets"], "verbs": ["get"]}]
     rbac, about = client.RbacAuthorizationV1Api(), {"metadata": {"name": name}}
     rbac.create_namespaced_role(training_namespace, {**about, "rules": rules})
     account = {"kind": "ServiceAccount", "name": name, "namespace": training_namespace}
     role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
     rbac.create_namespaced_role_binding(training_namespace, {**about, "roleRef": role, "subjects": [account]})
-    cause = failed(start(function(""), TF, environment=environment))
-    assert "create tfjobs.kubeflow.org" in cause
-    assert "get pods/log" in cause
-    assert "deploy/rbac.yaml" in cause
+    step = start(function(""), TF, environment=environment)
+    failed(step, "create tfjobs.kubeflow.org", "get pods/log", "deploy/rbac.yaml", seconds=15)
 
 
 def as_account(api, namespace: str, name: str, folder) -> str:
@@ -131,13 +129,13 @@ def test_a_job_that_somebody_deletes(start):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), TF)
     step.wait_for("begun")
     client.CustomObjectsApi().delete_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
-    failed(step, "Somebody deleted the TFJob.", seconds=30)
+    failed(step, "Somebody deleted the TFJob.", seconds=15)
 
 
 def test_a_training_that_hangs(start):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), {**TF, "silence_timeout": 10})
     failed(step, "silence_timeout ran out after 10 s", "worker-0 silent for", "worker-1 silent for")
-    assert 10 <= step.lines[-1][0] - step.wait_for("begun") < 35
+    assert 10 <= step.lines[-1][0] - step.wait_for("begun") < 25
 
 
 def test_a_deadline_that_is_over(start):
@@ -158,7 +156,7 @@ from pathlib import Path
 begun = Path(checkpoint_dir, "step")
 start = int(begun.read_text()) if begun.exists() else 0
 print("starts at", start, flush=True)
-for step in range(start, 20):
+for step in range(start, 25):
     if step % 5 == 0:
         begun.write_text(str(step))
     print("step", step, flush=True)
@@ -185,13 +183,17 @@ def test_a_leader_out_of_memory_is_started_again_and_goes_on_from_its_checkpoint
 def test_an_evicted_worker_is_started_again(start, api):
     source = function(RESUMES.replace("WHO", "'none'"))["source"].replace("rows: int = 0", "checkpoint_dir: str")
     step = start({"function": "fit", "source": source}, TF)
-    step.wait_for(r"\[worker-1\] step 3")
+    # What worker 0 has left at step 5 rests for two seconds before it is stored.
+    for worker in (0, 1):
+        step.wait_for(rf"\[worker-{worker}\] step 9$")
     pod = f"{step.name}-worker-1"
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
     verdict = step.verdict()
     assert verdict["succeeded"], step.log
     assert "worker-1: failed (" in step.log
-    assert len([text for _, text in step.lines if "[worker-1] starts at" in text]) == 2, step.log
+    begun = [int(found[1]) for _, text in step.lines if (found := re.match(r"\[worker-1\] starts at (\d+)$", text))]
+    assert len(begun) == 2, step.log
+    assert begun[0] == 0 < begun[1], step.log
     assert left_behind(step) == []
 
 
@@ -200,4 +202,4 @@ def test_a_worker_whose_pod_is_taken_away_at_once(start, api):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), {**TF, "restart_limit": 0})
     step.wait_for(r"\[worker-1\] begun")
     api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)
-    failed(step, "worker-1 failed with ", "pod deleted", seconds=30)
+    failed(step, "worker-1 failed with ", "pod deleted", seconds=15)
