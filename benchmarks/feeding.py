@@ -1,4 +1,7 @@
-"""How fast a trainer is fed: by our records on disk, and by the same rows in memory, which is the upper limit."""
+"""How fast a trainer is fed: by our records on disk, and by the same rows in memory, which is the upper limit.
+
+In memory tf.data finds batches that are ready, and NumPy picks each out of an array as it does of the file.
+"""
 
 import os
 import statistics
@@ -56,10 +59,10 @@ def _tensorflow_from_disk(manifest: DatasetManifest) -> Callable[[], Iterable[ob
 def _tensorflow_in_memory(manifest: DatasetManifest) -> Callable[[], Iterable[object]]:
     import tensorflow as tf
 
-    records = np.array(map_records(manifest))
-    parts = (records[:, :-2], records[:, -2], records[:, -1])
-    rows = tf.data.Dataset.from_tensor_slices(parts).shuffle(100_000, 0)
-    return lambda: rows.batch(_BATCH, drop_remainder=True).prefetch(2)
+    records = np.array(map_records(manifest))[: manifest.rows // _BATCH * _BATCH]
+    batches = records.reshape(-1, _BATCH, records.shape[1])
+    ready = tf.data.Dataset.from_tensor_slices((batches[..., :-2], batches[..., -2], batches[..., -1]))
+    return lambda: ready.prefetch(2)
 
 
 def _numpy_from_disk(manifest: DatasetManifest) -> Callable[[], Iterable[object]]:
