@@ -68,7 +68,7 @@ def image_name(program: Mapping[str, Any], distribution_type: str) -> str:
 
 def variable_of(name: str, what: str) -> str:
     """The environment variable that names such an image, or a Python that has what it has."""
-    return f"KFP_DISTRIBUTED_{name.upper().replace('-', '_')}_{what}"
+    return f"KFP_DISTRIBUTED_{(name or 'tensorflow').upper().replace('-', '_')}_{what}"
 
 
 def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapping[str, str]) -> str:

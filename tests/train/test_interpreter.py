@@ -6,6 +6,7 @@ import pytest
 from kfp_distributed.components.train.mpirun import elastic_horovodrun, horovodrun, mpirun
 from kfp_distributed.components.train.runners.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of
 
 HOROVOD = {"trainer": "keras_horovod"}
 
@@ -13,8 +14,9 @@ HOROVOD = {"trainer": "keras_horovod"}
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A machine without Horovod and without OpenMPI; the folder in which its programs would be."""
-    for name in ("KFP_DISTRIBUTED_HOROVOD_PYTHON", "KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
+    for image in ("TENSORFLOW", "HOROVOD", "PYTORCH", "HOROVOD_PYTORCH"):
+        monkeypatch.delenv(f"KFP_DISTRIBUTED_{image}_PYTHON", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     folder = tmp_path / ".cache" / "kfp-distributed" / "horovod" / "bin"
@@ -71,6 +73,47 @@ def test_where_there_is_none_the_error_says_how_to_make_one(home):
     expected = "keras_horovod needs horovod, which this Python lacks; run `make environments`"
     with pytest.raises(ValueError, match=re.escape(expected) + ".* KFP_DISTRIBUTED_HOROVOD_PYTHON"):
         find_python(HOROVOD, "MPI")
+
+
+def found_or_error(find, *arguments):
+    try:
+        return find(*arguments)
+    except ValueError as error:
+        return str(error)
+
+
+COMMAND = {"command": ["python", "main.py"]}
+
+
+@pytest.mark.parametrize(
+    ("program", "distribution_type", "name", "stock_image", "this_python"),
+    [
+        ({"trainer": "keras_classifier"}, "Job", "TENSORFLOW", True, True),
+        ({"trainer": "keras_classifier"}, "TF", "TENSORFLOW", True, True),
+        ({"trainer": "keras_horovod"}, "MPI", "HOROVOD", False, False),
+        ({"trainer": "torch_classifier"}, "Job", "PYTORCH", False, False),
+        ({"trainer": "torch_classifier"}, "PyTorch", "PYTORCH", False, False),
+        ({"trainer": "torch_horovod"}, "MPI", "HOROVOD_PYTORCH", False, False),
+        (COMMAND, "Job", "TENSORFLOW", True, True),
+        (COMMAND, "TF", "TENSORFLOW", True, True),
+        (COMMAND, "PyTorch", "PYTORCH", True, True),
+        (COMMAND, "MPI", "HOROVOD", False, True),
+    ],
+)
+def test_a_variable_names_the_image_and_the_python(
+    home, monkeypatch, program, distribution_type, name, stock_image, this_python
+):
+    image, python = f"KFP_DISTRIBUTED_{name}_IMAGE", f"KFP_DISTRIBUTED_{name}_PYTHON"
+    without = found_or_error(image_of, program, distribution_type, {})
+    assert without == STOCK_IMAGE if stock_image else f"or in {image} of the step's environment" in without
+    without = found_or_error(find_python, program, distribution_type)
+    assert without == sys.executable if this_python else without.endswith(f"in the environment variable {python}")
+
+    given = {image: "example.com/trainer:1"}
+    assert image_of(program, distribution_type, given) == "example.com/trainer:1"
+    assert image_of({**program, "image": "own:1"}, distribution_type, given) == "own:1"
+    monkeypatch.setenv(python, "/opt/trainer/bin/python3")
+    assert find_python(program, distribution_type) == "/opt/trainer/bin/python3"
 
 
 def test_openmpi_starts_the_ranks_where_it_is_and_else_horovod(home, tmp_path):
