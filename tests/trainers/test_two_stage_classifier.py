@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import two_stage_classifier as example
 from environments import trainer_python
 from replicas import KillOnce
 from two_stage_classifier import two_stage_classifier
@@ -16,8 +18,9 @@ from two_stage_classifier import two_stage_classifier
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, ShardSlice, read_batches
 from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.feed import keep_rows
 
 PARAMETERS = {
     "epochs": 15,
@@ -61,9 +64,24 @@ print(json.dumps(losses))
 """
 
 
-def whole_curve(digits, folder):
-    manifest = DatasetManifest.from_json((digits.folder / "train" / "dataset.json").read_text())
-    batches = read_batches(digits.folder / "train", manifest)
+@pytest.fixture(scope="module")
+def train_data(digits, tmp_path_factory):
+    """1299 of the digits: neither two ranks nor steps of 100 divide them evenly."""
+    folder = tmp_path_factory.mktemp("uneven") / "train"
+    shutil.copytree(digits.folder / "train", folder)
+    manifest = manifest_of(folder)
+    first, *others = (ShardSlice(shard, 0, shard.rows) for shard in manifest.shards)
+    keep_rows(folder, manifest, [replace(first, start=1), *others])
+    return folder
+
+
+def manifest_of(folder):
+    return DatasetManifest.from_json((folder / "dataset.json").read_text())
+
+
+def whole_curve(train_data, folder):
+    manifest = manifest_of(train_data)
+    batches = read_batches(train_data, manifest)
     inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
     column = manifest.columns[0]
     np.savez(folder / "rows.npz", inputs=(inputs - np.float32(column.mean)) / np.float32(column.std), labels=labels)
@@ -73,15 +91,15 @@ def whole_curve(digits, folder):
 
 
 @pytest.fixture
-def request_for(digits, tmp_path, monkeypatch):
+def request_for(digits, train_data, tmp_path, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
 
-    def make(parameters, workers=1):
+    def make(parameters, workers=1, program=two_stage_classifier):
         return Request(
-            train_uri=str(digits.folder / "train"),
+            train_uri=str(train_data),
             validation_uri=str(digits.folder / "validation"),
             model_uri=str(tmp_path / "model"),
-            train_specification=train_specification(two_stage_classifier),
+            train_specification=train_specification(program),
             train_parameters=parameters,
             distribution_specification={"distribution_type": "PyTorch", "number_of_workers": workers},
             identity=(str(tmp_path),),
@@ -90,18 +108,18 @@ def request_for(digits, tmp_path, monkeypatch):
     return make
 
 
-def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(request_for, digits, tmp_path):
+def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(request_for, train_data, digits, tmp_path):
     show = KillOnce("worker-0", "epoch 3/15")
     outcome = launch(request_for(PARAMETERS), LocalRunner(), show)
     said = "\n".join(show.lines)
     assert "restart 1 of 3: all replicas" in said
     assert re.findall(r"^\[(.*)\] epoch (\d+)/15", said, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 16)]
     history = outcome.metrics["master-0"]
-    assert [epoch["loss"] for epoch in history] == pytest.approx(whole_curve(digits, tmp_path), rel=TOLERANCE)
+    assert [epoch["loss"] for epoch in history] == pytest.approx(whole_curve(train_data, tmp_path), rel=TOLERANCE)
 
     stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters and (\d+) (\w+)$", said, re.MULTILINE)
     first, second = 64 * 48 + 48, 48 * 32 + 32 + 32 * 10 + 10
-    expected = [("master-0", "0", str(first), "1300", "inputs"), ("worker-0", "1", str(second), "1300", "labels")]
+    expected = [("master-0", "0", str(first), "1299", "inputs"), ("worker-0", "1", str(second), "1299", "labels")]
     assert sorted(stages) == sorted(2 * expected), "each rank has its own layers alone, before the kill and after"
 
     scores, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
@@ -110,10 +128,48 @@ def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(requ
     assert scores.accuracy > 0.9
 
 
+def listened_to(train_dir, model_dir, checkpoint_dir, metrics_dir, example: str, parameters: dict):
+    """Trains as the example does, and prints what each rank sends and receives until the first step is done."""
+    import sys
+
+    import torch.distributed as dist
+
+    sys.path.append(example)
+    from two_stage_classifier import two_stage_classifier
+
+    calls = []
+
+    def noted(name):
+        call = getattr(dist, name)
+
+        def note(message, other):
+            calls.append(f"{name} {len(message)}")
+            return call(message, other)
+
+        return note
+
+    dist.isend, dist.recv = noted("isend"), noted("recv")
+    two_stage_classifier(train_dir, "", model_dir, checkpoint_dir, metrics_dir, **parameters)
+    sent = [call for call in calls if "isend" in call]
+    print(f"rank {dist.get_rank()} begins with {', '.join(calls[:8])} and sends {len(sent)}", flush=True)
+
+
+def test_a_batch_goes_through_in_micro_batches(request_for):
+    """All of a step go forward before the first gradient comes back; 13 steps of 3 after the exchange of the rows."""
+    parameters = {"example": str(Path(example.__file__).parent), "parameters": {**PARAMETERS, "epochs": 1}}
+    lines = []
+    launch(request_for(parameters, program=listened_to), LocalRunner(), lines.append)
+    assert sorted(line for line in lines if "begins with" in line) == [
+        "[master-0] rank 0 begins with isend 649, recv 650, "
+        "isend 34, isend 33, isend 33, recv 34, recv 33, recv 33 and sends 40",
+        "[worker-0] rank 1 begins with isend 650, recv 649, "
+        "recv 34, recv 33, recv 33, isend 34, isend 33, isend 33 and sends 40",
+    ]
+
+
 def test_a_validation_dataset_without_rows_is_not_scored(request_for, tmp_path):
     request = request_for({"epochs": 1, "hidden_units": [8]})
-    manifest = DatasetManifest.from_json(Path(request.validation_uri, "dataset.json").read_text())
-    empty = replace(manifest, shards=(), class_counts=(0,) * 10)
+    empty = replace(manifest_of(Path(request.validation_uri)), shards=(), class_counts=(0,) * 10)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "dataset.json").write_text(empty.to_json())
     outcome = launch(replace(request, validation_uri=str(tmp_path / "empty")), LocalRunner(), lambda line: None)
