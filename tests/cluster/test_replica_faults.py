@@ -52,6 +52,27 @@ def test_a_training_goes_on_when_a_replica_is_lost(start, api, replica, harm, sa
     assert left_behind(step) == []
 
 
+def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, api):
+    """None can do without the others: all start again, after the last epoch that the store has."""
+    workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
+    step = start({"trainer": "keras_classifier"}, workers, {"epochs": 20})
+    step.wait_for(r"\[worker-1\] epoch 3/20 ", 240)
+    take_away(api, step.namespace, f"{step.name}-worker-1")
+    verdict = step.verdict(480)
+    assert verdict["succeeded"], step.log
+    assert re.search(r"^worker-1: failed \(.*pod deleted", step.log, re.MULTILINE), step.log
+    before, after = (
+        [int(epoch) for epoch in re.findall(r"^\[worker-1\] epoch (\d+)/", part, re.MULTILINE)]
+        for part in re.split(r"^worker-1: failed .*$", step.log, maxsplit=1, flags=re.MULTILINE)
+    )
+    assert before[0] == 1
+    # What was being stored just then is lost.
+    assert 1 < after[0] <= before[-1] + 1, (before, after)
+    assert after == list(range(after[0], 21))
+    assert [each["epoch"] for each in verdict["metrics"]["worker-0"]] == list(range(1, 21))
+    assert left_behind(step) == []
+
+
 class StoreService:
     """A Service in a namespace that leads to the object store, or to nothing."""
 
