@@ -9,6 +9,7 @@ from kfp_distributed.components.train.manifests import JobKind, job_kind
 from kfp_distributed.components.train.manifests.setting import MpiVersion, Object
 from kfp_distributed.components.train.specification import DistributionType
 from kfp_distributed.storage.kfp_store import KFP_SECRET, WHAT_TO_SET, StoreReference
+from kfp_distributed.storage.uri import parse_uri
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -23,6 +24,7 @@ _INSTALLS = {
 
 
 _ACCOUNT = "system:serviceaccount:"
+_ANONYMOUS = "system:anonymous"
 
 
 class Check(NamedTuple):
@@ -61,6 +63,20 @@ class BucketAnswer(NamedTuple):
     error: str = ""
 
 
+class Login(NamedTuple):
+    """Who we are, as the configuration of the cluster says.
+
+    Attributes:
+        context: The context; "" in a pod, which has its service account.
+        user: The user that the context names; "" where it names none.
+        users: Those that the configuration has.
+    """
+
+    context: str = ""
+    user: str = ""
+    users: Collection[str] = ()
+
+
 @dataclass(frozen=True)
 class Question:
     """What is to be looked at.
@@ -71,6 +87,10 @@ class Question:
         image: Image of the replicas; a Refusal where one has to be named, and is not.
         account: The service account of the steps; "" for whoever asks.
         bucket: Address of a bucket; "" for that of the pipelines.
+        volumes: Whether the training mounts PersistentVolumeClaims.
+        claims: Whether it makes some of them.
+        endpoint: Where the object store is from here, as host:port and whether with TLS; None for where pods find it.
+        command: The command line that asks this.
     """
 
     namespace: str
@@ -78,6 +98,35 @@ class Question:
     chosen: DistributionType | None = None
     account: str = ""
     bucket: str = ""
+    volumes: bool = False
+    claims: bool = False
+    endpoint: tuple[str, bool] | None = None
+    command: str = "kfp-distributed doctor"
+
+
+def judge_login(login: Login, error: str) -> Check:
+    """Why an API server will not tell us even what it serves.
+
+    Args:
+        login: Who we say we are.
+        error: What it says.
+    """
+    context, user = shlex.quote(login.context), shlex.quote(login.user)
+    choose = f"kubectl config get-users, and name one of them: kubectl config set-context {context} --user NAME"
+    if not login.context:
+        mend = "look at the token of this pod's service account, and at what its account may do"
+        return Check("user", "failed", f"the API server does not take this pod's account: {error}", mend)
+    if not login.user:
+        return Check("user", "failed", f"context {login.context} names no user: {error}", choose)
+    if login.user not in login.users:
+        missing = f"context {login.context} names user {login.user}, which the configuration does not have: {error}"
+        return Check("user", "failed", missing, choose)
+    who = f"user {login.user} of context {login.context}"
+    if _ANONYMOUS in error or "Unauthorized" in error:
+        mend = f"log in anew, or name a token that is valid: kubectl config set-credentials {user} --token TOKEN"
+        return Check("user", "failed", f"the API server does not take the credentials of {who}: {error}", mend)
+    mend = "ask an administrator to bind the ClusterRole system:discovery to this user"
+    return Check("user", "failed", f"{who} may not see what the API server serves: {error}", mend)
 
 
 def judge_namespace(
@@ -185,13 +234,15 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
     """
     if isinstance(store, Refusal):
         return [Check("object store", "failed", str(store), f"in the pipeline or here, {WHAT_TO_SET}")]
-    found = [Check("object store", "ok", f"http{'s' * store.secure}://{store.endpoint}")]
+    found = [Check("object store", "ok", _url(store.endpoint, store.secure))]
     secret, needed = f"{store.namespace}/{store.secret}", (store.access_key_field, store.secret_key_field)
-    files = " ".join(f"--from-file {each}=FILE" for each in needed)
-    command = f"kubectl create secret generic {store.secret} --namespace {store.namespace} {files}"
-    replace = f"kubectl delete secret {store.secret} --namespace {store.namespace} && {command}"
+    place = f"{shlex.quote(store.secret)} --namespace {store.namespace}"
+    files = " ".join(f"--from-file {shlex.quote(each)}=FILE" for each in needed)
+    command = f"kubectl create secret generic {place} {files}"
+    replace = f"kubectl delete secret {place} && {command}"
     if isinstance(fields, Refusal):
-        found.append(Check("secret", "warning", f"cannot see whether {secret} is in order: {fields}"))
+        mend = f"ask who may get it whether it has {' and '.join(needed)}: kubectl describe secret {place}"
+        found.append(Check("secret", "warning", f"cannot see whether {secret} is in order: {fields}", mend))
     elif fields is None:
         found.append(Check("secret", "failed", f"there is no {secret} with the object store's keys", command))
     elif missing := [each for each in needed if each not in fields]:
@@ -201,15 +252,21 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
     return found
 
 
-def judge_bucket(uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None) -> Check:
+def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None) -> Check:
     """Whether a bucket answers; None where nobody could ask, for want of an address or of keys."""
     if answer is None or isinstance(store, Refusal):
-        return Check("bucket", "warning", f"{uri} was not asked: that takes the store's address and keys")
+        found = f"{uri} was not asked: that takes the store's address and keys"
+        return Check("bucket", "warning", found, f"mend what is above, then ask again: {question.command}")
     if not answer.reached:
         found = f"{uri} cannot be asked from here: {answer.error}; pods may reach it all the same"
-        return Check("bucket", "warning", found, _forward(store.endpoint))
+        return Check("bucket", "warning", found, _forward(store, question.command))
     if "NoSuchBucket" in answer.error:
-        return Check("bucket", "warning", f"{uri} is not there yet; the train step makes the bucket if its keys may")
+        found = f"{uri} is not there yet; the train step makes the bucket if its keys may"
+        endpoint, secure = question.endpoint or (store.endpoint, store.secure)
+        bucket = shlex.quote(f"s3://{parse_uri(uri).bucket}")
+        make = f"aws s3 mb {bucket} --endpoint-url {_url(endpoint, secure)}"
+        mend = f"to make it now, with the keys of {store.namespace}/{store.secret}: {make}"
+        return Check("bucket", "warning", found, mend)
     if answer.error:
         return Check("bucket", "failed", f"{uri}: {answer.error}", "correct the Secret, or what its account may do")
     return Check("bucket", "ok", f"{uri} answers to the keys of the Secret")
@@ -276,16 +333,24 @@ def _grant(question: Question, user: str) -> str:
     return " && ".join(commands)
 
 
-def _forward(endpoint: str) -> str:
-    """How an address of the cluster, such as service.namespace:9000, is reached from outside."""
-    host, _, port = endpoint.partition(":")
-    service, _, home = host.partition(".")
+def _forward(store: StoreReference, command: str) -> str:
+    """How a store in the cluster, such as service.namespace:9000, is asked from outside."""
+    host, _, port = store.endpoint.partition(":")
+    service, _, home = host.removesuffix(".cluster.local").removesuffix(".svc").partition(".")
     if not home or "." in home:
-        return "set AWS_ENDPOINT_URL to an address of it that answers here"
+        return f"with an address of it that answers here: AWS_ENDPOINT_URL={_url('HOST:PORT', store.secure)} {command}"
+    port = port or ("443" if store.secure else "80")
+    # A port below 1024 is for root alone.
+    here = port if len(port) > 3 else f"9{port:0>3}"
+    ports = port if here == port else f"{here}:{port}"
     return (
-        f"kubectl port-forward --namespace {home} service/{service} {port}, and meanwhile "
-        f"AWS_ENDPOINT_URL=http://localhost:{port} kfp-distributed doctor"
+        f"kubectl port-forward --namespace {home} service/{service} {ports} & sleep 3; "
+        f"AWS_ENDPOINT_URL={_url(f'localhost:{here}', store.secure)} {command}; kill $!"
     )
+
+
+def _url(endpoint: str, secure: bool) -> str:
+    return f"http{'s' * secure}://{endpoint}"
 
 
 def _image_names(node: Object) -> set[str]:

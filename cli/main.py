@@ -2,46 +2,27 @@
 
 import json
 import os
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from kfp_distributed.cli.options import (
+    JsonOrFile,
+    WrongArgument,
+    as_namespace,
+    check_account,
+    check_bucket,
+    check_image,
+    check_namespace,
+    doctor_command,
+    endpoint_from_here,
+)
 from kfp_distributed.trainers.requirements import image_of
 
-
-class WrongArgument(click.ClickException):
-    """Something that was asked for cannot be; one line, without the usage."""
-
-    exit_code = 2
-
-
-class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
-    """JSON, or @ and the name of a file that has it."""
-
-    name = "JSON|@FILE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Reads it; what is wrong with what it says, the step's own checks tell."""
-        try:
-            text = Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
-            return json.loads(text)
-        except (OSError, ValueError) as error:
-            option = f"--{param.name}".replace("_", "-") if param else "JSON"
-            raise WrongArgument(f"{option} {value[:80]!r} is neither JSON nor @FILE with JSON: {error}") from None
-
+if TYPE_CHECKING:
+    from kfp_distributed.cli.checks import Refusal
 
 _JSON = JsonOrFile()
-
-
-def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses what no namespace can be called."""
-    from kfp_distributed.components.train.kinds import object_name, read_entry
-
-    try:
-        return str(read_entry("--namespace", object_name(63), value)) if value else ""
-    except ValueError as error:
-        raise WrongArgument(str(error)) from None
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,12 +41,23 @@ def main() -> None:
 @click.option(
     "--distribution", type=_JSON, help="A distribution_specification that must work. Default: any may be used."
 )
-@click.option("--image", default="", help="Image of the replicas. Default: that of a training that names none.")
 @click.option(
-    "--service-account", default="", help="Whose permissions to look at, such as pipeline-runner. Default: yours."
+    "--image",
+    default="",
+    callback=check_image,
+    help="Image of the replicas. Default: that of a training that names none.",
 )
 @click.option(
-    "--bucket", default="", help="s3://BUCKET/KEY to look at. Default: where the pipelines keep their artifacts."
+    "--service-account",
+    default="",
+    callback=check_account,
+    help="Whose permissions to look at, such as pipeline-runner. Default: yours.",
+)
+@click.option(
+    "--bucket",
+    default="",
+    callback=check_bucket,
+    help="s3://BUCKET/KEY to look at. Default: where the pipelines keep their artifacts.",
 )
 @click.pass_context
 def doctor(
@@ -82,28 +74,32 @@ def doctor(
     failed that training needs.
     """
     # Here, for kfp and the Kubernetes client take seconds to import, and --help should not.
-    from kfp_distributed.cli.checks import Question, Refusal, as_line
+    from kfp_distributed.cli.checks import Question, as_line
     from kfp_distributed.cli.survey import survey
     from kfp_distributed.components.train.runners.cluster_api import connect
     from kfp_distributed.components.train.runners.protocol import ClusterError
     from kfp_distributed.components.train.specification import parse_distribution
-    from kfp_distributed.storage.uri import parse_uri
 
     try:
-        chosen = None if distribution is None else parse_distribution(distribution).distribution_type
-        if bucket and parse_uri(bucket).scheme != "s3":
-            raise ValueError(
-                f"--bucket {bucket!r} is not in object storage: allowed are s3://bucket/key, minio://bucket/key"
-            )
+        wanted = None if distribution is None else parse_distribution(distribution)
+        endpoint = endpoint_from_here(os.environ)
         api = connect(namespace)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    used: str | Refusal
-    try:
-        used = image or image_of({}, chosen or "Job", os.environ)
-    except ValueError as error:
-        used = Refusal(error)
-    question = Question(api.namespace, used, chosen, service_account, bucket)
+    home = as_namespace("the namespace of the configuration's context", api.namespace)
+    chosen = wanted.distribution_type if wanted else None
+    asked = json.dumps(distribution) if wanted else ""
+    question = Question(
+        home,
+        image or _default_image(chosen or "Job"),
+        chosen,
+        service_account,
+        bucket,
+        volumes=bool(wanted and wanted.volumes),
+        claims=any("size" in dict(each) for each in (wanted.volumes if wanted else ())),
+        endpoint=endpoint,
+        command=doctor_command(home, distribution=asked, image=image, service_account=service_account, bucket=bucket),
+    )
     levels = set()
     try:
         for check in survey(api, question):
@@ -112,6 +108,15 @@ def doctor(
     except ClusterError as error:
         raise click.ClickException(str(error)) from None
     context.exit(int("failed" in levels))
+
+
+def _default_image(distribution_type: str) -> "str | Refusal":
+    from kfp_distributed.cli.checks import Refusal
+
+    try:
+        return image_of({}, distribution_type, os.environ)
+    except ValueError as error:
+        return Refusal(error)
 
 
 @main.command()
@@ -126,7 +131,9 @@ def doctor(
     type=click.Choice(["v1", "v2beta1"]),
     help="The version of MPIJob that the cluster serves; doctor says it. Default: v2beta1, v1 for elastic training.",
 )
-@click.option("--image", default="", help="Image of the replicas, in place of the specification's.")
+@click.option(
+    "--image", default="", callback=check_image, help="Image of the replicas, in place of the specification's."
+)
 @click.option("--full", is_flag=True, help="Print the source of our modules, too.")
 def render(
     train_specification: Any,  # noqa: ANN401
@@ -137,7 +144,7 @@ def render(
     image: str,
     full: bool,
 ) -> None:
-    """Prints as YAML what a train step would create: the job and its ConfigMaps.
+    """Prints as YAML what a train step would create: the job, its ConfigMaps, and claims for volumes with a size.
 
     Needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file that has it.
     """

@@ -1,7 +1,7 @@
 """The Kubernetes objects that a `train` step would create: made the step's own way, on a cluster that is none."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ _HEADER = """\
 """
 
 
+_CLAIM = "# Created where there is no claim of this name yet. Nobody owns it: it stays when the job is gone.\n"
+
+
 class PaperCluster(ClusterApi):
     """Answers as an API server that has all kinds and refuses nothing, and keeps what it is asked to try.
 
@@ -36,14 +39,16 @@ class PaperCluster(ClusterApi):
         tried: The objects that the runner's dry run has sent, the job first.
     """
 
-    def __init__(self, namespace: str, mpi_version: MpiVersion) -> None:
+    def __init__(self, namespace: str, mpi_version: MpiVersion, absent: Collection[str] = ()) -> None:
         """Makes a cluster without a connection.
 
         Args:
             namespace: Where the job would run.
             mpi_version: The version of MPIJob that is served.
+            absent: Names of PersistentVolumeClaims that are not there; any other is.
         """
         self.namespace = namespace
+        self._absent = {f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{each}" for each in absent}
         self.tried: list[Object] = []
         self._served = {
             "/apis/batch/v1": ["jobs"],
@@ -71,9 +76,10 @@ class PaperCluster(ClusterApi):
         return {"status": {"allowed": True}}
 
     def read(self, path: str) -> Object | None:
-        """Has the object store's Secret and its Service, and every claim."""
+        """Has the object store's Secret and its Service, and every claim but the absent ones."""
         has = path.endswith((f"/secrets/{KFP_SECRET}", "/kubeflow/services/minio-service"))
-        return {"kind": "Something"} if has or "/persistentvolumeclaims/" in path else None
+        claimed = "/persistentvolumeclaims/" in path and path not in self._absent
+        return {"kind": "Something"} if has or claimed else None
 
 
 def rendered_objects(
@@ -83,7 +89,7 @@ def rendered_objects(
     namespace: str,
     mpi_version: MpiVersion,
 ) -> list[Object]:
-    """The job and its ConfigMaps.
+    """The job, its ConfigMaps, and the PersistentVolumeClaims that the step makes where they are not there.
 
     Args:
         train_specification: As `train` takes it, and likewise the two others.
@@ -110,7 +116,9 @@ def rendered_objects(
                 identity=("RUN", "train", "TASK"),
             )
         )
-    cluster = PaperCluster(namespace, mpi_version)
+    # Who gives a volume a size wants its claim to be made.
+    made = {dict(each)["name"] for each in job.specification.volumes if "size" in dict(each)}
+    cluster = PaperCluster(namespace, mpi_version, made)
     kubernetes_runner(cluster, _URIS["model_uri"]).check(replace(job, description=replace(job.description, **_URIS)))
     return cluster.tried
 
@@ -122,9 +130,13 @@ def as_yaml(objects: list[Object], *, full: bool) -> str:
         objects: What `rendered_objects` gives.
         full: Whether to print the source of our modules, too.
     """
-    shown = [each if full else _without_sources(each) for each in objects]
-    text = yaml.dump_all(shown, Dumper=_Dumper, sort_keys=False, explicit_start=True, width=1000)
-    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + str(text)
+    documents = [_document(each if full else _without_sources(each)) for each in objects]
+    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + "".join(documents)
+
+
+def _document(found: Object) -> str:
+    text = yaml.dump(found, Dumper=_Dumper, sort_keys=False, width=1000)
+    return f"---\n{_CLAIM if found['kind'] == 'PersistentVolumeClaim' else ''}{text}"
 
 
 def _without_sources(found: Object) -> Object:

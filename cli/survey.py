@@ -3,17 +3,22 @@
 import os
 import socket
 from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from kubernetes.config import kube_config
 
 from kfp_distributed.cli.checks import (
     TYPES,
     BucketAnswer,
     Check,
+    Login,
     Permission,
     Question,
     Refusal,
     judge_bucket,
     judge_image,
     judge_kinds,
+    judge_login,
     judge_namespace,
     judge_operators,
     judge_permissions,
@@ -24,7 +29,7 @@ from kfp_distributed.components.train.manifests.setting import Object
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.preflight import needed_permissions, served_kinds
 from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.credentials import OWN_NAMESPACE, Credentials
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import (
     SECRET_VARIABLE,
@@ -35,7 +40,6 @@ from kfp_distributed.storage.kfp_store import (
     read_keys,
 )
 from kfp_distributed.storage.store import open_store
-from kfp_distributed.storage.uri import parse_endpoint
 
 _AUTHORIZATION = "/apis/authorization.k8s.io/v1"
 
@@ -48,32 +52,38 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     """
     try:
         version = api.call("GET", "/version", away_seconds=3)["gitVersion"]
+        groups = ("batch/v1", "kubeflow.org/v1", "kubeflow.org/v2beta1")
+        served = {each: served_kinds(api, *each.split("/")) for each in groups}
     except ClusterError as error:
-        yield Check("cluster", "failed", str(error), "kubectl cluster-info, with the same KUBECONFIG")
+        if error.status in (401, 403):
+            yield judge_login(_login(), str(error))
+        else:
+            yield Check("cluster", "failed", str(error), "kubectl cluster-info, with the same KUBECONFIG")
         return
     yield Check("cluster", "ok", f"Kubernetes {version}, namespace {question.namespace}")
     place = f"/api/v1/namespaces/{question.namespace}"
     namespace, account = _read(api, place), _read(api, f"{place}/serviceaccounts/{question.account or 'default'}")
     yield from judge_namespace(question, namespace, account)
-
-    groups = {"batch/v1", "kubeflow.org/v1", "kubeflow.org/v2beta1"}
-    kinds = kinds_of({each: served_kinds(api, *each.split("/")) for each in groups})
+    kinds = kinds_of(served)
     yield from judge_kinds(question, kinds)
     kinds = {name: kind for name, kind in kinds.items() if question.chosen in (None, name)}
     yield from judge_operators(question, kinds, _items(api, "/apis/apps/v1/deployments"))
 
     read = _reader(api)
     uri, store = _find_store(read, question)
-    needed = [Permission(*each) for name in TYPES if name in kinds for each in needed_permissions(kinds[name])]
+    used = [kinds[name] for name in TYPES if name in kinds]
+    needed = [Permission(*each) for kind in used for each in needed_permissions(kind, claims=question.claims)]
+    if question.volumes:
+        needed.append(Permission("get", "", "persistentvolumeclaims"))
     if isinstance(store, StoreReference):
         needed.append(Permission("get", "", "secrets", store.secret))
     refused = _refused(api, question, list(dict.fromkeys(needed)))
     yield judge_permissions(question, _user(api), refused)
-    yield from _object_store(read, uri, store)
+    yield from _object_store(read, question, uri, store)
     yield judge_image(question, _items(api, "/api/v1/nodes"))
 
 
-def _object_store(read: Read, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:
+def _object_store(read: Read, question: Question, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:
     fields: set[str] | Refusal | None = None
     answer = None
     if isinstance(store, StoreReference):
@@ -83,18 +93,17 @@ def _object_store(read: Read, uri: str, store: StoreReference | Refusal) -> Iter
         except ValueError as error:
             fields = Refusal(error)
         if isinstance(fields, set) and {store.access_key_field, store.secret_key_field} <= fields:
-            answer = _ask_bucket(read, uri, store)
+            answer = _ask_bucket(read, question, uri, store)
     yield from judge_store(store, fields)
-    yield judge_bucket(uri, store, answer)
+    yield judge_bucket(question, uri, store, answer)
 
 
-def _ask_bucket(read: Read, uri: str, store: StoreReference) -> BucketAnswer:
-    """Lists what no bucket has, with the keys of the Secret, at AWS_ENDPOINT_URL where that is set."""
+def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference) -> BucketAnswer:
+    """Lists what no bucket has, with the keys of the Secret, where the store is from here."""
+    endpoint, secure = question.endpoint or (store.endpoint, store.secure)
     try:
-        url = os.environ.get("AWS_ENDPOINT_URL")
-        endpoint, secure = parse_endpoint(url) if url else (store.endpoint, store.secure)
-        host, _, port = endpoint.partition(":")
-        socket.create_connection((host, int(port or (443 if secure else 80))), timeout=3).close()
+        place = urlsplit(f"//{endpoint}")
+        socket.create_connection((place.hostname, place.port or (443 if secure else 80)), timeout=3).close()
     except (OSError, ValueError) as error:
         return BucketAnswer(False, str(error))
     bundle = os.environ.get("AWS_CA_BUNDLE", "")
@@ -144,6 +153,15 @@ def _may(api: ClusterApi, question: Question, permission: Permission) -> bool:
         spec |= {"user": user, "groups": [*groups, "system:authenticated"]}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     return bool(api.call("POST", f"{_AUTHORIZATION}/{kind.lower()}s", review)["status"]["allowed"])
+
+
+def _login() -> Login:
+    """Who the configuration says that we are; `connect` has read it before."""
+    if OWN_NAMESPACE.exists():
+        return Login()
+    context = kube_config.list_kube_config_contexts()[1]
+    merged = kube_config.KubeConfigMerger(kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config.value
+    return Login(context["name"], context["context"].get("user") or "", [each["name"] for each in merged["users"]])
 
 
 def _user(api: ClusterApi) -> str:

@@ -75,17 +75,24 @@ def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapp
     """The image that a train_specification names, or KFP_DISTRIBUTED_HOROVOD_IMAGE or the like; else the stock image.
 
     Raises:
-        ValueError: It has to be named, and is not.
+        ValueError: It has to be named, and is not, or its name is none.
     """
     name = image_name(program, distribution_type)
     variable = variable_of(name, "IMAGE")
     found = program.get("image") or variables.get(variable)
     if found or not (distribution_type == "MPI" or program.get("trainer") in _IMAGES):
-        return found or STOCK_IMAGE
+        return checked_image("train_specification: image" if program.get("image") else variable, found or STOCK_IMAGE)
     raise ValueError(
         f"train_specification: image is not given, and {STOCK_IMAGE} has no {name}; name one that has, there or "
         f"in {variable} of the step's environment"
     )
+
+
+def checked_image(key: str, name: str) -> str:
+    """The name of an image, of which `key` says where it stands; ValueError where no image can be called so."""
+    if re.fullmatch(r"(?a)([\w.:[\]-]+/)?[a-z\d]+([._/-]+[a-z\d]+)*(:[\w.-]+)?(@\w+:\w+)?", name):
+        return name
+    raise ValueError(f"{key} = {name!r:.200} is no image's name; write it as HOST/NAME:TAG, with NAME in lower case")
 
 
 def _module(requirement: str) -> str:

@@ -1,30 +1,27 @@
-"""What the doctor makes of facts, by whole checks."""
+"""What the doctor makes of facts, by whole checks; those about the object store are in test_store_checks.py."""
 
 import pytest
 
 from kfp_distributed.cli.checks import (
-    BucketAnswer,
     Check,
+    Login,
     Permission,
     Question,
     Refusal,
     as_line,
-    judge_bucket,
     judge_image,
     judge_kinds,
+    judge_login,
     judge_namespace,
     judge_operators,
     judge_permissions,
-    judge_store,
     kinds_of,
 )
-from kfp_distributed.storage.kfp_store import StoreReference
 
 QUESTION = Question("team", "python:3.11")
 BARE = {"batch/v1": {"jobs"}, "kubeflow.org/v1": set(), "kubeflow.org/v2beta1": set()}
 TRAINING = {**BARE, "kubeflow.org/v1": {"tfjobs", "pytorchjobs", "mpijobs", "xgboostjobs"}}
 BOTH = {**BARE, "kubeflow.org/v1": {"tfjobs", "pytorchjobs"}, "kubeflow.org/v2beta1": {"mpijobs"}}
-STORE = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")
 
 INSTALL_TRAINING = (
     "kubectl apply --server-side --kustomize "
@@ -214,96 +211,46 @@ class TestPermissions:
         )
 
 
-class TestStore:
-    CREATE = (
-        "kubectl create secret generic mlpipeline-minio-artifact --namespace team "
-        "--from-file accesskey=FILE --from-file secretkey=FILE"
-    )
+class TestLogin:
+    NOBODY = 'forbidden: User "system:anonymous" cannot get path "/apis/batch/v1"'
+    CHOOSE = "kubectl config get-users, and name one of them: kubectl config set-context 'my lab' --user NAME"
 
     @pytest.mark.parametrize(
-        ("fields", "check"),
+        ("login", "error", "found", "mend"),
         [
+            (Login("my lab"), NOBODY, "context my lab names no user", CHOOSE),
             (
-                {"accesskey", "secretkey"},
-                Check("secret", "ok", "team/mlpipeline-minio-artifact has accesskey and secretkey"),
+                Login("my lab", "bob", ["ann lee"]),
+                NOBODY,
+                "context my lab names user bob, which the configuration does not have",
+                CHOOSE,
+            ),
+            *(
+                (
+                    Login("my lab", "ann lee", ["ann lee"]),
+                    error,
+                    "the API server does not take the credentials of user ann lee of context my lab",
+                    "log in anew, or name a token that is valid: "
+                    "kubectl config set-credentials 'ann lee' --token TOKEN",
+                )
+                for error in (NOBODY, "Unauthorized")
             ),
             (
-                None,
-                Check(
-                    "secret",
-                    "failed",
-                    "there is no team/mlpipeline-minio-artifact with the object store's keys",
-                    CREATE,
-                ),
+                Login("my lab", "ann lee", ["ann lee"]),
+                'forbidden: User "ann" cannot get path "/version"',
+                "user ann lee of context my lab may not see what the API server serves",
+                "ask an administrator to bind the ClusterRole system:discovery to this user",
             ),
             (
-                {"accesskey"},
-                Check(
-                    "secret",
-                    "failed",
-                    "team/mlpipeline-minio-artifact has no secretkey",
-                    f"kubectl delete secret mlpipeline-minio-artifact --namespace team && {CREATE}",
-                ),
-            ),
-            (
-                Refusal("forbidden"),
-                Check("secret", "warning", "cannot see whether team/mlpipeline-minio-artifact is in order: forbidden"),
+                Login(),
+                "Unauthorized",
+                "the API server does not take this pod's account",
+                "look at the token of this pod's service account, and at what its account may do",
             ),
         ],
     )
-    def test_found(self, fields, check):
-        assert judge_store(STORE, fields) == [Check("object store", "ok", "http://minio-service.kubeflow:9000"), check]
-
-    def test_not_found(self):
-        assert judge_store(Refusal("there is no Service"), None) == [
-            Check(
-                "object store",
-                "failed",
-                "there is no Service",
-                "in the pipeline or here, set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                "KFP_DISTRIBUTED_OBJECT_STORE_SECRET to a Kubernetes Secret",
-            )
-        ]
-
-
-@pytest.mark.parametrize(
-    ("store", "answer", "check"),
-    [
-        (STORE, BucketAnswer(True), ("ok", "s3://b answers to the keys of the Secret", "")),
-        (STORE, None, ("warning", "s3://b was not asked: that takes the store's address and keys", "")),
-        (
-            STORE,
-            BucketAnswer(True, "there is no such bucket (NoSuchBucket)"),
-            ("warning", "s3://b is not there yet; the train step makes the bucket if its keys may", ""),
-        ),
-        (
-            STORE,
-            BucketAnswer(True, "the server refuses the account"),
-            ("failed", "s3://b: the server refuses the account", "correct the Secret, or what its account may do"),
-        ),
-        (
-            STORE,
-            BucketAnswer(False, "timed out"),
-            (
-                "warning",
-                "s3://b cannot be asked from here: timed out; pods may reach it all the same",
-                "kubectl port-forward --namespace kubeflow service/minio-service 9000, and meanwhile "
-                "AWS_ENDPOINT_URL=http://localhost:9000 kfp-distributed doctor",
-            ),
-        ),
-        (
-            StoreReference("s3.example.com", "keys", "team"),
-            BucketAnswer(False, "timed out"),
-            (
-                "warning",
-                "s3://b cannot be asked from here: timed out; pods may reach it all the same",
-                "set AWS_ENDPOINT_URL to an address of it that answers here",
-            ),
-        ),
-    ],
-)
-def test_bucket(store, answer, check):
-    assert judge_bucket("s3://b", store, answer) == ("bucket", *check)
+    def test_what_is_wrong_and_what_mends_it(self, login, error, found, mend):
+        assert judge_login(login, error) == Check("user", "failed", f"{found}: {error}", mend)
 
 
 class TestImage:

@@ -1,9 +1,15 @@
-"""`kfp-distributed doctor` where there is nothing to look at."""
+"""`kfp-distributed doctor` without a cluster: where there is nothing to look at, and on one that is made up."""
+
+import json
+import shlex
 
 import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
+from kfp_distributed.cli.render import PaperCluster
+from kfp_distributed.components.train.runners import cluster_api
+from kfp_distributed.components.train.runners.protocol import ClusterError
 
 NOWHERE = """\
 apiVersion: v1
@@ -15,10 +21,31 @@ users: [{name: nobody, user: {}}]
 """
 
 
-def test_a_cluster_that_does_not_answer(tmp_path, monkeypatch):
-    file = tmp_path / "kubeconfig"
-    file.write_text(NOWHERE)
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def configure(tmp_path, monkeypatch):
+    """Makes a text the configuration."""
+
+    def write(text):
+        file = tmp_path / "kubeconfig"
+        if isinstance(text, str | bytes):
+            file.write_bytes(text.encode() if isinstance(text, str) else text)
+        else:
+            file.mkdir()
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+        return file
+
+    return write
+
+
+def test_a_cluster_that_does_not_answer(configure):
+    configure(NOWHERE)
     found = CliRunner().invoke(main, ["doctor"])
     assert found.exit_code == 1
     first, mend = found.output.splitlines()
@@ -30,12 +57,152 @@ def test_a_cluster_that_does_not_answer(tmp_path, monkeypatch):
     ("arguments", "error"),
     [
         (["--distribution", '{"gpus": 1}'], "distribution_specification: 'gpus' = 1 is not a known key; did you mean "),
-        (["--namespace", "Team_A"], "--namespace = 'Team_A' is not the name of a Kubernetes object: at most 63 of a-z"),
-        (["--bucket", "bucket"], "--bucket 'bucket' is not in object storage: allowed are s3://bucket/key, minio://"),
-        (["--bucket", "gs://bucket"], "'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
+        (["--namespace", "Team_A"], "--namespace = 'Team_A' is not the name of a namespace: at most 63 of a-z, 0-9"),
+        (["--namespace", "a.b"], "--namespace = 'a.b' is not the name of a namespace: at most 63 of a-z, 0-9 and '-',"),
+        (
+            ["--service-account", "Bad Name!"],
+            "--service-account = 'Bad Name!' is not the name of a Kubernetes object: at most 253 of a-z, 0-9, '-' and "
+            "'.'; kubectl get serviceaccounts shows",
+        ),
+        (["--image", "NOT VALID"], "--image = 'NOT VALID' is no image's name; write it as HOST/NAME:TAG, with NAME in"),
+        (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage: allowed are s3://bucket/key, minio://"),
+        (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
     ],
 )
 def test_a_wrong_argument(arguments, error):
     found = CliRunner().invoke(main, ["doctor", *arguments])
     assert found.exit_code == 2
     assert found.output.startswith(f"Error: {error}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "127.0.0.1 localhost\n",
+        "- a\n- list\n",
+        b"\x00\xff",
+        NOWHERE.replace('"http://127.0.0.1:1"', "1"),
+        NOWHERE.replace("user: {}", "user: 5"),
+        None,
+    ],
+    ids=["text", "list", "binary", "server", "user", "folder"],
+)
+def test_a_file_that_is_no_configuration(configure, content):
+    file = configure(content)
+    found = CliRunner().invoke(main, ["doctor"])
+    assert found.exit_code == 2
+    assert found.output.startswith(f"Error: {file} is no configuration of a cluster, set KUBECONFIG to one: ")
+    assert found.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "namespace"), [("", "default"), ("null", "default"), ("team", "team"), ("5", "5"), ("a.b", "")]
+)
+def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
+    configure(NOWHERE.replace("user: nobody", f"user: nobody, namespace: {value or chr(34) * 2}"))
+    monkeypatch.setattr(cluster_api, "ClusterApi", MadeUp)
+    found = CliRunner().invoke(main, ["doctor"])
+    if namespace:
+        assert f"namespace {namespace}\n" in found.output
+    else:
+        assert found.output.startswith("Error: the namespace of the configuration's context = 'a.b' is not the name of")
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("nonsense://x", "the object store's endpoint 'nonsense://x' must be http://host:port or https://host:port"),
+        ("http://x:70000", "Port out of range 0-65535"),
+    ],
+)
+def test_an_address_of_the_store_that_is_none(monkeypatch, name, url, error):
+    monkeypatch.setenv(name, url)
+    found = CliRunner().invoke(main, ["doctor"])
+    assert (found.exit_code, found.output) == (2, f"Error: {name}: {error}; correct it, or unset {name}\n")
+
+
+class MadeUp(PaperCluster):
+    """A cluster with everything, but what may be refused."""
+
+    refused: frozenset[str] = frozenset()
+
+    def __init__(self, configuration, namespace):
+        super().__init__(namespace, "v2beta1")
+
+    def call(self, method, path, body=None, *others, **settings):
+        if path in self.refused:
+            raise ClusterError(403, f'forbidden: User "system:anonymous" cannot get path "{path}"')
+        if method == "POST":
+            asked = body.get("spec", {}).get("resourceAttributes", {})
+            allowed = f"{asked.get('verb')} {asked.get('resource')}" not in self.refused
+            return {"status": {"allowed": allowed, "userInfo": {"username": "ann"}}}
+        answers = {"/version": {"gitVersion": "v1.34.3"}, "/api/v1/nodes": {"items": []}}
+        answers["/apis/apps/v1/deployments"] = {"items": []}
+        return answers[path] if path in answers else super().call(method, path)
+
+    def read(self, path):
+        return None if path.endswith("kfp-launcher") else super().read(path)
+
+
+@pytest.fixture
+def ask(configure, monkeypatch):
+    """Asks doctor about a made-up cluster that refuses what is named; gives each check with its lines."""
+
+    def invoke(*arguments, refused=(), configuration=NOWHERE):
+        configure(configuration)
+        monkeypatch.setattr(MadeUp, "refused", frozenset(refused))
+        monkeypatch.setattr(cluster_api, "ClusterApi", MadeUp)
+        found = CliRunner().invoke(main, ["doctor", *arguments], catch_exceptions=False)
+        return found.exit_code, found.output.splitlines()
+
+    return invoke
+
+
+@pytest.mark.parametrize(
+    ("user", "mend"),
+    [
+        ("missing", "kubectl config get-users, and name one of them: kubectl config set-context nowhere --user NAME"),
+        ("nobody", "log in anew, or name a token that is valid: kubectl config set-credentials nobody --token TOKEN"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/version", "/apis/batch/v1"])
+def test_an_api_server_that_knows_nobody_of_us(ask, user, mend, path):
+    configuration = NOWHERE.replace("user: nobody", f"user: {user}")
+    code, lines = ask(refused=[path], configuration=configuration)
+    assert code == 1
+    assert len(lines) == 2
+    assert lines[0].startswith("failed   user: ")
+    assert f"user {user}" in lines[0]
+    assert "context nowhere" in lines[0]
+    assert lines[1] == f"         -> {mend}"
+
+
+@pytest.mark.parametrize(
+    ("volume", "missing"),
+    [
+        ({"name": "scratch", "path": "/scratch", "size": "1Gi"}, "create, get persistentvolumeclaims"),
+        ({"name": "corpus", "path": "/corpus"}, "get persistentvolumeclaims"),
+        (None, ""),
+    ],
+)
+def test_volumes_take_permissions_of_their_own(ask, volume, missing):
+    distribution = json.dumps({"volumes": [volume]} if volume else {})
+    refused = ["create persistentvolumeclaims", "get persistentvolumeclaims"]
+    code, lines = ask("--distribution", distribution, refused=refused)
+    (permissions,) = [each for each in lines if " permissions: " in each]
+    assert code == 1
+    assert permissions == (
+        f"failed   permissions: ann may not, in default: {missing}"
+        if missing
+        else "ok       permissions: ann may do all that a train step does in default"
+    )
+
+
+def test_what_is_to_be_asked_again_is_the_same_question(ask):
+    distribution = {"distribution_type": "Job", "volumes": [{"name": "corpus", "path": "/corpus"}]}
+    options = ["--namespace", "team", "--distribution", json.dumps(distribution), "--image", "fit:1"]
+    options += ["--service-account", "runner", "--bucket", "s3://b/it's mine"]
+    _, lines = ask(*options)
+    mend = lines[[" bucket: " in each for each in lines].index(True) + 1]
+    assert shlex.split(mend)[-len(options) - 2 :] == ["kfp-distributed", "doctor", *options]

@@ -199,6 +199,72 @@ def test_a_volume_without_a_size_is_taken_to_be_there():
     assert "PersistentVolumeClaim" not in {each["kind"] for each in rest}
 
 
+def test_a_claim_that_the_step_would_make_is_printed():
+    volumes = [{"name": "corpus", "path": "/corpus"}, {"name": "scratch", "path": "/scratch", "size": "10Gi"}]
+    made = render({"command": ["run"]}, {"volumes": volumes}, None, "--namespace", "team")
+    claim = """\
+---
+# Created where there is no claim of this name yet. Nobody owns it: it stays when the job is gone.
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: scratch
+  namespace: team
+  labels:
+    app.kubernetes.io/managed-by: kfp-distributed
+spec:
+  accessModes:
+  - ReadWriteOnce
+  resources:
+    requests:
+      storage: 10Gi
+  storageClassName: null
+"""
+    assert made.output.endswith(claim)
+    kinds = [each["kind"] for each in yaml.safe_load_all(made.output)]
+    assert kinds == ["Job", "ConfigMap", "ConfigMap", "PersistentVolumeClaim"]
+
+
+NO_IMAGE = "is no image's name; write it as HOST/NAME:TAG, with NAME in lower case"
+
+
+@pytest.mark.parametrize(
+    ("specification", "options", "error"),
+    [
+        ({"image": "NOT VALID"}, [], f"train_specification: image = 'NOT VALID' {NO_IMAGE}"),
+        (
+            {"image": "reg.example.com/Team/fit:1"},
+            [],
+            f"train_specification: image = 'reg.example.com/Team/fit:1' {NO_IMAGE}",
+        ),
+        ({}, ["--image", "team/fit :1"], f"--image = 'team/fit :1' {NO_IMAGE}"),
+        (
+            {},
+            ["--namespace", "a.b"],
+            "--namespace = 'a.b' is not the name of a namespace: at most 63 of a-z, 0-9 and '-'",
+        ),
+    ],
+)
+def test_what_kubernetes_would_refuse(specification, options, error):
+    made = render({"command": ["run"], **specification}, None, None, *options)
+    assert made.exit_code == 2
+    assert made.output.startswith(f"Error: {error}")
+
+
+def test_an_image_that_the_environment_names_wrongly(monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_IMAGE", "NOT VALID")
+    made = render({"command": ["run"]}, {"distribution_type": "MPI"})
+    assert made.output == f"Error: KFP_DISTRIBUTED_HOROVOD_IMAGE = 'NOT VALID' {NO_IMAGE}\n"
+
+
+@pytest.mark.parametrize(
+    "image", ["python:3.11", "[::1]:5000/a/b__c-d:V1.2", "reg.example.com:5000/fit@sha256:0123abcd", "localhost/fit"]
+)
+def test_the_name_of_an_image(image):
+    job, *_ = objects({"command": ["run"], "image": image})
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
 def test_a_whole_training():
     distribution = {
         "distribution_type": "PyTorch",

@@ -80,6 +80,7 @@ def test_a_bare_namespace_lacks_what_its_output_then_mends(bare):
     assert code == 1
     assert {name for name, level in levels.items() if level == "failed"} == {"service account", "permissions", "secret"}
     assert "MPIJob" not in levels
+    assert "persistentvolumeclaims" not in output
     for mend in (
         f"kubectl create serviceaccount pipeline-runner --namespace {bare}",
         f"kubectl apply --namespace {bare} --kustomize deploy",
@@ -87,6 +88,13 @@ def test_a_bare_namespace_lacks_what_its_output_then_mends(bare):
         "--from-file accesskey=FILE --from-file secretkey=FILE",
     ):
         assert f"         -> {mend}\n" in output
+
+
+def test_volumes_that_the_step_would_make(bare):
+    volume = {"name": "scratch", "path": "/scratch", "size": "1Gi"}
+    _, levels, output = doctor(bare, "--distribution", json.dumps({"volumes": [volume]}))
+    assert levels["permissions"] == "failed"
+    assert "; create, get persistentvolumeclaims" in output
 
 
 def test_a_bucket_that_is_not_there_and_keys_that_are_wrong(api, good, object_store_secret):
@@ -123,6 +131,31 @@ def runner_configuration(api, good, tmp_path, monkeypatch):
     }
     file.write_text(json.dumps(content))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+    return file, content
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "mend"),
+    [
+        (
+            {"contexts": [{"name": "runner", "context": {"cluster": "it", "user": "nobody"}}]},
+            "context runner names user nobody, which the configuration does not have: ",
+            "kubectl config get-users, and name one of them: kubectl config set-context runner --user NAME",
+        ),
+        (
+            {"users": [{"name": "runner", "user": {"token": "wrong"}}]},
+            "the API server does not take the credentials of user runner of context runner: ",
+            "log in anew, or name a token that is valid: kubectl config set-credentials runner --token TOKEN",
+        ),
+    ],
+)
+def test_an_api_server_that_does_not_know_us(runner_configuration, change, found, mend):
+    file, content = runner_configuration
+    file.write_text(json.dumps(content | change))
+    done = CliRunner().invoke(main, ["doctor"])
+    line, below = done.output.splitlines()
+    assert (done.exit_code, below) == (1, f"         -> {mend}")
+    assert line.startswith(f"failed   user: {found}")
 
 
 @pytest.mark.usefixtures("runner_configuration")
@@ -140,10 +173,12 @@ def test_as_the_steps_account_itself(good):
 
 @pytest.mark.parametrize("kind", ["Job", "TF", "PyTorch"])
 def test_the_api_server_takes_what_is_rendered_in_full(bare, kind):
-    options = ["--distribution-specification", json.dumps({"distribution_type": kind}), "--namespace", bare, "--full"]
+    volume = {"name": "scratch", "path": "/scratch", "size": "1Gi"}
+    distribution = {"distribution_type": kind, "volumes": [volume]}
+    options = ["--distribution-specification", json.dumps(distribution), "--namespace", bare, "--full"]
     program = '{"command": ["python", "/app/main.py"]}'
     made = CliRunner().invoke(main, ["render", "--train-specification", program, *options])
     command = ["kubectl", "create", "--dry-run=server", "--validate=strict", "--filename", "-"]
     taken = subprocess.run(command, input=made.output, capture_output=True, text=True, check=False)
     assert taken.returncode == 0, taken.stderr
-    assert taken.stdout.count("created") == 3
+    assert taken.stdout.count("created") == 4

@@ -155,8 +155,9 @@ def connect(namespace: str = "") -> ClusterApi:
             own = OWN_NAMESPACE.read_text().strip()
         else:
             config.load_kube_config(client_configuration=configuration)
-            own = config.list_kube_config_contexts()[1]["context"].get("namespace", "default")
-    except (config.ConfigException, YAMLError) as error:
+            own = config.list_kube_config_contexts()[1]["context"].get("namespace") or "default"
+    # The client looks at little of a file before it takes it for a configuration.
+    except (config.ConfigException, YAMLError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         file = os.environ.get("KUBECONFIG", "~/.kube/config")
         why = " ".join(str(error).split())
         raise ValueError(f"{file} is no configuration of a cluster, set KUBECONFIG to one: {why}") from None

@@ -1,0 +1,107 @@
+"""What the options of the command line take: each is read, or refused in one sentence."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from kfp_distributed.trainers.requirements import checked_image
+
+
+class WrongArgument(click.ClickException):
+    """Something that was asked for cannot be; one line, without the usage."""
+
+    exit_code = 2
+
+
+class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+    """JSON, or @ and the name of a file that has it."""
+
+    name = "JSON|@FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Reads it; what is wrong with what it says, the step's own checks tell."""
+        try:
+            text = Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
+            return json.loads(text)
+        except (OSError, ValueError) as error:
+            option = f"--{param.name}".replace("_", "-") if param else "JSON"
+            raise WrongArgument(f"{option} {value[:80]!r} is neither JSON nor @FILE with JSON: {error}") from None
+
+
+def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuses what no namespace can be called."""
+    return as_namespace("--namespace", value) if value else ""
+
+
+def as_namespace(key: str, value: object) -> str:
+    """The name of a namespace, of which `key` says where it stands: unlike those of most objects without dots."""
+    if re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
+        return str(value)
+    raise WrongArgument(
+        f"{key} = {value!r:.80} is not the name of a namespace: at most 63 of a-z, 0-9 and '-', which it neither "
+        "begins nor ends with; kubectl get namespaces shows those that there are"
+    )
+
+
+def check_account(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuses what no service account can be called."""
+    from kfp_distributed.components.train.kinds import object_name, read_entry
+
+    try:
+        return str(read_entry("--service-account", object_name(253), value)) if value else ""
+    except ValueError as error:
+        hint = "kubectl get serviceaccounts shows those that there are"
+        raise WrongArgument(f"{error}; {hint}") from None
+
+
+def check_image(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuses what no image can be called."""
+    try:
+        return checked_image("--image", value) if value else ""
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+
+
+def check_bucket(context: click.Context, param: click.Parameter, value: str) -> str:
+    """Refuses what is no address in object storage."""
+    from kfp_distributed.storage.uri import parse_uri
+
+    try:
+        if value and parse_uri(value).scheme != "s3":
+            raise ValueError(f"{value!r} is not in object storage: allowed are s3://bucket/key, minio://bucket/key")
+    except ValueError as error:
+        raise WrongArgument(f"--bucket: {error}") from None
+    return value
+
+
+def endpoint_from_here(variables: Mapping[str, str]) -> tuple[str, bool] | None:
+    """Where the environment says that the object store is, as host:port and whether with TLS; None where it does not.
+
+    Raises:
+        ValueError: What it says is no such address.
+    """
+    from kfp_distributed.storage.uri import parse_endpoint
+
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        if url := variables.get(name):
+            try:
+                found = parse_endpoint(url)
+                _ = urlsplit(f"//{found[0]}").port  # It is read when it is asked for.
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}; correct it, or unset {name}") from None
+            return found
+    return None
+
+
+def doctor_command(namespace: str, **options: str) -> str:
+    """The command line that asks doctor the same again, for a shell; options that are "" are left out."""
+    words = ["kfp-distributed", "doctor", "--namespace", namespace]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", value] if value else []
+    return shlex.join(words)

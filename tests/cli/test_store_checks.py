@@ -1,0 +1,127 @@
+"""What the doctor makes of facts about the object store, by whole checks."""
+
+import pytest
+
+from kfp_distributed.cli.checks import BucketAnswer, Check, Question, Refusal, judge_bucket, judge_store
+from kfp_distributed.storage.kfp_store import StoreReference
+
+STORE = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")
+
+
+class TestStore:
+    CREATE = (
+        "kubectl create secret generic mlpipeline-minio-artifact --namespace team "
+        "--from-file accesskey=FILE --from-file secretkey=FILE"
+    )
+
+    @pytest.mark.parametrize(
+        ("fields", "check"),
+        [
+            (
+                {"accesskey", "secretkey"},
+                Check("secret", "ok", "team/mlpipeline-minio-artifact has accesskey and secretkey"),
+            ),
+            (
+                None,
+                Check(
+                    "secret",
+                    "failed",
+                    "there is no team/mlpipeline-minio-artifact with the object store's keys",
+                    CREATE,
+                ),
+            ),
+            (
+                {"accesskey"},
+                Check(
+                    "secret",
+                    "failed",
+                    "team/mlpipeline-minio-artifact has no secretkey",
+                    f"kubectl delete secret mlpipeline-minio-artifact --namespace team && {CREATE}",
+                ),
+            ),
+            (
+                Refusal("forbidden"),
+                Check(
+                    "secret",
+                    "warning",
+                    "cannot see whether team/mlpipeline-minio-artifact is in order: forbidden",
+                    "ask who may get it whether it has accesskey and secretkey: "
+                    "kubectl describe secret mlpipeline-minio-artifact --namespace team",
+                ),
+            ),
+        ],
+    )
+    def test_found(self, fields, check):
+        assert judge_store(STORE, fields) == [Check("object store", "ok", "http://minio-service.kubeflow:9000"), check]
+
+    def test_not_found(self):
+        assert judge_store(Refusal("there is no Service"), None) == [
+            Check(
+                "object store",
+                "failed",
+                "there is no Service",
+                "in the pipeline or here, set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+                "KFP_DISTRIBUTED_OBJECT_STORE_SECRET to a Kubernetes Secret",
+            )
+        ]
+
+
+class TestBucket:
+    COMMAND = "kfp-distributed doctor --namespace team --bucket 's3://b/a b'"
+    HERE = "AWS_ENDPOINT_URL={} " + COMMAND
+    UNREACHED = "s3://b/k cannot be asked from here: timed out; pods may reach it all the same"
+
+    def judge(self, store, answer, **question):
+        return tuple(judge_bucket(Question("team", "", command=self.COMMAND, **question), "s3://b/k", store, answer))
+
+    def test_it_answers(self):
+        found = ("bucket", "ok", "s3://b/k answers to the keys of the Secret", "")
+        assert self.judge(STORE, BucketAnswer(True)) == found
+
+    @pytest.mark.parametrize("store", [STORE, Refusal("there is no Service")])
+    def test_not_asked(self, store):
+        found = "s3://b/k was not asked: that takes the store's address and keys"
+        mend = f"mend what is above, then ask again: {self.COMMAND}"
+        assert self.judge(store, None) == ("bucket", "warning", found, mend)
+
+    @pytest.mark.parametrize(
+        ("endpoint", "url"),
+        [(None, "http://minio-service.kubeflow:9000"), (("store.example.com", True), "https://store.example.com")],
+    )
+    def test_not_there_yet(self, endpoint, url):
+        assert self.judge(STORE, BucketAnswer(True, "NoSuchBucket: no such bucket"), endpoint=endpoint) == (
+            "bucket",
+            "warning",
+            "s3://b/k is not there yet; the train step makes the bucket if its keys may",
+            f"to make it now, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
+        )
+
+    def test_wrong_keys(self):
+        assert self.judge(STORE, BucketAnswer(True, "the server refuses the account")) == (
+            "bucket",
+            "failed",
+            "s3://b/k: the server refuses the account",
+            "correct the Secret, or what its account may do",
+        )
+
+    @pytest.mark.parametrize(
+        ("endpoint", "secure", "ports", "url"),
+        [
+            ("minio-service.kubeflow:9000", False, "9000", "http://localhost:9000"),
+            ("minio-service.kubeflow.svc.cluster.local:9000", False, "9000", "http://localhost:9000"),
+            ("minio-service.kubeflow.svc", False, "9080:80", "http://localhost:9080"),
+            ("minio-service.kubeflow", True, "9443:443", "https://localhost:9443"),
+        ],
+    )
+    def test_a_service_that_is_not_reached_is_forwarded(self, endpoint, secure, ports, url):
+        store = StoreReference(endpoint, "keys", "team", secure=secure)
+        mend = (
+            f"kubectl port-forward --namespace kubeflow service/minio-service {ports} & sleep 3; "
+            f"{self.HERE.format(url)}; kill $!"
+        )
+        assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, mend)
+
+    def test_another_address_that_is_not_reached(self):
+        store = StoreReference("s3.example.com", "keys", "team", secure=True)
+        mend = f"with an address of it that answers here: {self.HERE.format('https://HOST:PORT')}"
+        assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, mend)
