@@ -1,6 +1,7 @@
 """The trainer `keras_classifier`: a Keras network for classes, trained the way the job's topology says."""
 
 import os
+import signal
 from pathlib import Path
 
 import tensorflow as tf
@@ -100,7 +101,10 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer="grpc")
         return tf.distribute.ParameterServerStrategy(resolver)
     if cluster.workers > 1:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        # It takes the signal for itself, and this process would train on.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        return strategy
     # Of GPUs, where there are any, else of CPUs: a program may have divided its one with TensorFlow beforehand.
     mirrored = tf.distribute.MirroredStrategy()
     return mirrored if mirrored.num_replicas_in_sync > 1 else tf.distribute.get_strategy()

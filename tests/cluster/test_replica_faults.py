@@ -57,10 +57,10 @@ def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, ap
     workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
     step = start({"trainer": "keras_classifier"}, workers, {"epochs": 20})
     step.wait_for(r"\[worker-1\] epoch 3/20 ", 240)
-    take_away(api, step.namespace, f"{step.name}-worker-1")
+    end(api, step.namespace, f"{step.name}-worker-1")
     verdict = step.verdict(480)
     assert verdict["succeeded"], step.log
-    assert re.search(r"^worker-1: failed \(.*pod deleted", step.log, re.MULTILINE), step.log
+    assert re.search(r"^worker-1: failed \(.*exit code 143", step.log, re.MULTILINE), step.log
     before, after = (
         [int(epoch) for epoch in re.findall(r"^\[worker-1\] epoch (\d+)/", part, re.MULTILINE)]
         for part in re.split(r"^worker-1: failed .*$", step.log, maxsplit=1, flags=re.MULTILINE)

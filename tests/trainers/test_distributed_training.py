@@ -58,6 +58,9 @@ def restart_all_after_a_kill(replicas, victim, leader, line):
 def test_workers_alone_resume_after_a_kill_and_save_one_model(make_replicas, digits, tmp_path):
     replicas = make_replicas(PROGRAM, PARAMETERS, {"worker": 3}, digits)
     replicas.start_all()
+    replicas.wait_for("worker-0", f"epoch 2/{EPOCHS}")
+    replicas.running["worker-2"].terminate()
+    assert replicas.wait("worker-2", 20) == 128 + signal.SIGTERM, "TensorFlow does not keep the signal from us"
     last = restart_all_after_a_kill(replicas, "worker-1", "worker-0", f"epoch 2/{EPOCHS}")
     assert [replicas.wait(name) for name in replicas.names()] == [0, 0, 0], replicas.text("worker-0")
 
