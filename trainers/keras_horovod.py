@@ -60,7 +60,8 @@ def keras_horovod(
     check_size(os.environ, hvd.size())
     if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    tf_keras.utils.set_random_seed(seed)
+    # An order of its own for each rank; the first weights are those of rank 0, by broadcast.
+    tf_keras.utils.set_random_seed(seed + hvd.rank())
     manifest, kept = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
     compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
