@@ -3,6 +3,7 @@
 import json
 import re
 import uuid
+from itertools import pairwise
 
 import pytest
 from cluster.jobs import left_behind
@@ -68,6 +69,15 @@ def test_a_worker_leaves_and_others_come_while_it_trains(train):
     step.wait_for(r"rank \d of 4 on cpu", 200)
     verdict = step.verdict(500)
     assert verdict["succeeded"], step.log
+    # Each time that all have met: how many there are, and the epoch after which they go on.
+    found = re.findall(r"\] rank 0 of (\d) on cpu has \d+ rows and goes on after epoch (\d+)", step.log)
+    meetings = [tuple(map(int, each)) for each in found]
+    assert meetings[0][1] == 0
+    later = meetings[[size for size, _ in meetings].index(3) + 1 :]
+    assert {2, 4} <= {size for size, _ in later}, meetings
+    assert all(done >= 3 for _, done in later), meetings
+    shown = [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/40", step.log)]
+    assert all(after >= before for before, after in pairwise(shown)), shown
     (epochs,) = verdict["metrics"].values()
     assert [entry["epoch"] for entry in epochs] == list(range(1, 41))
     assert epochs[-1]["val_accuracy"] >= 0.9
