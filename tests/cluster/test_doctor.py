@@ -159,8 +159,9 @@ def test_an_api_server_that_does_not_know_us(runner_configuration, change, found
 
 
 @pytest.mark.usefixtures("runner_configuration")
-def test_as_the_steps_account_itself(good):
+def test_as_the_steps_account_itself(good, monkeypatch):
     """It sees neither operators nor nodes, and may ask for nobody else; it says so, and all it needs is there."""
+    monkeypatch.delenv("KFP_DISTRIBUTED_TENSORFLOW_IMAGE", raising=False)
     found = CliRunner().invoke(main, ["doctor", "--bucket", f"s3://{good}"])
     assert found.exit_code == 0, found.output
     assert f"system:serviceaccount:{good}:pipeline-runner may do all that a train step does in {good}" in found.output

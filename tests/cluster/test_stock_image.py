@@ -21,7 +21,8 @@ def test_packages_are_installed_where_no_image_is_named(start, api, training_nam
     # An index may be slow to answer.
     patience = {"env": [{"name": "PIP_DEFAULT_TIMEOUT", "value": "60"}]}
     program = {**function(TAKES), "image": "", "packages": ["toolz"]}
-    step = start(program, model_uri=uri, task_config=patience)
+    unnamed = {"KFP_DISTRIBUTED_TENSORFLOW_IMAGE": ""}
+    step = start(program, model_uri=uri, task_config=patience, environment=unnamed)
     step.wait_for(r"worker-0: starting \(packages are being installed\)")
     (pod,) = api.list_namespaced_pod(training_namespace, label_selector=f"kfp-distributed/job={step.name}").items
     assert [each.image for each in (*pod.spec.init_containers, *pod.spec.containers)] == ["python:3.11"] * 2
