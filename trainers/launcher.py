@@ -1,6 +1,7 @@
 """Ends a replica whose train step is lost: nobody would follow the job any more, nor delete it.
 
-`python -m kfp_distributed.trainers.launcher COMMAND` does so to what is no rank itself: a worker of MPI, its launcher.
+`python -m kfp_distributed.trainers.launcher COMMAND` does so to what is no rank itself: MPI's launcher and, with
+`--idle`, its workers.
 """
 
 import os
@@ -14,6 +15,9 @@ from pathlib import Path
 
 LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
 """Environment variable with the longest time between two signs of life; without it nobody waits for any."""
+
+_CHILD_SECONDS = 25.0
+"""How long a command may take to end."""
 
 SIGN_OF_LIFE = Path("/kfp-distributed/launcher/alive")
 """A file of a mounted ConfigMap. The train step changes it, and the kubelet hands that on within 90 seconds."""
@@ -43,20 +47,23 @@ def main() -> int:
     """Run a command until it ends, or the train step is lost: that is no failure, after which it would start again.
 
     Returns:
-        The command's exit code, 128 and more for a signal; 0 where it was to end.
+        The command's exit code, 128 and more for a signal. 0 where the step is lost, and where what idles gets SIGTERM.
     """
-    child, lost = subprocess.Popen(sys.argv[1:]), threading.Event()
+    idle = sys.argv[1] == "--idle"
+    child, lost = subprocess.Popen(sys.argv[1 + idle :]), threading.Event()
 
     def end() -> None:
         lost.set()
         child.terminate()
+        time.sleep(_CHILD_SECONDS)
+        child.kill()
 
     # As the first process of a container, this one gets the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
     if os.environ.get(LOST_SECONDS_VARIABLE):
         end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), end)
     code = child.wait()
-    if lost.is_set() or code == -signal.SIGTERM:
+    if lost.is_set() or (idle and code == -signal.SIGTERM):
         return 0
     return code if code >= 0 else 128 - code
 

@@ -60,7 +60,7 @@ def wait_until(condition, otherwise: str, seconds: float = 180) -> None:
 
 
 def test_a_kind_that_the_cluster_does_not_have(start, no_pytorchjobs):
-    cause = failed(start(function(""), {"distribution_type": "PyTorch"}), seconds=15)
+    cause = failed(start(function(""), {"distribution_type": "PyTorch"}), seconds=40)
     assert cause == (
         "refused: the cluster has no PyTorchJob: install the Kubeflow training operator, "
         "or choose another distribution_type (Job needs no operator)"
@@ -121,7 +121,7 @@ def no_webhook(no_operator):
 def test_an_operator_whose_webhook_does_not_answer(start, no_operator):
     """It is asked for a minute: an operator that is just starting is back by then."""
     step = start(function(""), TF)
-    cause = failed(step, seconds=90)
+    cause = failed(step, seconds=150)
     assert cause.startswith(
         "refused: the API server would refuse the TFJob of this job: "
         f'Internal error occurred: failed calling webhook "{WEBHOOK}": '

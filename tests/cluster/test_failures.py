@@ -64,7 +64,7 @@ def test_a_quota_that_is_used_up(start, namespace, api, object_store_secret):
 
 
 def test_a_namespace_that_is_not_there(start):
-    cause = failed(start(function(""), namespace="kfp-distributed-absent"), seconds=15)
+    cause = failed(start(function(""), namespace="kfp-distributed-absent"), seconds=40)
     assert cause.startswith("refused: ")
     assert "kfp-distributed-absent" in cause
 
@@ -74,7 +74,7 @@ def test_no_permission(start, training_namespace, api, tmp_path):
     name = f"nobody-{uuid.uuid4().hex[:8]}"
     api.create_namespaced_service_account(training_namespace, {"metadata": {"name": name}})
     environment = {"KUBECONFIG": as_account(api, training_namespace, name, tmp_path)}
-    failed(start(function(""), TF, environment=environment), 'cannot get resource "configmaps"', seconds=15)
+    failed(start(function(""), TF, environment=environment), 'cannot get resource "configmaps"', seconds=40)
     rules = [{"apiGroups": [""], "resources": ["configmaps", "services", "secrets"], "verbs": ["get"]}]
     rbac, about = client.RbacAuthorizationV1Api(), {"metadata": {"name": name}}
     rbac.create_namespaced_role(training_namespace, {**about, "rules": rules})
@@ -82,7 +82,7 @@ def test_no_permission(start, training_namespace, api, tmp_path):
     role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
     rbac.create_namespaced_role_binding(training_namespace, {**about, "roleRef": role, "subjects": [account]})
     step = start(function(""), TF, environment=environment)
-    failed(step, "create tfjobs.kubeflow.org", "get pods/log", "deploy/rbac.yaml", seconds=15)
+    failed(step, "create tfjobs.kubeflow.org", "get pods/log", "deploy/rbac.yaml", seconds=40)
 
 
 def as_account(api, namespace: str, name: str, folder) -> str:
@@ -129,7 +129,7 @@ def test_a_job_that_somebody_deletes(start):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), TF)
     step.wait_for("begun")
     client.CustomObjectsApi().delete_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
-    failed(step, "Somebody deleted the TFJob.", seconds=15)
+    failed(step, "Somebody deleted the TFJob.", seconds=40)
 
 
 def test_a_training_that_hangs(start):
@@ -156,7 +156,7 @@ from pathlib import Path
 begun = Path(checkpoint_dir, "step")
 start = int(begun.read_text()) if begun.exists() else 0
 print("starts at", start, flush=True)
-for step in range(start, 25):
+for step in range(start, 40):
     if step % 5 == 0:
         begun.write_text(str(step))
     print("step", step, flush=True)
@@ -202,4 +202,4 @@ def test_a_worker_whose_pod_is_taken_away_at_once(start, api):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), {**TF, "restart_limit": 0})
     step.wait_for(r"\[worker-1\] begun")
     api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)
-    failed(step, "worker-1 failed with ", "pod deleted", seconds=15)
+    failed(step, "worker-1 failed with ", "pod deleted", seconds=40)

@@ -80,7 +80,7 @@ def test_an_elastic_training_with_too_few_workers_left(start, api, mpi_namespace
     step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace)
     step.wait_for(r"\] epoch 3/", 500)
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
-    verdict = step.verdict(15)
+    verdict = step.verdict(90)
     assert not verdict["succeeded"], step.log
     assert "1 of the workers are left, and min_workers is 2" in verdict["cause"]
     assert "as a process of worker-1 did" in verdict["cause"]

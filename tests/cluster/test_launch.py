@@ -98,7 +98,7 @@ def test_another_specification_of_the_same_name_is_refused(start):
     first = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), identity=identity)
     first.wait_for(r"\[worker-0\] begun")
     second = start(function("print('other')"), identity=identity, **_uris(first))
-    cause = second.verdict(15)["cause"]
+    cause = second.verdict(60)["cause"]
     assert "with another specification" in cause
     assert f"kubectl delete jobs {first.name}" in cause
     # What it refused to touch is still there, and nothing else is when its own step ends.
@@ -159,10 +159,10 @@ def test_a_job_that_its_queue_lets_start_later(start, distribution, plural, susp
 
 
 def cancel(step) -> None:
-    """Ends a step as KFP does: SIGTERM, and 0.07 to 0.3 s after it SIGKILL."""
+    """Ends a step as KFP does: SIGTERM, and 0.07 to 0.3 s after it SIGKILL. The longest: others compute here too."""
     step.process.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
-        step.process.wait(0.1)
+        step.process.wait(0.3)
     step.process.kill()
     assert step.process.wait() in (128 + signal.SIGTERM, -signal.SIGKILL), step.log
 
@@ -207,7 +207,8 @@ def test_a_cancel_is_one_request_over_an_open_connection(proxy, start, tmp_path)
     before = len(came)
     cancel(step)
     assert left_behind(step) == []
-    request, connection = came[before]
+    # The sign of life may be on its way just then.
+    request, connection = next(each for each in came[before:] if not each[0].startswith("PATCH"))
     assert request == f"DELETE /apis/batch/v1/namespaces/{step.namespace}/jobs/{step.name}"
     assert connection in {each for _, each in came[:before]}
 

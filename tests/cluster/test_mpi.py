@@ -107,7 +107,7 @@ def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica, grace):
     for rank in (0, 1):
         step.wait_for(f"rank {rank} of 2")
     api.delete_namespaced_pod(pod_of(api, step, replica), step.namespace, grace_period_seconds=grace)
-    failed(step, f"{replica} failed with pod deleted", seconds=15)
+    failed(step, f"{replica} failed with pod deleted", seconds=60)
 
 
 def pod_of(api, step, replica: str) -> str:

@@ -66,6 +66,8 @@ def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, ap
         for part in re.split(r"^worker-1: failed .*$", step.log, maxsplit=1, flags=re.MULTILINE)
     )
     assert before[0] == 1
+    # A last line of the first start may come after the word of its end.
+    after = after[after.index(min(after)) :]
     # What was being stored just then is lost.
     assert 1 < after[0] <= before[-1] + 1, (before, after)
     assert after == list(range(after[0], 21))

@@ -35,7 +35,7 @@ model_dir, tensorboard_dir = sys.argv[1:]
 for folder, name in ((model_dir, "weights"), (tensorboard_dir, "events.out")):
     with open(os.path.join(folder, name), "w") as file:
         file.write("1")
-time.sleep(5)"""
+time.sleep(30)"""
 
 device = test_mpi.device
 

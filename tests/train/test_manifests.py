@@ -268,7 +268,7 @@ def test_an_mpi_job_v1():
                 "Worker": {
                     "replicas": 3,
                     "restartPolicy": "OnFailure",
-                    "template": template("mpi", limits(cpu="2"), command=[*WAIT, "sleep", "infinity"]),
+                    "template": template("mpi", limits(cpu="2"), command=[*WAIT, "--idle", "sleep", "infinity"]),
                 },
             },
         },
@@ -295,7 +295,9 @@ def test_an_mpi_job_v2beta1():
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
     launcher = template("mpi", limits(cpu="1"), command=[*WAIT, *BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
-    worker = template("mpi", limits(cpu="2"), command=[*WAIT, "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"])
+    worker = template(
+        "mpi", limits(cpu="2"), command=[*WAIT, "--idle", "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
+    )
     for each in (launcher, worker):
         each["spec"]["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
         del each["spec"]["containers"][0]["securityContext"]

@@ -48,16 +48,18 @@ def test_the_first_content_says_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "seconds", "code"),
+    ("words", "script", "seconds", "code"),
     [
-        ("exit 3", "unlimited", 3),
-        ("kill -9 $$", "unlimited", 137),
-        ("kill -15 $$", "unlimited", 0),
+        ([], "exit 3", None, 3),
+        ([], "kill -9 $$", None, 137),
+        ([], "kill -15 $$", None, 143),
+        (["--idle"], "kill -15 $$", None, 0),
+        (["--idle"], "exit 3", None, 3),
         # What ends with the train step has not failed: it would be started again.
-        ("trap 'exit 143' TERM; while :; do sleep 0.1; done", "2", 0),
+        ([], "trap 'exit 143' TERM; while :; do sleep 0.1; done", "2", 0),
     ],
 )
-def test_the_exit_code_of_a_command(script, seconds, code):
-    limit = {LOST_SECONDS_VARIABLE: seconds} if seconds != "unlimited" else {}
-    command = [sys.executable, "-m", "kfp_distributed.trainers.launcher", "sh", "-c", script]
+def test_the_exit_code_of_a_command(words, script, seconds, code):
+    limit = {LOST_SECONDS_VARIABLE: seconds} if seconds else {}
+    command = [sys.executable, "-m", "kfp_distributed.trainers.launcher", *words, "sh", "-c", script]
     assert subprocess.run(command, env={**os.environ, **limit}, timeout=60).returncode == code

@@ -10,10 +10,11 @@ from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _CONTAINER = "mpi"
-# Its ranks end when the train step is lost, but there are none before all workers run; and a launcher would be started
-# again after them.
-_WAIT = ("python3", "-m", "kfp_distributed.trainers.launcher")
+# Ranks end when the train step is lost. But there are none before all workers run, and after them a launcher would be
+# started again.
+_WATCHED = ("python3", "-m", "kfp_distributed.trainers.launcher")
 _SLEEP = ("sleep", "infinity")
+_IDLE = (*_WATCHED, "--idle")
 # Of v1 the launcher may run long before the workers do, as where an image is pulled. After ten minutes mpirun says what
 # there is to say.
 _REACH = """\
@@ -69,7 +70,7 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
                 setting,
                 _CONTAINER,
                 worker.resources,
-                command=_WAIT + (_SSHD if by_ssh else _SLEEP),
+                command=_IDLE + (_SSHD if by_ssh else _SLEEP),
                 as_root=by_ssh,
             ),
         },
@@ -101,4 +102,4 @@ def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
     )
-    return [*_WAIT, *command] if by_ssh else [*_WAIT, "sh", "-c", _REACH, "sh", *command]
+    return [*_WATCHED, *command] if by_ssh else [*_WATCHED, "sh", "-c", _REACH, "sh", *command]

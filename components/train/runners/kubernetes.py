@@ -36,6 +36,8 @@ from kfp_distributed.components.train.runners.protocol import (
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
 from kfp_distributed.components.train.runners.watching import Follower, Listed, News, Printed, Trouble, Watcher
+from kfp_distributed.storage.model import ModelIncomplete, verify_model
+from kfp_distributed.storage.store import open_store
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
 _SIGN_OF_LIFE_SECONDS = 30.0
@@ -159,13 +161,21 @@ class KubernetesRunner:
                 raise ClusterError(409, self._conflict())
             if "deletionTimestamp" not in found["metadata"]:
                 end = job_end(found)
-                if end is None or end[0]:
+                if end is None or (end[0] and self._has_model()):
                     return found
                 self._delete(self._path, "Foreground")
             if time.monotonic() > until:
                 raise ClusterError(409, f"{self._path} is being deleted, but does not go away")
             time.sleep(0.2)
         return None
+
+    def _has_model(self) -> bool:
+        """Whether the job has left its model: an MPIJob whose step was lost for long has succeeded too."""
+        if self._kind.kind != "MPIJob":
+            return True
+        with suppress(ModelIncomplete):
+            return verify_model(open_store(self._job.description.model_uri)).job == self._job.name
+        return False
 
     def _is_same(self, found: Object) -> bool:
         """Whether a job of this name has our specification and code."""
