@@ -334,18 +334,22 @@ def _grant(question: Question, user: str) -> str:
 
 
 def _forward(store: StoreReference, command: str) -> str:
-    """How a store in the cluster, such as service.namespace:9000, is asked from outside."""
+    """How a store in the cluster, such as service.namespace:9000, is asked from outside.
+
+    The variable is the one that counts before AWS_ENDPOINT_URL. A certificate would not name localhost.
+    """
     host, _, port = store.endpoint.partition(":")
     service, _, home = host.removesuffix(".cluster.local").removesuffix(".svc").partition(".")
-    if not home or "." in home:
-        return f"with an address of it that answers here: AWS_ENDPOINT_URL={_url('HOST:PORT', store.secure)} {command}"
-    port = port or ("443" if store.secure else "80")
+    if store.secure or not home or "." in home:
+        address = _url("HOST:PORT", store.secure)
+        return f"with an address of it that answers here: AWS_ENDPOINT_URL_S3={address} {command}"
+    port = port or "80"
     # A port below 1024 is for root alone.
     here = port if len(port) > 3 else f"9{port:0>3}"
     ports = port if here == port else f"{here}:{port}"
     return (
         f"kubectl port-forward --namespace {home} service/{service} {ports} & sleep 3; "
-        f"AWS_ENDPOINT_URL={_url(f'localhost:{here}', store.secure)} {command}; kill $!"
+        f"AWS_ENDPOINT_URL_S3=http://localhost:{here} {command}; kill $!"
     )
 
 

@@ -92,7 +92,7 @@ def endpoint_from_here(variables: Mapping[str, str]) -> tuple[str, bool] | None:
         if url := variables.get(name):
             try:
                 found = parse_endpoint(url)
-                _ = urlsplit(f"//{found[0]}").port  # It is read when it is asked for.
+                _ = urlsplit(f"//{found[0]}").port  # A wrong one is found only here.
             except ValueError as error:
                 raise ValueError(f"{name}: {error}; correct it, or unset {name}") from None
             return found

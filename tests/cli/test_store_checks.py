@@ -68,7 +68,7 @@ class TestStore:
 
 class TestBucket:
     COMMAND = "kfp-distributed doctor --namespace team --bucket 's3://b/a b'"
-    HERE = "AWS_ENDPOINT_URL={} " + COMMAND
+    HERE = "AWS_ENDPOINT_URL_S3={} " + COMMAND
     UNREACHED = "s3://b/k cannot be asked from here: timed out; pods may reach it all the same"
 
     def judge(self, store, answer, **question):
@@ -105,23 +105,23 @@ class TestBucket:
         )
 
     @pytest.mark.parametrize(
-        ("endpoint", "secure", "ports", "url"),
+        ("endpoint", "ports", "url"),
         [
-            ("minio-service.kubeflow:9000", False, "9000", "http://localhost:9000"),
-            ("minio-service.kubeflow.svc.cluster.local:9000", False, "9000", "http://localhost:9000"),
-            ("minio-service.kubeflow.svc", False, "9080:80", "http://localhost:9080"),
-            ("minio-service.kubeflow", True, "9443:443", "https://localhost:9443"),
+            ("minio-service.kubeflow:9000", "9000", "http://localhost:9000"),
+            ("minio-service.kubeflow.svc.cluster.local:9000", "9000", "http://localhost:9000"),
+            ("minio-service.kubeflow.svc", "9080:80", "http://localhost:9080"),
         ],
     )
-    def test_a_service_that_is_not_reached_is_forwarded(self, endpoint, secure, ports, url):
-        store = StoreReference(endpoint, "keys", "team", secure=secure)
+    def test_a_service_that_is_not_reached_is_forwarded(self, endpoint, ports, url):
+        store = StoreReference(endpoint, "keys", "team", secure=False)
         mend = (
             f"kubectl port-forward --namespace kubeflow service/minio-service {ports} & sleep 3; "
             f"{self.HERE.format(url)}; kill $!"
         )
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, mend)
 
-    def test_another_address_that_is_not_reached(self):
-        store = StoreReference("s3.example.com", "keys", "team", secure=True)
+    @pytest.mark.parametrize("endpoint", ["s3.example.com", "minio-service.kubeflow"])
+    def test_another_address_that_is_not_reached(self, endpoint):
+        store = StoreReference(endpoint, "keys", "team", secure=True)
         mend = f"with an address of it that answers here: {self.HERE.format('https://HOST:PORT')}"
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, mend)

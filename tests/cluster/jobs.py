@@ -98,16 +98,16 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
 
 def left_behind(step: Step, seconds: float = 60) -> list[str]:
     """What there is of a job in its namespace, once nothing goes away any more, after `seconds` at the latest."""
-    until = time.monotonic() + seconds
+    until, api = time.monotonic() + seconds, client.ApiClient()
     while True:
-        found = _objects_of(step)
+        found = _objects_of(api, step)
         if not found or time.monotonic() > until:
             return found
-        time.sleep(0.3)
+        time.sleep(1)
 
 
-def _objects_of(step: Step) -> list[str]:
-    api, found = client.ApiClient(), []
+def _objects_of(api: client.ApiClient, step: Step) -> list[str]:
+    found = []
     for group, plurals in _KINDS:
         for plural in plurals:
             path = f"/{group}/namespaces/{step.namespace}/{plural}"

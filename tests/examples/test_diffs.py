@@ -78,6 +78,7 @@ build_model, optimizer = lambda: whole, torch.optim.Adam(whole.parameters(), 0.0
     for rank in ranks:
         for stage in (0, 1):
             assert rank["weights"][stage] == pytest.approx(before["weights"][stage], rel=1e-4)
+    assert before["saved"]
     assert [ranks[0]["saved"], ranks[1]["saved"]] == [before["saved"], []]
 
 

@@ -35,7 +35,7 @@ class ClusterApi:
         # A follower of logs for each replica: a smaller pool would throw connections away and say so.
         configuration.connection_pool_maxsize = 1000
         self._client = client.ApiClient(configuration)
-        # Streams have connections of their own: one that begins takes an open one, and a cancel is to find one.
+        # A stream keeps the connection that it takes. Requests have others, so that a cancel finds an open one.
         self._streams = client.ApiClient(configuration)
         self.namespace = namespace
 
