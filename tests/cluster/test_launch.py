@@ -50,28 +50,6 @@ def test_a_job_of_one_pod(start, bucket, model_of):
     assert left_behind(step) == []
 
 
-@pytest.mark.parametrize(
-    ("workers", "servers", "replicas"),
-    [(3, 0, ["worker-0", "worker-1", "worker-2"]), (2, 2, ["chief-0", "ps-0", "ps-1", "worker-0", "worker-1"])],
-)
-def test_a_tfjob_trains_on_the_digits(start, workers, servers, replicas):
-    """MultiWorkerMirroredStrategy, and a chief with parameter servers and an evaluator."""
-    distribution = {"distribution_type": "TF", "number_of_workers": workers, "number_of_parameter_servers": servers}
-    if servers:
-        distribution["evaluator"] = True
-        replicas = [*replicas, "evaluator-0"]
-    step = start({"trainer": "keras_classifier"}, distribution, {"epochs": 12})
-    verdict = step.verdict(500)
-    assert verdict["succeeded"], step.log
-    assert {text[1:].partition("]")[0] for _, text in step.lines if text.startswith("[")} == set(replicas), step.log
-    last = verdict["metrics"][replicas[0]][-1]
-    assert last["epoch"] == 12
-    assert last["val_accuracy"] >= 0.9, last
-    if servers:
-        assert verdict["metrics"]["evaluator-0"][-1]["epoch"] == 12
-    assert left_behind(step) == []
-
-
 def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")

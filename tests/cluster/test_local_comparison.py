@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from cluster.jobs import left_behind
 
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import Request, launch, plan_job
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.model import verify_model_folder
@@ -56,6 +56,8 @@ def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, distribution
     )
     here = launch(request, LocalRunner(), print)
     assert there["metrics"].keys() == here.metrics.keys()
+    replicas = [each.name for each in plan_job(request).topology.replicas]
+    assert {text[1:].partition("]")[0] for _, text in step.lines if text.startswith("[")} == set(replicas), step.log
     for replica, epochs in here.metrics.items():
         assert [each["epoch"] for each in there["metrics"][replica]] == [each["epoch"] for each in epochs]
     reached = there["metrics"][leader][-1]

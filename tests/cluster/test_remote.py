@@ -161,7 +161,7 @@ def test_a_job_that_is_kept_has_no_keys_any_more(start, describe, remote, store)
     assert step.verdict()["succeeded"], step.log
     assert "the job is kept (keep_job)" in step.log
     place = SimpleNamespace(name=step.name, namespace=remote["namespace"])
-    assert {each.split()[0] for each in left_behind(place, 1)} == {"jobs", "pod", "configmap"}
+    assert {each.split()[0] for each in left_behind(place, 1)} == {"jobs", "pods", "configmaps"}
     client.BatchV1Api().delete_namespaced_job(step.name, remote["namespace"], propagation_policy="Foreground")
     nothing_is_left(step, remote)
 
