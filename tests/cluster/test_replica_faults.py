@@ -15,7 +15,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-EPOCHS = 60
+EPOCHS = 30
 SERVED = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
 
 
