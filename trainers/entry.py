@@ -42,7 +42,7 @@ from kfp_distributed.trainers.job import (
     TRAINING_METRICS,
     JobDescription,
 )
-from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.launcher import CHILD_SECONDS, LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
 from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
@@ -63,9 +63,6 @@ _LOST_PEER = re.compile(
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
-
-_CHILD_SECONDS = 25.0
-"""How long a command may take to end: a kubelet kills all after 30 seconds."""
 
 # Of the first working directory: a program may go to another one.
 _PEAK_FILE = Path(PEAK_MEMORY).absolute()
@@ -219,7 +216,7 @@ def _end(code: int) -> NoReturn:
     for child in _children:
         child.terminate()
         try:
-            child.wait(_CHILD_SECONDS)
+            child.wait(CHILD_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
     # What it had left at rest by then is there when it is started again.

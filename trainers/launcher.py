@@ -16,8 +16,8 @@ from pathlib import Path
 LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
 """Environment variable with the longest time between two signs of life; without it nobody waits for any."""
 
-_CHILD_SECONDS = 25.0
-"""How long a command may take to end."""
+CHILD_SECONDS = 25.0
+"""How long a command may take to end: a kubelet kills all after 30 seconds."""
 
 SIGN_OF_LIFE = Path("/kfp-distributed/launcher/alive")
 """A file of a mounted ConfigMap. The train step changes it, and the kubelet hands that on within 90 seconds."""
@@ -55,7 +55,7 @@ def main() -> int:
     def end() -> None:
         lost.set()
         child.terminate()
-        time.sleep(_CHILD_SECONDS)
+        time.sleep(CHILD_SECONDS)
         child.kill()
 
     # As the first process of a container, this one gets the kubelet's SIGTERM.

@@ -60,7 +60,7 @@ def wait_until(condition, otherwise: str, seconds: float = 180) -> None:
 
 
 def test_a_kind_that_the_cluster_does_not_have(start, no_pytorchjobs):
-    cause = failed(start(function(""), {"distribution_type": "PyTorch"}), seconds=40)
+    cause = failed(start(function(""), {"distribution_type": "PyTorch"}), seconds=30)
     assert cause == (
         "refused: the cluster has no PyTorchJob: install the Kubeflow training operator, "
         "or choose another distribution_type (Job needs no operator)"

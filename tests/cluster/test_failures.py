@@ -129,7 +129,7 @@ def test_a_job_that_somebody_deletes(start):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), TF)
     step.wait_for("begun")
     client.CustomObjectsApi().delete_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
-    failed(step, "Somebody deleted the TFJob.", seconds=40)
+    failed(step, "Somebody deleted the TFJob.", seconds=30)
 
 
 def test_a_training_that_hangs(start):
@@ -202,4 +202,4 @@ def test_a_worker_whose_pod_is_taken_away_at_once(start, api):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), {**TF, "restart_limit": 0})
     step.wait_for(r"\[worker-1\] begun")
     api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)
-    failed(step, "worker-1 failed with ", "pod deleted", seconds=40)
+    failed(step, "worker-1 failed with ", "pod deleted", seconds=30)
