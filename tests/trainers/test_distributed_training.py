@@ -114,12 +114,13 @@ def test_parameter_servers_with_an_evaluator_resume_and_go_on_without_a_worker(
     verify_model(model)
     assert score(model, tmp_path, digits)[1] >= 0.95
 
-    # The chief alone writes: on a cluster the servers' files would stay in their pods. They note their peak memory.
-    written = [file.name for index in (0, 1) for file in (replicas.folder / f"ps-{index}").rglob("*")]
-    assert written == [PEAK_MEMORY, PEAK_MEMORY]
     # They serve for ever, inside TensorFlow's own code, and still end at once when they are told to.
-    replicas.running["ps-0"].terminate()
-    assert replicas.wait("ps-0", 10) == 128 + signal.SIGTERM
+    servers = ["ps-0", "ps-1"]
+    for name in servers:
+        replicas.running[name].terminate()
+    assert [replicas.wait(name, 10) for name in servers] == [128 + signal.SIGTERM] * 2
+    # The chief alone writes: on a cluster the servers' files would stay in their pods. They note their peak memory.
+    assert [file.name for name in servers for file in (replicas.folder / name).rglob("*")] == [PEAK_MEMORY] * 2
 
 
 # What somebody brings who has never heard of us: it knows TensorFlow's variable and its own command line.
