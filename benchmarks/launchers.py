@@ -2,14 +2,14 @@
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from measure import table
+from measure import compare, table
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.interpreter import find_python
@@ -29,24 +29,21 @@ _WAYS = {
 
 
 def launchers_table(data: Path, folder: Path, runs: int = 3) -> str:
-    """Runs each program with 2 ranks by our step and by what people start it with, in turn; the medians."""
+    """Runs each program with 2 ranks by our step and by what people start it with, `runs` times each."""
     rows = []
     for name, (script, distribution) in _WAYS.items():
-        command = ["python", str(_PROGRAMS / script), "--model_dir"]
-        python = find_python({"command": command}, str(distribution["distribution_type"]))
-        starts, by_hand = _by_hand(str(distribution["distribution_type"]), python, command[1:])
-        seconds = []
-        for run in range(runs):
-            place = folder / f"{distribution['distribution_type']}-{run}"
-            place.mkdir(parents=True)
-            seconds.append((_by_step(data, place, command, distribution), _together(starts, place)))
-        ours, hand = (statistics.median(column) for column in zip(*seconds, strict=True))
-        added = f"{ours - hand:+.1f} s ({(ours / hand - 1) * 100:+.1f} %)"
-        rows.append([name, f"{ours:.1f} s", f"{hand:.1f} s", by_hand, added])
-    return table(["program of 600 steps on 2 ranks", "train step", "by hand", "which is", "added"], rows)
+        command, kind = ["python", str(_PROGRAMS / script), "--model_dir"], str(distribution["distribution_type"])
+        python = find_python({"command": command}, kind)
+        starts, by_hand = _by_hand(kind, python, command[1:])
+        step = partial(_by_step, data, folder / kind, command, distribution)
+        ours, hand, *rest = compare(runs, step, partial(_together, starts, folder / kind))
+        rows.append([name, ours, hand, by_hand, *rest])
+    return table(["program of 600 steps on 2 ranks", "train step", "by hand", "which is", "added", "goal"], rows)
 
 
-def _by_step(data: Path, folder: Path, command: Sequence[str], distribution: Mapping[str, object]) -> float:
+def _by_step(data: Path, folder: Path, command: Sequence[str], distribution: Mapping[str, object], run: int) -> float:
+    folder /= f"{run}-step"
+    folder.mkdir(parents=True)
     request = Request(
         train_uri=str(data / "train"),
         model_uri=str(folder / "model"),
@@ -78,10 +75,11 @@ def _by_hand(
     return [([python, *script], {"TF_CONFIG": config}) for config in configs], "TF_CONFIG"
 
 
-def _together(starts: Sequence[tuple[Sequence[str], Mapping[str, str]]], folder: Path) -> float:
+def _together(starts: Sequence[tuple[Sequence[str], Mapping[str, str]]], folder: Path, run: int) -> float:
     """Runs processes side by side to their end."""
-    started, model, log = time.monotonic(), folder / "by-hand", folder / "by-hand.log"
-    model.mkdir()
+    started, folder = time.monotonic(), folder / f"{run}-hand"
+    model, log = folder / "model", folder / "log"
+    model.mkdir(parents=True)
     running = []
     try:
         with log.open("wb") as output:

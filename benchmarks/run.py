@@ -27,15 +27,15 @@ What each way to spread a training costs is in [ways.md](ways.md).
 
 ## The train step
 
-The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in turn; medians of two runs.
-The goal is at most 3 % and 1 s more.
+The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, either one first in turn: the
+median of three runs, and the shortest to the longest. The goal is at most 3 % and 1 s more.
 
 {training}
 
 ## Programs that know nothing of us
 
-The scripts of benchmarks/programs, by the step and by what people start them with, in turn; medians of three runs. The
-goal is the same.
+The scripts of benchmarks/programs, by the step and by what people start them with, measured in the same way. The goal
+is the same.
 
 {launchers}
 

@@ -2,13 +2,13 @@
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
-from measure import table
+from measure import compare, table
 
 from kfp_distributed.components.train.launch import Request, launch, plan_job
 from kfp_distributed.components.train.runners.local import LocalRunner
@@ -23,22 +23,14 @@ _DISTRIBUTIONS = {
 }
 
 
-def training_table(data: Path, folder: Path, runs: int = 2) -> str:
-    """Runs each training by our step and by hand in turn, `runs` times each; the medians."""
+def training_table(data: Path, folder: Path, runs: int = 3) -> str:
+    """Runs each training by our step and by hand, `runs` times each."""
     rows = []
     for name, distribution in _DISTRIBUTIONS.items():
-        measured = [
-            (
-                _by_step(data, folder / f"{len(rows)}-{run}-step", distribution),
-                _by_hand(data, folder / f"{len(rows)}-{run}-hand", distribution),
-            )
-            for run in range(runs)
-        ]
-        ours, hand = (statistics.median(column) for column in zip(*measured, strict=True))
-        rows.append(
-            [name, f"{ours:.1f} s", f"{hand:.1f} s", f"{ours - hand:+.1f} s ({(ours / hand - 1) * 100:+.1f} %)"]
-        )
-    return table(["training of 10 epochs on digits", "train step", "by hand", "added"], rows)
+        place = folder / str(len(rows))
+        step, hand = (partial(each, data, place, distribution) for each in (_by_step, _by_hand))
+        rows.append([name, *compare(runs, step, hand)])
+    return table(["training of 10 epochs on digits", "train step", "by hand", "added", "goal"], rows)
 
 
 def prepare(folder: Path, source: str | Path = "digits") -> Path:
@@ -74,15 +66,15 @@ def _request(data: Path, folder: Path, distribution: dict[str, object]) -> Reque
     )
 
 
-def _by_step(data: Path, folder: Path, distribution: dict[str, object]) -> float:
+def _by_step(data: Path, folder: Path, distribution: dict[str, object], run: int) -> float:
     started = time.monotonic()
-    launch(_request(data, folder, distribution), LocalRunner(), lambda line: None)
+    launch(_request(data, folder / f"{run}-step", distribution), LocalRunner(), lambda line: None)
     return time.monotonic() - started
 
 
-def _by_hand(data: Path, folder: Path, distribution: dict[str, object]) -> float:
+def _by_hand(data: Path, folder: Path, distribution: dict[str, object], run: int) -> float:
     """The same program with the same TF_CONFIG, started one by one; over when the leader has ended."""
-    started = time.monotonic()
+    started, folder = time.monotonic(), folder / f"{run}-hand"
     job = plan_job(_request(data, folder, distribution))
     file = folder / "job.json"
     file.write_text(job.description.to_json())

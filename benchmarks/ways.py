@@ -6,9 +6,11 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 from measure import table
 from prepare import digits_file
 from training import prepare
@@ -17,8 +19,10 @@ from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.interpreter import find_python
 from kfp_distributed.components.train.runners.local import LocalRunner
 
-_FILE = Path(__file__).parent / "ways.md"
+_FILE, _EXAMPLES = Path(__file__).parent / "ways.md", Path(__file__).parents[1] / "examples"
 _EPOCHS, _BATCH = 6, 240
+_USERS, _WIDTH = 18_000, 16
+_NETWORK = {"hidden_units": [512, 512]}
 _TEXT = """\
 # What each way to spread a training costs
 
@@ -29,20 +33,61 @@ The digits ten times over, {rows:,} rows; a network of 64-512-512-10 ({parameter
 gradients a step), {batch} rows an update over all ranks (of each worker beside parameter servers), means of the last
 {last} of {epochs} epochs, scoring and checkpoint included. *Exchanged* is all that went over the loopback device.
 
+MirroredStrategy has devices of one process instead of processes, here of the CPU. The two stages are cut between the
+two hidden layers. The table in parts has as many rows of other data, of {users:,} users with {width} numbers each
+({table_size:.1f} MB) on two servers; of it only the rows of a batch travel.
+
 {table}
 """
 
 
-def _distribution(way: str, processes: int) -> tuple[str, dict[str, object]]:
-    """The trainer and the dict that make so many processes compute."""
-    if way == "Horovod":
-        return "keras_horovod", {"distribution_type": "MPI", "number_of_workers": processes}
-    if way == "DistributedDataParallel":
-        pods = {"distribution_type": "PyTorch", "number_of_workers": processes - 1}
-        return "torch_classifier", pods if processes > 1 else {}
-    servers = 2 if way == "ParameterServer" else 0
-    spread = {"distribution_type": "TF", "number_of_workers": processes, "number_of_parameter_servers": servers}
-    return "keras_classifier", spread if servers or processes > 1 else {}
+@dataclass(frozen=True)
+class _Training:
+    """What `train` is given, beside the data."""
+
+    program: Mapping[str, object]
+    distribution: Mapping[str, object]
+    parameters: Mapping[str, object] = field(default_factory=lambda: _NETWORK)
+    data: str = "digits"
+
+
+def _trainings() -> dict[str, dict[int, _Training]]:
+    """Each way with the numbers of processes, or devices, that it is measured with."""
+    keras, table_parts = {"trainer": "keras_classifier"}, _example("partitioned_embedding")
+    of_table = {"column": "user", "table_rows": _USERS, "dimensions": _WIDTH, "hidden_units": 512}
+    some = (1, 2, 3)
+    return {
+        "MirroredStrategy": {
+            n: _Training(_example("mirrored_classifier"), {}, {**_NETWORK, "devices": n}) for n in some
+        },
+        "MultiWorkerMirrored": {n: _Training(keras, _tensorflow(n, 0) if n > 1 else {}) for n in some},
+        "ParameterServer": {n: _Training(keras, _tensorflow(n, 2)) for n in some},
+        "Horovod, Keras": {n: _horovod("keras_horovod", n) for n in some},
+        "Horovod, PyTorch": {n: _horovod("torch_horovod", n) for n in some},
+        "DistributedDataParallel": {
+            n: _Training({"trainer": "torch_classifier"}, _pytorch(n) if n > 1 else {}) for n in some
+        },
+        "two stages": {2: _Training(_example("two_stage_classifier"), _pytorch(2))},
+        "table in parts": {n: _Training(table_parts, _tensorflow(n, 2), of_table, "users") for n in some},
+    }
+
+
+def _example(name: str) -> dict[str, object]:
+    return {"function": name, "source": (_EXAMPLES / f"{name}.py").read_text(encoding="utf-8")}
+
+
+def _tensorflow(workers: int, servers: int) -> dict[str, object]:
+    return {"distribution_type": "TF", "number_of_workers": workers, "number_of_parameter_servers": servers}
+
+
+def _horovod(trainer: str, ranks: int) -> _Training:
+    distribution = {"distribution_type": "MPI", "number_of_workers": ranks}
+    # Horovod's batch is of one rank.
+    return _Training({"trainer": trainer}, distribution, {**_NETWORK, "batch_size": _BATCH // ranks})
+
+
+def _pytorch(ranks: int) -> dict[str, object]:
+    return {"distribution_type": "PyTorch", "number_of_workers": ranks - 1}
 
 
 def main() -> None:
@@ -50,13 +95,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _use_tcp(folder)
-        data = prepare(folder / "data", digits_file(folder / "digits.npz", 10))
-        lines, rows = [], _rows(data)
-        for way in ("MultiWorkerMirrored", "ParameterServer", "Horovod", "DistributedDataParallel"):
-            for processes in (1, 2, 3):
-                measured = _measure(data, folder / f"{way}-{processes}", *_distribution(way, processes))
-                lines.append([way, str(processes), *measured])
+        data = {
+            "digits": prepare(folder / "digits", digits_file(folder / "digits.npz", 10)),
+            "users": prepare(folder / "users", _users_file(folder / "users.csv")),
+        }
+        lines = []
+        for way, by_number in _trainings().items():
+            for number, training in by_number.items():
+                measured = _measure(data[training.data], folder / f"{way}-{number}", training)
+                lines.append([way, str(number), *measured])
                 print(lines[-1], flush=True)
+        rows = _rows(data["digits"])
     header = ["way", "processes", "steps a second", "exchanged an epoch", "an epoch", "start to end"]
     parameters = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
     text = _TEXT.format(
@@ -69,24 +118,34 @@ def main() -> None:
         batch=_BATCH,
         last=_EPOCHS - 1,
         epochs=_EPOCHS,
+        users=_USERS,
+        width=_WIDTH,
+        table_size=_USERS * _WIDTH * 4 / 1e6,
         table=table(header, lines),
     )
     _FILE.write_text(text, encoding="utf-8")
     print(text)
 
 
-def _measure(data: Path, folder: Path, trainer: str, distribution: Mapping[str, object]) -> list[str]:
+def _users_file(file: Path) -> Path:
+    """As many rows as the digits ten times over: a user, an hour, and a class that follows from the user."""
+    random = np.random.default_rng(0)
+    classes, users = random.integers(0, 10, _USERS), random.integers(0, _USERS, 17_970)
+    rows = "".join(f"{user},{user % 24},class {classes[user]}\n" for user in users)
+    file.write_text("user,hour,label\n" + rows)
+    return file
+
+
+def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
     """One training: steps a second, bytes exchanged and seconds of an epoch, and seconds of all."""
     folder.mkdir()
-    ranks = int(str(distribution.get("number_of_workers", 1)))
-    batch = _BATCH // ranks if trainer == "keras_horovod" else _BATCH  # Horovod's is of one rank.
     request = Request(
         train_uri=str(data / "train"),
         validation_uri=str(data / "validation"),
         model_uri=str(folder / "model"),
-        train_specification={"trainer": trainer},
-        train_parameters={"epochs": _EPOCHS, "batch_size": batch, "hidden_units": [512, 512]},
-        distribution_specification=distribution,
+        train_specification=training.program,
+        train_parameters={"epochs": _EPOCHS, "batch_size": _BATCH, **training.parameters},
+        distribution_specification=training.distribution,
         identity=(str(folder),),
     )
     ends: list[tuple[float, int]] = []
@@ -118,6 +177,7 @@ def _loopback_bytes() -> int:
 def _use_tcp(home: Path) -> None:
     """Keeps OpenMPI from shared memory, where nobody could count what ranks exchange."""
     os.environ["KFP_DISTRIBUTED_HOROVOD_PYTHON"] = find_python({"trainer": "keras_horovod"}, "MPI")
+    os.environ["KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON"] = find_python({"trainer": "torch_horovod"}, "MPI")
     os.environ["KFP_DISTRIBUTED_PYTORCH_PYTHON"] = find_python({"trainer": "torch_classifier"}, "PyTorch")
     settings = home / ".openmpi" / "mca-params.conf"
     settings.parent.mkdir()

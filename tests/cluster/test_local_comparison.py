@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import pytest
 from cluster.jobs import left_behind
+from mirrored_classifier import mirrored_classifier
 
 from kfp_distributed.components.train.launch import Request, launch, plan_job
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.model import verify_model_folder
+from kfp_distributed.trainers import train_specification
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-PROGRAM, PARAMETERS = {"trainer": "keras_classifier"}, {"epochs": 8, "seed": 1, "learning_rate": 3e-3}
+KERAS, MIRRORED = {"trainer": "keras_classifier"}, train_specification(mirrored_classifier)
+PARAMETERS = {"epochs": 8, "seed": 1, "learning_rate": 3e-3}
 SERVED = {
     "distribution_type": "TF",
     "number_of_workers": 2,
@@ -36,25 +39,28 @@ def fetch(store_environment, tmp_path):
 # Of one process the tolerance is less than two of the validation rows. Workers that wait for no one take the rows in an
 # order of their own.
 @pytest.mark.parametrize(
-    ("distribution", "leader", "tolerance"),
-    [({}, "worker-0", 0.01), (SERVED, "chief-0", 0.05)],
-    ids=["one process", "parameter servers"],
+    ("program", "distribution", "leader", "tolerance"),
+    [(KERAS, {}, "worker-0", 0.01), (MIRRORED, {}, "worker-0", 0.01), (KERAS, SERVED, "chief-0", 0.05)],
+    ids=["one process", "two devices", "parameter servers"],
 )
-def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, distribution, leader, tolerance):
+def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, program, distribution, leader, tolerance):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
-    step = start(PROGRAM, distribution, PARAMETERS, model_uri=uri)
+    step = start(program, distribution, PARAMETERS, model_uri=uri)
     there = step.verdict(500)
     assert there["succeeded"], step.log
     request = Request(
         train_uri=str(fetch(f"s3://{bucket}/train_dataset", "train")),
         validation_uri=str(fetch(f"s3://{bucket}/validation_dataset", "validation")),
         model_uri=str(tmp_path / "local" / "model"),
-        train_specification=PROGRAM,
+        train_specification=program,
         train_parameters=PARAMETERS,
         distribution_specification=distribution,
         identity=tuple(step.request["identity"]),
     )
-    here = launch(request, LocalRunner(), print)
+    said: list[str] = []
+    here = launch(request, LocalRunner(), said.append)
+    if program is MIRRORED:
+        assert all("[worker-0] trained on 2 CPU devices" in lines for lines in (step.log.splitlines(), said))
     assert there["metrics"].keys() == here.metrics.keys()
     replicas = [each.name for each in plan_job(request).topology.replicas]
     assert {text[1:].partition("]")[0] for _, text in step.lines if text.startswith("[")} == set(replicas), step.log

@@ -7,11 +7,13 @@ import sys
 
 import numpy as np
 import pytest
+from mirrored_classifier import mirrored_classifier
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.entry import tensorflow_environment
 
 TRAININGS = {
@@ -177,18 +179,32 @@ def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, wo
     assert weights == {"places": [[f"CPU:{device}" for device in range(devices)]] * 4, "same": True}
 
 
+def test_the_example_mirrors_on_three_devices(digits, tmp_path, alone):
+    said, training = [], TRAININGS["parts"]
+    program = train_specification(mirrored_classifier)
+    outcome = launch(request(digits, tmp_path, program, {**training, "devices": 3}, {}), LocalRunner(), said.append)
+    assert "[worker-0] trained on 3 CPU devices" in said
+    losses = [epoch["loss"] for epoch in outcome.metrics["worker-0"]]
+    assert losses == pytest.approx(curve(alone, "parts"), rel=EXACT)
+
+
 def test_asynchronous_training_reaches_the_accuracy_of_one_process(digits, tmp_path, alone):
     distribution = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
-    request = Request(
-        train_uri=str(digits.folder / "train"),
-        validation_uri=str(digits.folder / "validation"),
-        model_uri=str(tmp_path / "model"),
-        train_specification={"trainer": "keras_classifier"},
-        train_parameters=TRAININGS["parts"],
-        distribution_specification=distribution,
-        identity=(str(tmp_path),),
-    )
-    outcome = launch(request, LocalRunner(), lambda line: None)
+    program = {"trainer": "keras_classifier"}
+    asked = request(digits, tmp_path, program, TRAININGS["parts"], distribution)
+    outcome = launch(asked, LocalRunner(), lambda line: None)
     expected = curve(alone, "parts", "val_accuracy")[-1]
     assert expected > 0.9
     assert outcome.metrics["chief-0"][-1]["val_accuracy"] == pytest.approx(expected, abs=ASYNCHRONOUS_MARGIN)
+
+
+def request(digits, place, program, parameters, distribution):
+    return Request(
+        train_uri=str(digits.folder / "train"),
+        validation_uri=str(digits.folder / "validation"),
+        model_uri=str(place / "model"),
+        train_specification=program,
+        train_parameters=parameters,
+        distribution_specification=distribution,
+        identity=(str(place),),
+    )
