@@ -29,9 +29,10 @@ from kfp_distributed.components.train.manifests.setting import Object
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.preflight import needed_permissions, served_kinds
 from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.storage.credentials import OWN_NAMESPACE, Credentials
+from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import (
+    OWN_NAMESPACE,
     SECRET_VARIABLE,
     MayNotRead,
     Read,

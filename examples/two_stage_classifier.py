@@ -45,7 +45,7 @@ def two_stage_classifier(
     import os
     import shutil
     from collections.abc import Iterator
-    from inspect import signature
+    from datetime import timedelta
     from pathlib import Path
 
     import numpy as np
@@ -54,10 +54,12 @@ def two_stage_classifier(
     from torch import Tensor, nn
     from torch.nn.functional import cross_entropy
 
-    from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches, width
+    from kfp_distributed.storage.dataset import DatasetManifest, read_batches, width
     from kfp_distributed.trainers.sync import record_epoch
+    from kfp_distributed.trainers.torch_network import export_onnx
 
-    dist.init_process_group("gloo")
+    # A rank that hears nothing of the other gives it up then, and both start again. The other may come this much later.
+    dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     # It outlives the process: gloo's destructor may wait for ever for Python's lock, which it holds (PyTorch 1.13).
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
     rank, other = dist.get_rank(), 1 - dist.get_rank()
@@ -206,18 +208,7 @@ def two_stage_classifier(
         """Write the model from "features" to "probabilities": the one moment at which rank 0 has both stages."""
         second = make_stage(1)
         second.load_state_dict(torch.load(Path(checkpoint_dir, f"epoch-{epochs:06d}", "stage-1.pt"))["network"])
-        # Later versions have another exporter, which needs further packages.
-        options = {"dynamo": False} if "dynamo" in signature(torch.onnx.export).parameters else {}
-        torch.onnx.export(
-            nn.Sequential(stage, second, nn.Softmax(1)).eval(),
-            torch.zeros(1, *input_shape(manifest)),
-            str(Path(model_dir, "model.onnx")),
-            input_names=["features"],
-            output_names=["probabilities"],
-            dynamic_axes={"features": {0: "n"}, "probabilities": {0: "n"}},
-            opset_version=13,
-            **options,
-        )
+        export_onnx(nn.Sequential(stage, second), manifest, Path(model_dir, "model.onnx"))
 
     stage = make_stage(rank)
     optimizer = torch.optim.Adam(stage.parameters(), learning_rate)

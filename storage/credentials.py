@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kfp_distributed.storage.kfp_store import (
     KFP_NAMESPACE,
+    OWN_NAMESPACE,
     SECRET_VARIABLE,
     WHAT_TO_SET,
     choose_object_store,
@@ -14,8 +15,6 @@ from kfp_distributed.storage.kfp_store import (
     read_keys,
 )
 from kfp_distributed.storage.uri import parse_endpoint
-
-OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import base64
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
@@ -14,6 +15,9 @@ SECRET_VARIABLE = "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"
 WHAT_TO_SET = (
     f"set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or {SECRET_VARIABLE} to a Kubernetes Secret"
 )
+
+OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where a pod finds its own, where it may ask the API server."""
 
 # What Kubeflow Pipelines is installed with.
 KFP_NAMESPACE = "kubeflow"
@@ -155,24 +159,42 @@ def environment_entries(reference: StoreReference) -> list[dict[str, Any]]:
     ]
 
 
+def cluster_configuration() -> tuple[Any, str]:
+    """Return the Kubernetes client's configuration and its namespace: a pod's own or, outside of one, KUBECONFIG's.
+
+    Raises:
+        ValueError: There is none, or it is wrong.
+    """
+    from kubernetes import client, config
+    from yaml import YAMLError  # type: ignore[import-untyped]  # comes with the Kubernetes client
+
+    configuration, kubeconfig = client.Configuration(), os.environ.get("KUBECONFIG")
+    file = str(OWN_NAMESPACE.parent) if OWN_NAMESPACE.exists() else kubeconfig or "~/.kube/config"
+    try:
+        if OWN_NAMESPACE.exists():
+            config.load_incluster_config(client_configuration=configuration)
+            return configuration, OWN_NAMESPACE.read_text().strip()
+        config.load_kube_config(kubeconfig, client_configuration=configuration)
+        return configuration, config.list_kube_config_contexts(kubeconfig)[1]["context"].get("namespace") or "default"
+    # The client looks at little of a file before it takes it for a configuration.
+    except (config.ConfigException, YAMLError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{file} is no configuration of a cluster, set KUBECONFIG to one: {why}") from None
+
+
 def kubernetes_reader() -> Read:
-    """Make what reads ConfigMaps, Secrets and Services, with the configuration of KUBECONFIG or of the pod.
+    """Make what reads ConfigMaps, Secrets and Services.
 
     Raises:
         ValueError: There is no configuration. What it returns raises it too, where the cluster does not answer.
     """
-    from kubernetes import client, config
+    from kubernetes import client
     from urllib3.exceptions import HTTPError
 
-    configuration, kubeconfig = client.Configuration(), os.environ.get("KUBECONFIG")
     try:
-        if os.environ.get("KUBERNETES_SERVICE_HOST") and not kubeconfig:
-            config.load_incluster_config(client_configuration=configuration)
-        else:
-            config.load_kube_config(kubeconfig, client_configuration=configuration)
-    except config.ConfigException as error:
-        raise ValueError(f"no configuration for the Kubernetes cluster: {error}; {WHAT_TO_SET}") from None
-    api = client.ApiClient(configuration)
+        api = client.ApiClient(cluster_configuration()[0])
+    except ValueError as error:
+        raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
     core = client.CoreV1Api(api)
     # Releases of the client differ in how they get a bare path.
     kinds = {

@@ -26,7 +26,9 @@ _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 _START_SECONDS = 366 * 24 * 3600
 """How long it waits for the first workers: whoever follows the job has time budgets."""
 
-_CONNECT_SECONDS, _LOST_SECONDS = 5, 20
+_CONNECT_SECONDS, _LOST_SECONDS, _REFUSALS = 5, 20, 2
+"""A launcher that does not answer may come back. Where it is refused for us its process has ended, and its next start
+brings new ranks into our pod, which take our folders."""
 
 _TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """How long ranks wait for one that has not come yet, or is dead and has left its connections open."""
@@ -42,12 +44,14 @@ def end_without_launcher(end: Callable[[], object]) -> None:
     address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
 
     def wait() -> None:
-        seen = time.monotonic()
-        while time.monotonic() - seen < _LOST_SECONDS:
+        seen, refused = time.monotonic(), 0
+        while time.monotonic() - seen < _LOST_SECONDS and refused < _REFUSALS:
             time.sleep(1)
             try:
                 socket.create_connection(address, _CONNECT_SECONDS).close()
-                seen = time.monotonic()
+                seen, refused = time.monotonic(), 0
+            except ConnectionRefusedError:
+                refused += 1
             except OSError:
                 pass
         end()

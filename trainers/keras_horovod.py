@@ -106,6 +106,8 @@ def keras_horovod(
     keep_input(model)
     if elastic:
         hvd.elastic.run(train)(state)
+        if state.done < epochs:  # It takes some errors of TensorFlow's for its own, and returns.
+            raise RuntimeError(f"Horovod ended the training after epoch {state.done} of {epochs}")
     else:
         state.sync()
         train(state)

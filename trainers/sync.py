@@ -9,7 +9,7 @@ from pathlib import Path
 from kfp_distributed.storage.errors import StorageError
 
 LOOK_SECONDS = 2.0
-"""How often `flush_at_rest` looks at the folders."""
+"""How often `flush_at_rest` looks at the folders, and how long what it sends has not changed."""
 
 _BUSY_LOOKS = 30
 """After so many looks, a minute, it is said that a folder has been another one at each."""
@@ -28,18 +28,21 @@ def keep(folder: Path, send: Callable[[Callable[[], bool], set[Path]], object], 
         grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
     """
     seen = sent = _state(folder)
-    busy = 0
+    busy, since = 0, time.monotonic()
 
     def look(at_rest: bool) -> None:
-        nonlocal seen, sent, busy
+        nonlocal seen, sent, busy, since
         state, before = _state(folder), seen
-        seen = state
+        if state != before:
+            seen, since = state, time.monotonic()
         busy = busy + 1 if at_rest and state != before and not grows else 0
         if busy == _BUSY_LOOKS:
             print(
                 f"{folder.name} is not stored: it must rest for {LOOK_SECONDS:g} s, and changes more often", flush=True
             )
-        if state != sent and (state == before or not at_rest or grows):
+        # Two looks may be close together, the last one is where the program ends.
+        rests = state == before and time.monotonic() - since >= LOOK_SECONDS
+        if state != sent and (rests or not at_rest or grows):
             send(lambda: _state(folder) == state, {file for file, _ in state.items() - sent.items()})
             sent = state
 
@@ -52,7 +55,7 @@ def flush(at_rest: bool = False) -> None:
     Where they cannot be sent a line says so, and the next call tries again.
 
     Args:
-        at_rest: Send only what has not changed since the last call: it may be half written.
+        at_rest: Send only what is seen not to have changed for `LOOK_SECONDS`: it may be half written.
     """
     with _lock:
         for look in _looks:

@@ -37,7 +37,7 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not there when types
         return self.layers(torch.cat(parts, 1))
 
 
-def export_onnx(network: Network, manifest: DatasetManifest, file: Path) -> None:
+def export_onnx(network: nn.Module, manifest: DatasetManifest, file: Path) -> None:
     """Write a model from "features" float32 [n, *input_shape] to "probabilities" float32 [n, classes]."""
     serve = nn.Sequential(nn.Flatten(), network, nn.Softmax(1)).eval()
     # Later versions have another exporter, which needs further packages.

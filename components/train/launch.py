@@ -3,10 +3,9 @@
 import hashlib
 import json
 import re
-import signal
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain
@@ -22,6 +21,7 @@ from kfp_distributed.components.train.runners.protocol import (
     TrainingJob,
     clock,
 )
+from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
     LAST_LINES,
@@ -41,6 +41,9 @@ from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters, parse_program
+
+STORE_AWAY_SECONDS = 600.0
+"""How long the object store may be away when a model is there: as long as its leader tries to save it."""
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -129,12 +132,13 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
     if status.ended is None or not status.ended.succeeded:
         raise TrainingFailed(failure_cause(status), status, read_metrics(description.metrics_uri))
     try:
-        model = verify_model(open_store(description.model_uri))
+        model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
         if model.job != job.name:
             raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
-    except ModelIncomplete as error:
-        text = f"The job succeeded, but left no whole model: {error}."
-        raise TrainingFailed(text, status, read_metrics(description.metrics_uri)) from None
+    except (ModelIncomplete, StorageError) as error:
+        fault = "left no whole model" if isinstance(error, ModelIncomplete) else "its model could not be looked at"
+        cause = f"The job succeeded, but {fault}: {error}."
+        raise TrainingFailed(cause, status, read_metrics(description.metrics_uri)) from None
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
 
@@ -251,25 +255,3 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
         if over:
             break
     return status
-
-
-@contextmanager
-def ended_by_signals(clean_up: Callable[[], object]) -> Iterator[None]:
-    """Cleans up whichever way the block ends: SIGTERM ends it as Ctrl-C does, and neither interrupts the cleaning."""
-
-    def end(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-        try:
-            clean_up()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler or signal.SIG_DFL)

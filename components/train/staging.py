@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kfp_distributed.components.train.launch import Request, ended_by_signals, job_name
+from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS, Request, job_name
+from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 
@@ -19,7 +21,8 @@ def staged(request: Request) -> Iterator[Request]:
     """Yields a request with the local folders of another in object storage, under its `checkpoint_uri`.
 
     When the block ends well, the model is brought to where the first request wants it. What was staged is deleted,
-    whichever way the block ends. A request without local folders is yielded as it is.
+    whichever way the block ends, but for a whole model that could not be brought. A request without local folders is
+    yielded as it is.
 
     Raises:
         ValueError: There are local folders, and `checkpoint_uri` is not in object storage.
@@ -39,9 +42,15 @@ def staged(request: Request) -> Iterator[Request]:
     store = open_store(root)
     store.make_bucket()
 
+    brought = False
+
     def clean_up() -> None:
         try:
-            store.delete([entry.key for entry in store.list()])
+            keys = [entry.key for entry in store.list()]
+            if not brought and f"model_uri/{MODEL_MANIFEST}" in keys:
+                print(f"the model is whole, and stays in {join_uri(root, 'model_uri')}", flush=True)
+                keys = [key for key in keys if not key.startswith("model_uri/")]
+            store.delete(keys)
         except StorageError as error:  # It must not hide how the training ended.
             print(f"what was staged could not be deleted: {error}", flush=True)
 
@@ -51,4 +60,6 @@ def staged(request: Request) -> Iterator[Request]:
         moved: dict[str, Any] = {name: join_uri(root, name) for name in local}
         yield replace(request, **moved)
         if "model_uri" in local:
-            open_store(join_uri(root, "model_uri")).download_folder(local["model_uri"])
+            model = open_store(join_uri(root, "model_uri"), retry_seconds=STORE_AWAY_SECONDS)
+            model.download_folder(local["model_uri"])
+            brought = True

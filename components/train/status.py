@@ -3,6 +3,7 @@
 Time is in seconds since 1970, as the facts have it.
 """
 
+import math
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -110,10 +111,12 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
             status = replace(status, failures={**status.failures, fact.replica: after})
         if fact.state == "starting" or fact.restart > before.restart:
             after = replace(after, heard=None)
+            if fact.replica not in status.spared:
+                status = replace(status, attempt=fact.time)
             if fact.replica == status.leader:
                 # What the launcher of MPI prints counts as the workers', and they start with it.
                 silent = {name: replace(each, heard=None) for name, each in status.replicas.items()}
-                status = replace(status, attempt=fact.time, replicas=silent)
+                status = replace(status, replicas=silent)
         status = replace(status, replicas={**status.replicas, fact.replica: after})
         if status.running is None and not _unstarted(status):
             status = replace(status, running=fact.time)
@@ -203,7 +206,8 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
     replicas = _awaited(status)
     heard = max((each.heard for each in replicas if each.heard is not None), default=None)
     queued, waiting, pulling = (
-        min((each.since for each in replicas if each.state == state), default=None) for state in _NOT_READY
+        min((_waits_since(each, replicas) for each in replicas if each.state == state), default=None)
+        for state in _NOT_READY
     )
     done = status.replicas[status.leader].state == "succeeded"
     placed = not done and all(each.state not in _NOT_READY for each in replicas)
@@ -252,6 +256,14 @@ def final_failure(status: JobStatus, specification: DistributionSpecification) -
 def _awaited(status: JobStatus) -> list[ReplicaStatus]:
     """The replicas that must be there: a worker that was lost, and is spared, may come again or not."""
     return [each for name, each in status.replicas.items() if name not in status.spared or not each.restart]
+
+
+def _waits_since(replica: ReplicaStatus, replicas: Sequence[ReplicaStatus]) -> float:
+    """Since when only the cluster keeps a replica waiting: the launcher of MPIJob v2beta1 comes after all workers."""
+    others = [each for each in replicas if replica.replica == "launcher-0" != each.replica]
+    if any(each.state in _NOT_READY for each in others):
+        return math.inf
+    return max(each.since for each in (replica, *others))
 
 
 def _unstarted(status: JobStatus) -> list[ReplicaStatus]:

@@ -14,6 +14,8 @@ from cluster.jobs import left_behind
 from cluster.test_launch import function
 from kubernetes import client
 
+from kfp_distributed.storage import credentials_from_environment, open_store
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
@@ -145,9 +147,18 @@ def test_a_deadline_that_is_over(start):
     assert 28 < step.lines[-1][0] - step.wait_for("is created") < 45
 
 
-def test_a_job_that_leaves_no_model(start):
+def test_a_program_that_leaves_no_model(start):
     program = {"function": "fit", "source": "def fit(model_dir: str):\n    print('nothing to save')\n"}
     failed(start(program), "left nothing in model_dir", since=r"\[worker-0\] nothing to save")
+
+
+def test_a_job_that_succeeds_without_a_model(start, store_environment):
+    # The process ends well when the thread does.
+    step = start(function("import threading, time\nthreading.Thread(target=time.sleep, args=(10,)).start()"))
+    step.wait_for("model saved")
+    model = open_store(step.request["model_uri"], credentials_from_environment(store_environment))
+    model.delete([entry.key for entry in model.list()])
+    failed(step, "The job succeeded, but left no whole model: ", "has no model.json", since="worker-0: succeeded")
 
 
 RESUMES = """\
@@ -183,9 +194,9 @@ def test_a_leader_out_of_memory_is_started_again_and_goes_on_from_its_checkpoint
 def test_an_evicted_worker_is_started_again(start, api):
     source = function(RESUMES.replace("WHO", "'none'"))["source"].replace("rows: int = 0", "checkpoint_dir: str")
     step = start({"function": "fit", "source": source}, TF)
-    # What worker 0 has left at step 5 rests for two seconds before it is stored.
+    # What was left at step 5 has been stored after four seconds at the latest.
     for worker in (0, 1):
-        step.wait_for(rf"\[worker-{worker}\] step 9$")
+        step.wait_for(rf"\[worker-{worker}\] step 12$")
     pod = f"{step.name}-worker-1"
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
     verdict = step.verdict()

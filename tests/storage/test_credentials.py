@@ -188,7 +188,9 @@ def test_secret_that_does_not_serve(kubernetes, env, message):
 
 def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(ValueError, match=r"no configuration for the Kubernetes cluster: .*; set AWS_ENDPOINT_URL"):
+    with pytest.raises(
+        ValueError, match=r"nothing is no configuration of a cluster, set KUBECONFIG .*; or set AWS_ENDPOINT_URL"
+    ):
         credentials_from_environment(named("mine/store"))
     write_kubeconfig(tmp_path, monkeypatch, 1)
     with pytest.raises(ValueError, match=r"cannot get .* of the Kubernetes API: .*Connection refused"):

@@ -27,8 +27,9 @@ class KubernetesApi:
     Attributes:
         objects: What is there.
         requests: What was done, in its order, the lost answers' too.
-        lose: The requests whose next answer is lost when the work is done: "500" is answered, or the connection is
-            "cut".
+        lose: The requests whose next answer is lost when the work is done: "500" is answered, or a page of "html", or
+            the connection is "cut".
+        refuses: Whether nobody is let in any more.
         denied: The permissions that there are not, such as "create tfjobs".
         lingers: How often an object that was deleted in the foreground is still found.
     """
@@ -38,6 +39,7 @@ class KubernetesApi:
         self.requests: list[str] = []
         self.lose: dict[str, str] = {}
         self.denied: set[str] = set()
+        self.refuses = False
         self.lingers = 0
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
@@ -156,6 +158,10 @@ class _Handler(BaseHTTPRequestHandler):
         query = dict(parse_qsl(url.query))
         request = _short(self.command, url.path, query, body)
         self.api.before(request)
+        if self.api.refuses:
+            self.api.requests.append(request)
+            self._send(401, json.dumps({"message": "Unauthorized"}).encode())
+            return
         if request.startswith("WATCH"):
             self._watch(request, int(query["resourceVersion"]))
             return
@@ -166,6 +172,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.api.lose.pop(request, "")
         if fault == "cut":
             self.close_connection = True
+            return
+        if fault == "html":
+            self._send(200, b"<html>Log in</html>")
             return
         self._send(500 if fault else status, json.dumps({"message": "injected"} if fault else answer).encode())
 

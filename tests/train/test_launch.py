@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.components.train.step import run_step
+from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 
 
@@ -278,6 +280,27 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
     why = f"the one in {model} is of the job {job_name('train', ('an earlier run',))!r}."
     missing = f"{model} has no model.json: no model was saved there whole."
     assert str(error.value) == f"The job succeeded, but left no whole model: {why if earlier else missing}"
+
+
+def test_a_model_that_cannot_be_looked_at_is_not_said_to_be_missing(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(launch.__globals__, "STORE_AWAY_SECONDS", 1)
+    (tmp_path / "objects" / "bucket").mkdir(parents=True)
+    with ExitStack() as running:
+        server = running.enter_context(embedded_object_store(tmp_path / "objects"))
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+
+        class ThenAway(LocalRunner):
+            def stop(self):
+                super().stop()
+                running.close()
+
+        uris = {"model_uri": "s3://bucket/model", "checkpoint_uri": str(tmp_path)}
+        with pytest.raises(TrainingFailed) as error:
+            launch(request(data, tmp_path, **uris), ThenAway(), lambda line: None)
+    start = "The job succeeded, but its model could not be looked at: "
+    assert re.match(rf"{start}.*bucket.*model", str(error.value)), error.value
+    assert error.value.metrics["worker-0"][-1]["loss"] == 0.5
 
 
 def test_the_same_checked_twice_is_the_same_job(data, tmp_path):

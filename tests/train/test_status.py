@@ -252,6 +252,27 @@ def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
     )
 
 
+def test_the_launcher_of_mpi_that_comes_after_its_workers_does_not_wait_for_a_node_meanwhile():
+    status = begin(make_job(["unused"], {"distribution_type": "MPI"}), BEGIN)
+    patient = parse_distribution({"distribution_type": "MPI"})
+
+    def follow_on(*facts):
+        nonlocal status
+        for fact in facts:
+            status = advance(status, fact)
+
+    def expired(seconds):
+        return expired_budget(status, patient, BEGIN + seconds)
+
+    assert expired(600).startswith("scheduling_timeout ran out")
+    follow_on(changed(2, "worker-0", "pulling"), changed(2, "worker-1", "pulling"))
+    assert expired(1201) == ""
+    assert expired(1202).startswith("image_pull_timeout ran out")
+    follow_on(changed(900, "worker-0", "running"), changed(950, "worker-1", "running"))
+    assert expired(1549) == ""
+    assert expired(1550).startswith("scheduling_timeout ran out after 10 min: launcher-0 not started")
+
+
 def test_a_lost_worker_of_an_elastic_mpi_job_whose_time_is_over():
     status = begin(make_job(["unused"], {"distribution_type": "MPI", "min_workers": 1}), BEGIN)
     for fact in (changed(10, "worker-1", "failed", reason="pod deleted"), ended(64, "It is so.")):
@@ -341,6 +362,13 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             [*STARTED, line(5, "worker-0"), changed(80, "worker-0", "starting", restart=1)],
             170,
             "start_timeout ran out after 1 min 30 s: worker-0 not started, worker-1 silent for 2 min 49 s.",
+        ),
+        # One whose end nobody saw is there again, and packages are being installed.
+        (
+            {"start_timeout": 90, "silence_timeout": "2h"},
+            [*STARTED, line(5, "worker-0"), changed(3600, "worker-1", "starting", restart=1)],
+            3689,
+            "",
         ),
         # Silence is that of all.
         ({"silence_timeout": 60}, [*STARTED, line(5, "worker-0"), line(31, "worker-1")], 90, ""),

@@ -116,6 +116,18 @@ def test_a_queue_that_admits_the_job_later(tracker):
     ]
 
 
+def test_a_queue_whose_admission_is_heard_of_after_the_pods(tracker):
+    queued = {**job_of(), "spec": {"runPolicy": {"suspend": True}}}
+    list(tracker.tell_job(queued))
+    assert shown(tracker.tell_pod(pod_of(0, **RUNNING))) == []
+    assert shown(tracker.tell_pods([pod_of(1, **RUNNING)])) == []
+    assert shown(tracker.tell_job(job_of())) == [
+        ("worker-0", "waiting", None, "", 0),
+        ("worker-1", "waiting", None, "", 0),
+        ("worker-1", "running", None, "", 0),
+    ]
+
+
 def test_reasons_while_it_waits(tracker):
     facts = shown(tracker.tell_pods([pod_of(0, node=None, conditions=[UNSCHEDULABLE]), pod_of(1, main=NO_IMAGE)]))
     assert facts == [

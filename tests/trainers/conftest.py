@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.embedded import embedded_object_store
@@ -72,16 +72,6 @@ def digits(tmp_path_factory):
     write("train", slice(0, 1300), [300, 1, 499, 500])
     write("validation", slice(1300, 1500), [200])
     return Digits(folder, inputs[1500:].astype(np.float32), labels[1500:])
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 @dataclass

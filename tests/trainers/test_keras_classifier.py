@@ -11,7 +11,7 @@ from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.checkpoints import save_checkpoint
-from kfp_distributed.trainers.job import JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.progress import parse_progress
 
 
@@ -100,7 +100,11 @@ def test_the_evaluator_scores_what_is_before_a_damaged_checkpoint_once(folders, 
     arguments = folders["validation_dir"], Path(folders["checkpoint_dir"]), Path(folders["metrics_dir"]), 3
     evaluator = threading.Thread(target=evaluate_checkpoints, args=(model, *arguments), daemon=True)
     evaluator.start()
-    time.sleep(4)  # It looks each second.
+    metrics = Path(folders["metrics_dir"], EVALUATOR_METRICS)
+    while not metrics.exists():
+        assert evaluator.is_alive()
+        time.sleep(0.1)
+    time.sleep(2)  # It looks each second, and may look again.
     keep(3)
     evaluator.join(60)
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]

@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
     assert sent[1:] == [{"before": "x"}]
 
 
-def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
+def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder, monkeypatch):
+    monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
     keep(folder, lambda *_: sent.append(content(folder)))
     for text in ("1", "12", "123"):
@@ -46,6 +48,19 @@ def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder):
     flush(at_rest=True)
     flush(at_rest=True)
     assert sent == [{"before": "x", "a": "123"}]
+
+
+def test_what_is_looked_at_twice_at_once_has_not_rested(folder, monkeypatch):
+    monkeypatch.setattr(sync, "LOOK_SECONDS", 0.5)
+    sent = []
+    keep(folder, lambda *_: sent.append(content(folder)))
+    (folder / "a").write_text("half")
+    flush(at_rest=True)
+    flush(at_rest=True)
+    assert sent == []
+    time.sleep(0.5)
+    flush(at_rest=True)
+    assert sent == [{"before": "x", "a": "half"}]
 
 
 def test_that_a_folder_never_rests_is_said_once(folder, capsys):

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.train.replica_code import replica_modules
+from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.trainers.feed import steps_of_epoch
 
 TRAIN = """
@@ -70,9 +70,7 @@ def start(data, name, parameters, program=TRAIN, **environment):
 
 
 def meeting_place(ranks):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks)}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": str(ranks)}
 
 
 def train(data, name, ranks=1, **parameters):

@@ -1,19 +1,17 @@
 """The Kubernetes API as plain JSON: requests that outlast a server which is away for a while, and streams of lines."""
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from kubernetes import client, config
+from kubernetes import client
 from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
-from yaml import YAMLError  # type: ignore[import-untyped]  # comes with the Kubernetes client
 
 from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.storage.credentials import OWN_NAMESPACE
+from kfp_distributed.storage.kfp_store import cluster_configuration
 
 Object = dict[str, Any]
 
@@ -59,6 +57,9 @@ class ClusterApi:
                 response = self._send(method, path, body, query, timeout_seconds, preload=True)
                 answer: Object = json.loads(response.data)
                 return answer
+            except ValueError:
+                host = self._client.configuration.host
+                raise ClusterError(0, f"{host} does not answer as an API server does, in JSON") from None
             except ClusterError as error:
                 # A certificate does not become right by waiting.
                 wrong = error.status not in (0, *_TRANSIENT) or "CERTIFICATE_VERIFY_FAILED" in str(error)
@@ -148,19 +149,7 @@ def connect(namespace: str = "") -> ClusterApi:
     Raises:
         ValueError: There is no configuration, or it is wrong.
     """
-    configuration = client.Configuration()
-    try:
-        if OWN_NAMESPACE.exists():
-            config.load_incluster_config(client_configuration=configuration)
-            own = OWN_NAMESPACE.read_text().strip()
-        else:
-            config.load_kube_config(client_configuration=configuration)
-            own = config.list_kube_config_contexts()[1]["context"].get("namespace") or "default"
-    # The client looks at little of a file before it takes it for a configuration.
-    except (config.ConfigException, YAMLError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        file = os.environ.get("KUBECONFIG", "~/.kube/config")
-        why = " ".join(str(error).split())
-        raise ValueError(f"{file} is no configuration of a cluster, set KUBECONFIG to one: {why}") from None
+    configuration, own = cluster_configuration()
     return ClusterApi(configuration, namespace or own)
 
 

@@ -2,12 +2,10 @@
 
 import math
 import os
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from kfp_distributed.components.train.manifests import (
     HASH_ANNOTATION,
@@ -22,7 +20,7 @@ from kfp_distributed.components.train.manifests import (
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.pods import job_end, replica_of, started_containers
+from kfp_distributed.components.train.runners.pods import job_end, replica_of
 from kfp_distributed.components.train.runners.preflight import check_cluster, served_mpi_version
 from kfp_distributed.components.train.runners.protocol import (
     ClusterError,
@@ -35,7 +33,8 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import Follower, Listed, News, Printed, Trouble, Watcher
+from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
+from kfp_distributed.components.train.signals import signals_wait
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
@@ -72,9 +71,8 @@ class KubernetesRunner:
         self._ours = False
         self._how = "is created"
         self._core = f"/api/v1/namespaces/{api.namespace}"
-        # Of each start of a container: (uid of the pod, name, number).
-        self._logs: dict[tuple[str, str, int], Follower] = {}
-        self._last_line = self._last_reading = 0.0
+        self._last_line = self._last_reading = self._last_sign = 0.0
+        self._refusal = ""
 
     def check(self, job: TrainingJob) -> None:
         """Asks the API server whether it would take the job: its kind, our permissions, every field.
@@ -101,11 +99,12 @@ class KubernetesRunner:
             )
             self._prepare(job)
             # A cancel during what follows is to end the job that an earlier start of this step has left.
+            found: Object = {}
             with suppress(ClusterError):
                 found = self._api.call("GET", self._path, away_seconds=0)
                 self._ours = self._is_same(found) and not job_end(found)
             self._claims = self._missing_claims(job)
-            check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims])
+            check_cluster(self._api, self._kind, [self.manifest, *self._parts, *self._claims], is_there=bool(found))
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
@@ -236,7 +235,7 @@ class KubernetesRunner:
 
     def _post(self, path: str, body: Object) -> Object:
         """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete."""
-        with _signals_wait():
+        with signals_wait():
             return self._api.call("POST", path, body)
 
     def _start_again(self) -> Iterator[Fact]:
@@ -300,8 +299,8 @@ class KubernetesRunner:
         pods = {"labelSelector": f"{JOB_LABEL}={name}"}
         watch("pods", f"{self._core}/pods", pods)
         watch("events", f"{self._core}/events", {"fieldSelector": "type=Warning"})
-        lost = self._job.specification.launcher_lost_timeout or math.inf
-        self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, lost / 8))
+        self._lost, self._last_sign = self._job.specification.launcher_lost_timeout or math.inf, time.monotonic()
+        self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, self._lost / 8))
         quiet_due, ended = 0.0, None
         while not (self._tracker.end and ended and self._is_told(ended)):
             if news := self._watcher.take(0.5 if ended is None else 0.05):
@@ -311,6 +310,8 @@ class KubernetesRunner:
                 if not self._tracker.end:  # No budget is for the reading of last lines.
                     yield Quiet(clock())
                 quiet_due = time.monotonic() + 1
+            if self._refusal and not self._tracker.end:
+                self._tracker.end = (False, self._refusal)
             if self._tracker.may_start_again:
                 yield from self._start_again()
                 ended = None
@@ -318,15 +319,14 @@ class KubernetesRunner:
                 # We may hear of the job's end before that of its pods, whose last lines are then still to come.
                 with suppress(ClusterError):
                     listed = self._api.call("GET", f"{self._core}/pods", query=pods, away_seconds=0)
-                    for each in listed["items"]:
-                        self._follow_logs(each, False)
+                    self._follow_logs(listed["items"])
                 ended = time.monotonic()
         yield JobEnded(clock(), *self._tracker.end)
 
     def _is_told(self, ended: float) -> bool:
         """Whether all is told that an ended job printed. What is silent for some seconds is not waited for."""
         now = time.monotonic()
-        reading = any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
+        reading = self._watcher.reads_ended_logs
         if reading or not self._tracker.leader_is_over:
             self._last_reading = now
             # What goes on printing may do so for ever, where the job has ended for another replica.
@@ -344,8 +344,12 @@ class KubernetesRunner:
                 self._api.call("PATCH", path, alive, away_seconds=0, timeout_seconds=5)
             else:
                 self._api.call("GET", path, away_seconds=0, timeout_seconds=5)
-        except ClusterError:
+        except ClusterError as error:
+            # As long as the replicas wait for a sign. A token that has expired does not come back.
+            if error.status == 401 and time.monotonic() - self._last_sign > self._lost:
+                self._refusal = f"The API server does not let this step in any more: {error}."
             return False
+        self._last_sign = time.monotonic()
         return True
 
     def _tell(self, news: News) -> Iterator[Fact]:
@@ -370,40 +374,16 @@ class KubernetesRunner:
                 yield from self._tracker.tell_event(each)
         else:
             # The lines of a pod are asked for before its end is told, and mostly come before it.
-            for each in objects:
-                self._follow_logs(each, deleted)
+            self._follow_logs(objects, deleted)
             if isinstance(news, Listed):
                 yield from self._tracker.tell_pods(objects)
             else:
                 yield from self._tracker.tell_pod(objects[0], deleted)
 
+    def _follow_logs(self, pods: Iterable[Object], deleted: bool = False) -> None:
+        for pod in filter(self._tracker.is_ours, pods):
+            path = f"{self._core}/pods/{pod['metadata']['name']}"
+            self._watcher.follow_logs(replica_of(pod), path, pod, deleted)
+
     def _followed(self, found: Object | None) -> Object | None:
         return found if found and found["metadata"]["uid"] == self._tracker.uid else None
-
-    def _follow_logs(self, pod: Mapping[str, Any], deleted: bool) -> None:
-        if not self._tracker.is_ours(pod):
-            return
-        about = pod["metadata"]
-        for container, (start, ended) in started_containers(pod).items():
-            key = (about["uid"], container, start)
-            if key not in self._logs and not deleted:
-                path = f"{self._core}/pods/{about['name']}"
-                self._logs[key] = self._watcher.follow_log(replica_of(pod), path, *key)
-            for number in range(start + 1):
-                # An earlier start of a container has ended when there is a later one.
-                if (number < start or ended or deleted) and (follower := self._logs.get((*key[:2], number))):
-                    follower.ended.set()
-
-
-@contextmanager
-def _signals_wait() -> Iterator[None]:
-    came: list[int] = []
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in numbers]
-    try:
-        yield
-    finally:
-        for each, handler in zip(numbers, before, strict=True):
-            signal.signal(each, handler)
-        for number in came:
-            signal.raise_signal(number)

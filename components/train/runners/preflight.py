@@ -74,8 +74,10 @@ def missing_permissions(api: ClusterApi, needed: Sequence[tuple[str, str, str]])
     return missing
 
 
-def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> None:
+def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, is_there: bool) -> None:
     """Looks whether the API server would take the objects of a job.
+
+    Those of one that `is_there` already it has taken; a quota that they use up would refuse them once more.
 
     Raises:
         ValueError: It has no such kind, we lack a permission, or it refuses an object.
@@ -91,7 +93,7 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object]) -> 
             "deploy/rbac.yaml of kfp-distributed has the Role that it needs"
             + (", and deploy/remote-object-store.yaml that for secrets" if "Secret" in kinds else "")
         )
-    for each in objects:
+    for each in () if is_there else objects:
         version, plural = each["apiVersion"], f"{each['kind'].lower()}s"
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:

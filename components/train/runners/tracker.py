@@ -87,6 +87,8 @@ class Tracker:
     end_version: int = 0
     _unclaimed_since: float | None = None
     _suspended: bool = False
+    _admitted: dict[str, Object] = field(default_factory=dict)
+    """Pods that we hear of before we hear that the queue has admitted their job."""
     _failures: dict[str, ReplicaChanged] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _told: set[tuple[object, ...]] = field(default_factory=set)
@@ -151,6 +153,9 @@ class Tracker:
         state = PodState("queued", None, "the queue has not admitted the job") if suspended else PodState("waiting")
         for name, seen in list(self._seen.items()):
             yield from self._change(name, _Seen(created=seen.past, state=state, restart=seen.restart))
+        pods, self._admitted = self._admitted, {}
+        for pod in pods.values():
+            yield from self.tell_pod(pod)
 
     def tell_time(self, now: float) -> Iterator[Fact]:
         """Nothing happened for a while: what was waited for does not come."""
@@ -182,6 +187,7 @@ class Tracker:
     def tell_pods(self, pods: Sequence[Object]) -> Iterator[Fact]:
         """All pods of the job, as they are now."""
         there = {each["metadata"]["uid"] for each in pods}
+        self._admitted = {name: pod for name, pod in self._admitted.items() if pod["metadata"]["uid"] in there}
         for name, seen in list(self._seen.items()):
             if seen.uid and seen.uid not in there:
                 # When it went nobody can tell any more: where the job has ended, then.
@@ -193,7 +199,12 @@ class Tracker:
         """A pod changed, or is gone."""
         name, about = replica_of(pod), pod["metadata"]
         seen, start = self._seen.get(name), restarts_in_place(pod)
-        if seen is None or self._suspended or not self.is_ours(pod) or about["creationTimestamp"] < seen.created:
+        if seen is None or not self.is_ours(pod) or about["creationTimestamp"] < seen.created:
+            return
+        if self._suspended:
+            self._admitted.pop(name, None)
+            if not deleted and "deletionTimestamp" not in about:
+                self._admitted[name] = pod
             return
         # Of what it evicts the kubelet may count a restart that never was.
         is_over = pod.get("status", {}).get("phase") == "Failed"

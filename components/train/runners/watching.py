@@ -56,7 +56,7 @@ class Trouble(NamedTuple):
     text: str
 
 
-class Follower(NamedTuple):
+class _Follower(NamedTuple):
     """Who tells what a container prints, until all is told and it is known, to us or to it, to have ended."""
 
     thread: threading.Thread
@@ -78,6 +78,8 @@ class Watcher:
         self._room = threading.Semaphore(_READS)
         self._api = api
         self._closed = threading.Event()
+        # Of each start of a container: (uid of the pod, name, number).
+        self._logs: dict[tuple[str, str, int], _Follower] = {}
 
     def close(self) -> None:
         """Ends the threads, each with the next thing that it is told."""
@@ -87,18 +89,31 @@ class Watcher:
         """Begins to tell of the objects of a path."""
         self._begin(self._watch, source, path, query)
 
-    def follow_log(self, replica: str, path: str, uid: str, container: str, start: int) -> Follower:
-        """Begins to tell what a container prints.
+    def follow_logs(self, replica: str, path: str, pod: Mapping[str, Any], deleted: bool) -> None:
+        """Begins to tell what the containers of a pod print, each start of each once.
 
         Args:
             replica: Whose lines they are.
             path: Of the pod.
-            uid: Of the pod; a replica's next pod may have the same name.
-            container: Its name.
-            start: How often it was started again before.
+            pod: As it is now.
+            deleted: Whether it is gone.
         """
-        ended = threading.Event()
-        return Follower(self._begin(self._follow_log, replica, path, uid, container, start, ended), ended)
+        uid = pod["metadata"]["uid"]  # A replica's next pod may have the same name.
+        for container, (start, is_over) in started_containers(pod).items():
+            if (uid, container, start) not in self._logs and not deleted:
+                ended = threading.Event()
+                thread = self._begin(self._follow_log, replica, path, uid, container, start, ended)
+                self._logs[uid, container, start] = _Follower(thread, ended)
+            for number in range(start + 1):
+                # An earlier start of a container has ended when there is a later one.
+                over = number < start or is_over or deleted
+                if over and (follower := self._logs.get((uid, container, number))):
+                    follower.ended.set()
+
+    @property
+    def reads_ended_logs(self) -> bool:
+        """Whether lines of containers that have ended are still to come."""
+        return any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
 
     def repeat(self, work: Callable[[], bool], seconds: float) -> None:
         """Does something every so often, by a thread of its own; again soon where it did not work."""
@@ -131,7 +146,7 @@ class Watcher:
                 return
 
     def _watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
-        version, delay = "", 0.1
+        version, delay, told = "", 0.1, ""
         while not self._closed.is_set():
             try:
                 if not version:
@@ -149,13 +164,14 @@ class Watcher:
                         # 410 Gone mostly: the place is too old, so we look at everything again.
                         version = ""
                         break
-                    version, delay = event["object"]["metadata"]["resourceVersion"], 0.1
+                    version, delay, told = event["object"]["metadata"]["resourceVersion"], 0.1, ""
                     if event["type"] != "BOOKMARK":
                         self.news.put(Changed(source, event["type"], event["object"]))
             except ClusterError as error:
                 if error.status == 410:
                     version = ""
-                elif error.status:
+                elif error.status and told != str(error):
+                    told = str(error)
                     self.news.put(Trouble(f"cannot watch the {source}: {error}"))
             except ValueError:  # A line that was cut in the middle.
                 pass

@@ -6,10 +6,11 @@ from train.programs.jobs import MARKER, make_job, workers
 
 from kfp_distributed.components.train import launch
 from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.signals import ended_by_signals
 
 job = make_job(sys.argv[2:], workers(2), **{MARKER: sys.argv[1]})
 runner = LocalRunner()
-with launch.ended_by_signals(runner.stop):
+with ended_by_signals(runner.stop):
     runner.check(job)
     runner.start(job)
     launch._follow(runner, job, lambda line: print(line, flush=True))
