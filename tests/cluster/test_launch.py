@@ -95,11 +95,13 @@ def test_names_that_kubernetes_would_not_take(start, api):
     """A task and a run with dots, capitals, signs and more than it allows: in names, labels and Services."""
     task = "7.Train.My_Very Long-Pipeline's Größte " + "Component" * 20
     identity = [f"Run.{uuid.uuid4().hex}_Ünï-" + "x" * 300, task, "1"]
-    program = function("import time\nprint('begun', flush=True)\ntime.sleep(3)")
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
     distribution = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
-    command = {"command": ["sh", "-c", 'echo begun; echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"; sleep 3']}
-    steps = start(program, task_name=task), start(command, distribution, task_name=task, identity=identity)
-    for step in steps:
+    command = {"command": ["sh", "-c", 'echo begun; echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"; sleep 15']}
+    steps = []
+    for specification, given in (program, {}), (command, {"distribution": distribution, "identity": identity}):
+        step = start(specification, task_name=task, **given)
+        steps.append(step)
         step.wait_for("begun")
         (pod, *_) = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
         assert pod.metadata.labels["kfp-distributed/task"].startswith("7.Train.My_Very-Long-Pipeline-s-Gr-")

@@ -106,7 +106,7 @@ def no_secret_is_in(text, remote, store) -> None:
 
 def test_a_job_runs_there(start, describe, api, remote, store, store_environment, bucket):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
-    program = function("import time\nprint('begun', flush=True)\ntime.sleep(5)")
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
     step = start(program, TF, model_uri=uri, **describe({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")
     place = remote["namespace"]

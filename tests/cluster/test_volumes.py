@@ -26,7 +26,7 @@ COMPARE = """\
 import os, time
 from pathlib import Path
 print(os.environ["MODE"], Path("/keys/token").read_text() == os.environ["TOKEN"] == "a b c", flush=True)
-time.sleep(5)"""
+time.sleep(15)"""
 
 TELL = """\
 import os, shutil, sys, time
