@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 from cluster.jobs import left_behind
+from cluster.test_mpi import pod_of
+from cluster.test_replica_faults import end
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900)]
 
@@ -70,6 +72,28 @@ def test_an_elastic_training_goes_on_without_a_worker(start, api, mpi_namespace,
     assert kept[-1]["val_accuracy"] > 0.9
     assert step.log.count("model saved to") == 1
     assert f"{worker}: failed (pod deleted)" in step.log
+    assert left_behind(step) == []
+
+
+@pytest.mark.mpi("v1")
+def test_the_launcher_of_an_elastic_training_that_dies_is_started_again(start, api, mpi_namespace, image_name):
+    """Its ranks need no launcher to go on, and have ended before the next ones take their folders."""
+    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 60
+    keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
+    step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
+    step.wait_for(r"\] epoch 3/", 500)
+    end(api, mpi_namespace, pod_of(api, step, "launcher"))
+    step.wait_for("launcher-0: failed")
+    verdict = step.verdict(600)
+    assert verdict["succeeded"], step.log
+    starts = [
+        int(found[1]) for _, text in step.lines if (found := re.search(r"rank 0 of 2 .* after epoch (\d+)", text))
+    ]
+    assert len(starts) == 2, step.log
+    assert starts[0] == 0 < 3 <= starts[1] < epochs, "it goes on from the checkpoint"
+    (kept,) = verdict["metrics"].values()
+    assert [each["epoch"] for each in kept] == list(range(1, epochs + 1))
+    assert step.log.count("model saved to") == 1
     assert left_behind(step) == []
 
 

@@ -1,14 +1,11 @@
 """keras_classifier in real processes: as the operator starts them, with a kill in the middle."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
-import numpy as np
+from saved_models import score
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local import LocalRunner
@@ -20,29 +17,6 @@ from kfp_distributed.trainers.job import PEAK_MEMORY
 EPOCHS = 8
 PROGRAM = {"trainer": "keras_classifier"}
 PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
-
-# In a process of its own, so that these tests keep no TensorFlow in memory beside the replicas.
-SCORE = """
-import sys, numpy, tensorflow
-data = numpy.load(sys.argv[2])
-serve = tensorflow.saved_model.load(sys.argv[1]).signatures["serving_default"]
-spec = serve.structured_input_signature[1]["features"]
-found = serve(features=tensorflow.constant(data["inputs"]))["probabilities"].numpy()
-assert numpy.allclose(found.sum(axis=1), 1, atol=1e-5)
-print(spec.dtype.name, spec.shape, (found.argmax(axis=1) == data["labels"]).mean())
-"""
-
-
-def score(store, folder, digits):
-    """The saved model's input and its accuracy on rows that the training never saw."""
-    store.download_folder(folder / "model")
-    np.savez(folder / "test.npz", inputs=digits.test_inputs, labels=digits.test_labels)
-    argv = [sys.executable, "-c", SCORE, str(folder / "model"), str(folder / "test.npz")]
-    output = subprocess.run(
-        argv, check=True, capture_output=True, text=True, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    )
-    description, accuracy = output.stdout.strip().rsplit(" ", 1)
-    return description, float(accuracy)
 
 
 def restart_all_after_a_kill(replicas, victim, leader, line):
