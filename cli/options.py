@@ -35,7 +35,8 @@ class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
 
 
 def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses what no namespace can be called."""
+    """Refuses what no namespace can be called; "" is as if it was left out."""
+    value = value or str(param.get_default(context) or "")
     return as_namespace("--namespace", value) if value else ""
 
 

@@ -1,6 +1,7 @@
 """Runs pipelines on this machine: kfp's local runner, with an S3 server of its own for the length of the run."""
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from kfp import local
 
 from kfp_distributed.components.packaging import INSTALLED_VARIABLE
-from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
+from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
 from kfp_distributed.processes.guard import process_table
 from kfp_distributed.storage import embedded_object_store
 
@@ -44,7 +45,7 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with credentials that nobody else
             knows, and to point the steps at it. False leaves the object store to the environment (AWS_ENDPOINT_URL,
             AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server, so with it runner="auto" means
-            this machine, whatever KUBECONFIG says.
+            this machine, whatever KUBECONFIG says, and runner="kubernetes" is refused.
 
     Yields:
         Where things are.
@@ -57,12 +58,16 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
     artifacts.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ)
     with ExitStack() as stack:
+        # kfp makes a folder for each step and leaves it there. What still writes into it may keep its own.
+        scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
+        os.environ["TMPDIR"] = stack.enter_context(scratch)
         objects = None
         if embedded_store:
             store = stack.enter_context(embedded_object_store(root / "object-store"))
             os.environ.update(store.environment())
             # Pods cannot reach this store, so runner="auto" must not look for a cluster.
             os.environ[RUNNER_VARIABLE] = "local"
+            os.environ[EMBEDDED_STORE_VARIABLE] = "true"
             objects = store.folder
         # The steps run in this Python, whose kfp-distributed has compiled them.
         os.environ[INSTALLED_VARIABLE] = "true"

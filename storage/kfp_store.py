@@ -83,8 +83,9 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
     path = _path(namespace, "secrets", reference.secret)
     if _exists(read, path) is False:
         raise ValueError(
-            f"there is no {path}, or no such namespace; it should have the object store's keys: create it, "
-            f"or {WHAT_TO_SET}"
+            f"there is no Secret {namespace}/{reference.secret}, or no such namespace. It should have the object "
+            f"store's keys, and pods need it: `kfp-distributed doctor` has the command. For this process you may "
+            f"{WHAT_TO_SET}"
         )
     return reference
 
@@ -178,7 +179,8 @@ def cluster_configuration() -> tuple[Any, str]:
         return configuration, config.list_kube_config_contexts(kubeconfig)[1]["context"].get("namespace") or "default"
     # The client looks at little of a file before it takes it for a configuration.
     except (config.ConfigException, YAMLError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        why = " ".join(str(error).split())
+        known = isinstance(error, (config.ConfigException, YAMLError, OSError))
+        why = " ".join(str(error).split()) if known else "it has another form"
         raise ValueError(f"{file} is no configuration of a cluster, set KUBECONFIG to one: {why}") from None
 
 

@@ -138,7 +138,8 @@ def command_line(program: Program, folders: Mapping[str, str], parameters: Mappi
 
 def _read_dict(key: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     try:
-        return dict(json.loads(value) if isinstance(value, str) else value or {})
+        found = json.loads(value) if isinstance(value, str) else value
+        return {**({} if found is None else found)}
     except (TypeError, ValueError):
         _refuse(key, value, "a dict")
 

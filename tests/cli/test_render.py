@@ -334,11 +334,18 @@ def test_from_files(tmp_path):
             ({"function": "fit", "source": "def fit(model_dir, epochs: int): pass"}, {}, {}),
             "train_parameters: fit needs epochs",
         ),
+        (({"trainer": "keras_classifier"}, {}, []), "train_parameters is []; allowed: a dict"),
     ],
 )
 def test_a_wrong_specification_is_the_steps_own_error(arguments, error):
     made = render(*arguments)
     assert (made.exit_code, made.output) == (2, f"Error: {error}\n")
+
+
+def test_a_namespace_that_is_empty_is_not_given():
+    specification = ["--train-specification", '{"trainer": "keras_classifier"}']
+    given, empty = (CliRunner().invoke(main, ["render", *specification, *more]) for more in ((), ("--namespace", "")))
+    assert (empty.exit_code, empty.output) == (0, given.output)
 
 
 @pytest.mark.parametrize("value", ["{", "@/nowhere.json"])

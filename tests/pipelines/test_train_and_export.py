@@ -1,6 +1,8 @@
 """The main job, whole: real data, real processes, a real S3 server."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,8 +62,13 @@ def test_a_model_that_is_not_good_enough_is_not_exported(tmp_path, monkeypatch):
 
 
 def test_a_wrong_dict_fails_the_step_and_says_why(tmp_path, capsys):
-    with local_run(tmp_path), pytest.raises(RuntimeError, match="train"):
-        train_and_export(distribution_specification={"distribution_type": "TF", "number_of_worker": 3}, runner="local")
+    distribution = {"distribution_type": "TF", "number_of_worker": 3}
+    with local_run(tmp_path):
+        scratch = Path(os.environ["TMPDIR"])
+        with pytest.raises(RuntimeError, match="train"):
+            train_and_export(distribution_specification=distribution, runner="local")
+        assert list(scratch.iterdir()), "kfp leaves a folder for each step"
+    assert not scratch.exists()
     printed = capsys.readouterr().out
     assert "number_of_worker" in printed
     assert "number_of_workers" in printed

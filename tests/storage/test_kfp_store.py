@@ -168,9 +168,9 @@ def test_a_launcher_that_is_told_too_little(providers, uri, message):
         ),
         (
             service("team", "seaweedfs"),
-            f"there is no {SECRET}, or no such namespace; it should have the object store's keys: create it, or set",
+            "there is no Secret team/mlpipeline-minio-artifact, or no such namespace. It should have the object",
         ),
-        (launcher(PROVIDERS), "there is no /api/v1/namespaces/team/secrets/m, or no such namespace; it should"),
+        (launcher(PROVIDERS), "there is no Secret team/m, or no such namespace. It should"),
     ],
 )
 def test_what_is_not_there_is_named(objects, message):

@@ -6,6 +6,7 @@ from train.programs.jobs import make_job
 from kfp_distributed.cli.render import PaperCluster
 from kfp_distributed.components.train.runners.choose import _object_store, choose_runner, kubernetes_runner
 from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
 
 
@@ -20,7 +21,12 @@ def test_without_a_cluster_it_is_local(name):
     assert isinstance(choose_runner(name), LocalRunner)
 
 
-@pytest.mark.parametrize("text", [None, "[not: a: configuration", "apiVersion: v1"])
+def test_pods_cannot_reach_the_store_of_a_local_run(tmp_path):
+    with local_run(tmp_path), pytest.raises(ValueError, match=r"^runner = 'kubernetes': .*embedded_store=False\)$"):
+        choose_runner("kubernetes")
+
+
+@pytest.mark.parametrize("text", [None, "just text", "[not: a: configuration", "apiVersion: v1"])
 def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path, text):
     file = tmp_path / "configuration"
     if text:

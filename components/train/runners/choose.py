@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
 """Environment variable: what "auto" means."""
 
+EMBEDDED_STORE_VARIABLE = "KFP_DISTRIBUTED_EMBEDDED_STORE"
+"""Environment variable: set where the object store is one of this machine alone."""
+
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
@@ -39,6 +42,8 @@ def choose_runner(
         name = os.environ.get(RUNNER_VARIABLE, name)
     if name not in ("auto", "local", "kubernetes"):
         raise ValueError(f"runner = {name!r} is not one of auto, kubernetes, local")
+    if name == "kubernetes" and os.environ.get(EMBEDDED_STORE_VARIABLE):
+        raise ValueError("runner = 'kubernetes': pods do not reach this run's store: local_run(embedded_store=False)")
     if secret and name == "local":
         raise ValueError(f"runner = 'local' does not go with cluster_configuration_secret = {secret!r}")
     # Either is imported where it is used: the Kubernetes client takes half a second.
