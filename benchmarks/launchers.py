@@ -28,7 +28,7 @@ _WAYS = {
 }
 
 
-def launchers_table(data: Path, folder: Path, runs: int = 3) -> str:
+def launchers_table(data: Path, folder: Path, runs: int = 5) -> str:
     """Runs each program with 2 ranks by our step and by what people start it with, `runs` times each."""
     rows = []
     for name, (script, distribution) in _WAYS.items():

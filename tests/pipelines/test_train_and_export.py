@@ -5,23 +5,37 @@ import os
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
+from environments import trainer_python
 from sklearn.datasets import load_digits
 
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage import open_store
+from kfp_distributed.trainers.requirements import variable_of
 
-DISTRIBUTIONS = {
-    "all-reduce": {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
-    "parameter servers": {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2},
+WAYS = {
+    "all-reduce": (
+        "keras_classifier",
+        {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
+    ),
+    "parameter servers": (
+        "keras_classifier",
+        {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2},
+    ),
+    "Horovod": ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 2}),
+    "PyTorch": ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
 }
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_digits_are_trained_distributed_and_exported(tmp_path, distribution):
+@pytest.mark.parametrize(("trainer", "distribution"), WAYS.values(), ids=WAYS)
+def test_digits_are_trained_distributed_and_exported(tmp_path, monkeypatch, trainer, distribution):
+    if image := {"keras_horovod": "horovod", "torch_classifier": "pytorch"}.get(trainer):
+        monkeypatch.setenv(variable_of(image, "PYTHON"), trainer_python(image))
     with local_run(tmp_path) as run:
         train_and_export(
+            train_specification={"trainer": trainer},
             distribution_specification=distribution,
             train_parameters={"epochs": 15},
             checkpoint_uri="s3://checkpoints",
@@ -34,16 +48,23 @@ def test_digits_are_trained_distributed_and_exported(tmp_path, distribution):
     (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-export")]
     scored = json.loads((folder / "evaluate" / "executor_output.json").read_text())["parameterValues"]
     assert scored["accuracy"] >= 0.95
-    assert {"saved_model.pb", "variables/variables.index"} <= {file["path"] for file in manifest["files"]}
     assert checkpoints
+    files = {file["path"] for file in manifest["files"]}
+    assert files == {"model.onnx"} or {"saved_model.pb", "variables/variables.index"} <= files
+    digits = load_digits()
+    answers = served(tmp_path / "served", digits.images.astype(np.float32).reshape(-1, 8, 8, 1))
+    assert np.mean(answers.argmax(axis=1) == digits.target) >= 0.95
 
+
+def served(folder, images):
+    """The probabilities that a model gives, by what serves its format."""
+    if (folder / "model.onnx").exists():
+        session = onnxruntime.InferenceSession(folder / "model.onnx")
+        return session.run(["probabilities"], {"features": images})[0]
     import tensorflow as tf
 
-    predict = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
-    digits = load_digits()
-    images = digits.images.astype(np.float32).reshape(-1, 8, 8, 1)
-    probabilities = predict(features=tf.constant(images))["probabilities"].numpy()
-    assert np.mean(probabilities.argmax(axis=1) == digits.target) >= 0.95
+    predict = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    return predict(features=tf.constant(images))["probabilities"].numpy()
 
 
 def test_a_model_that_is_not_good_enough_is_not_exported(tmp_path, monkeypatch):
