@@ -130,6 +130,8 @@ def runner_configuration(api, good, tmp_path, monkeypatch):
         "users": [{"name": "runner", "user": {"token": token}}],
     }
     file.write_text(json.dumps(content))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    # What the client has read of it when it was imported.
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
     return file, content
 

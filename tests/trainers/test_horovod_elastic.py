@@ -86,6 +86,28 @@ def test_a_program_of_another_that_fails(run):
         run(program, min_workers=1, slots_per_worker=2)
 
 
+FAULT = """
+def fit(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir):
+    import tensorflow as tf
+    from kfp_distributed.trainers import keras_horovod as trainer
+
+    record = trainer.record_epoch
+
+    def keep(file, replica, epoch, *others):
+        if epoch == 2:
+            raise tf.errors.UnknownError(None, None, "Input/output error")
+        record(file, replica, epoch, *others)
+
+    trainer.record_epoch = keep
+    trainer.keras_horovod(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir, "", epochs=3)
+"""
+
+
+def test_a_training_that_horovod_ends_early_has_not_succeeded(run):
+    with pytest.raises(TrainingFailed, match="Horovod ended the training after epoch 1 of 3"):
+        run({"function": "fit", "source": FAULT}, workers=1, min_workers=1, restart_limit=0)
+
+
 SAVE = """
 import os, pathlib, sys
 train, model = map(pathlib.Path, sys.argv[1:])
