@@ -28,7 +28,8 @@ What each way to spread a training costs is in [ways.md](ways.md).
 ## The train step
 
 The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, either one first in turn: the
-median of three runs, and the shortest to the longest. The goal is at most 3 % and 1 s more.
+median of three runs, and the shortest to the longest. What is added is the difference of the medians and, since what
+others compute here only ever adds, that of the shortest runs. The goal is at most 3 % and 1 s.
 
 {training}
 

@@ -30,7 +30,7 @@ def training_table(data: Path, folder: Path, runs: int = 3) -> str:
         place = folder / str(len(rows))
         step, hand = (partial(each, data, place, distribution) for each in (_by_step, _by_hand))
         rows.append([name, *compare(runs, step, hand)])
-    return table(["training of 10 epochs on digits", "train step", "by hand", "added", "goal"], rows)
+    return table(["training of 10 epochs on digits", "train step", "by hand", "added", "by the shortest", "goal"], rows)
 
 
 def prepare(folder: Path, source: str | Path = "digits") -> Path:
