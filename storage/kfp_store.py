@@ -169,10 +169,10 @@ def cluster_configuration() -> tuple[Any, str]:
     from kubernetes import client, config
     from yaml import YAMLError  # type: ignore[import-untyped]  # comes with the Kubernetes client
 
-    configuration, kubeconfig = client.Configuration(), os.environ.get("KUBECONFIG")
-    file = str(OWN_NAMESPACE.parent) if OWN_NAMESPACE.exists() else kubeconfig or "~/.kube/config"
+    configuration, kubeconfig, in_pod = client.Configuration(), os.environ.get("KUBECONFIG"), OWN_NAMESPACE.exists()
+    file = str(OWN_NAMESPACE.parent) if in_pod else kubeconfig or "~/.kube/config"
     try:
-        if OWN_NAMESPACE.exists():
+        if in_pod:
             config.load_incluster_config(client_configuration=configuration)
             return configuration, OWN_NAMESPACE.read_text().strip()
         config.load_kube_config(kubeconfig, client_configuration=configuration)
