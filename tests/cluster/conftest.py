@@ -102,6 +102,14 @@ def trainer_image(image_name):
     return image_name("tensorflow")
 
 
+@pytest.fixture
+def open_namespace(api, namespace, object_store_secret):
+    """A namespace of the test's own that takes all pods, those of the operators too, with the object store's Secret."""
+    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
+    api.create_namespaced_secret(namespace, secret)
+    return namespace
+
+
 @pytest.fixture(scope="session")
 def training_namespace(api, object_store_secret):
     """A namespace that enforces the "restricted" Pod Security Standard, with the object store's Secret."""

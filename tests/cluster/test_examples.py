@@ -31,16 +31,14 @@ def accuracy(store_environment, tmp_path):
     return find
 
 
-def test_layers_on_two_pods(start, api, namespace, object_store_secret, image_name, bucket, accuracy):
+def test_layers_on_two_pods(start, open_namespace, image_name, bucket, accuracy):
     # The operator's init containers are not for a "restricted" namespace.
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = start(
         train_specification(two_stage_classifier, image=image_name("pytorch")),
         {"distribution_type": "PyTorch", "number_of_workers": 1},
         {"epochs": 12, "learning_rate": 3e-3},
-        namespace=namespace,
+        namespace=open_namespace,
         model_uri=uri,
     )
     verdict = step.verdict(500)

@@ -56,11 +56,11 @@ def test_a_pod_that_no_node_has_room_for(start):
     failed(step, "scheduling_timeout ran out after 20 s", "Unschedulable", "Insufficient cpu")
 
 
-def test_a_quota_that_is_used_up(start, namespace, api, object_store_secret):
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
-    api.create_namespaced_resource_quota(namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}})
-    step = start(function(""), {**TF, "scheduling_timeout": 20}, namespace=namespace)
+def test_a_quota_that_is_used_up(start, open_namespace, api):
+    api.create_namespaced_resource_quota(
+        open_namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    )
+    step = start(function(""), {**TF, "scheduling_timeout": 20}, namespace=open_namespace)
     assert step.wait_for("exceeded quota") - step.wait_for("is created") < 15
     failed(step, "scheduling_timeout ran out after 20 s", "exceeded quota", "FailedCreatePod")
 

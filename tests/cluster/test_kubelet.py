@@ -42,13 +42,11 @@ if not begun.exists() and json.loads(os.environ["TF_CONFIG"])["task"]["index"] =
 
 
 @pytest.fixture
-def little_disk(namespace, api, object_store_secret):
+def little_disk(open_namespace, api):
     """A namespace whose containers may write 50 MiB each."""
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
     limit = {"type": "Container", "default": {"ephemeral-storage": "50Mi"}}
-    api.create_namespaced_limit_range(namespace, {"metadata": {"name": "disk"}, "spec": {"limits": [limit]}})
-    return namespace
+    api.create_namespaced_limit_range(open_namespace, {"metadata": {"name": "disk"}, "spec": {"limits": [limit]}})
+    return open_namespace
 
 
 def test_a_worker_that_the_kubelet_evicts(start, little_disk):

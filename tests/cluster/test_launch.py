@@ -50,20 +50,18 @@ def test_a_job_of_one_pod(start, bucket, model_of):
     assert left_behind(step) == []
 
 
-def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start, namespace, api, object_store_secret):
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
+def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start, open_namespace, api):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")
-    first = start(program, identity=identity, namespace=namespace)
+    first = start(program, identity=identity, namespace=open_namespace)
     first.wait_for(r"\[worker-0\] begun")
     first.process.kill()
     first.process.wait()
     # A quota that the job has used up would refuse another one, and is asked before its name is looked at.
     quota = {"metadata": {"name": "one"}, "spec": {"hard": {"count/jobs.batch": "1", "count/configmaps": "3"}}}
-    api.create_namespaced_resource_quota(namespace, quota)
+    api.create_namespaced_resource_quota(open_namespace, quota)
     # The model's URI and all else of the request are the same: it is the same step.
-    second = start(program, identity=identity, namespace=namespace, **_uris(first))
+    second = start(program, identity=identity, namespace=open_namespace, **_uris(first))
     verdict = second.verdict()
     assert verdict["succeeded"], second.log
     assert "this step goes on with it" in second.log

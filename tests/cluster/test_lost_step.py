@@ -24,12 +24,10 @@ KINDS = {
 @pytest.mark.parametrize(
     "kinds", [("TF", "PyTorch", "Job"), pytest.param(("MPI",), marks=pytest.mark.mpi)], ids=["replicas", "launcher"]
 )
-def test_jobs_whose_steps_are_lost_end(start, namespace, api, object_store_secret, image_name, kinds):
+def test_jobs_whose_steps_are_lost_end(start, open_namespace, api, image_name, kinds):
     """Each for good, and a step that comes back later starts anew. The namespace takes the operators' own pods."""
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
     program = {**waits(900), "image": image_name("horovod" if "MPI" in kinds else "tensorflow")}
-    steps = {kind: start(program, {**LOST, **DISTRIBUTIONS[kind]}, namespace=namespace) for kind in kinds}
+    steps = {kind: start(program, {**LOST, **DISTRIBUTIONS[kind]}, namespace=open_namespace) for kind in kinds}
     for step in steps.values():
         step.wait_for(r"\] begun")
     for step in steps.values():
@@ -49,7 +47,7 @@ def test_jobs_whose_steps_are_lost_end(start, namespace, api, object_store_secre
         kind: start(
             program,
             step.request["distribution_specification"],
-            namespace=namespace,
+            namespace=open_namespace,
             identity=step.request["identity"],
             model_uri=step.request["model_uri"],
         )

@@ -22,14 +22,12 @@ print("rank", rank, "of", size, flush=True)
 
 
 @pytest.fixture
-def start_ranks(start, namespace, api, object_store_secret, image_name):
+def start_ranks(start, open_namespace, image_name):
     """Starts a step whose ranks run a function; in a namespace that takes the operators' own pods."""
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
 
     def start_one(body: str, packages=(), **keys):
         program = {**function(RANK + body), "image": image_name("horovod"), "packages": list(packages)}
-        return start(program, {**MPI, **keys}, namespace=namespace)
+        return start(program, {**MPI, **keys}, namespace=open_namespace)
 
     return start_one
 

@@ -15,15 +15,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def train(start, api, namespace, object_store_secret, image_name):
+def train(start, open_namespace, image_name):
     """Starts a PyTorchJob of torch_classifier, in a namespace that takes the operator's init containers."""
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
 
     def train_one(parameters, **request):
         distribution = {"distribution_type": "PyTorch", **request.pop("distribution")}
         program = {"trainer": "torch_classifier", "image": image_name("pytorch")}
-        return start(program, distribution, parameters, namespace=namespace, **request)
+        return start(program, distribution, parameters, namespace=open_namespace, **request)
 
     return train_one
 

@@ -113,16 +113,14 @@ minio:
 
 
 def test_a_model_is_not_lost_when_the_object_store_is_away_at_the_end(
-    start, namespace, api, bucket, object_store_secret, store_environment
+    start, open_namespace, api, bucket, store_environment
 ):
-    secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
-    api.create_namespaced_secret(namespace, secret)
-    store = StoreService(api, namespace)
-    launcher = {"metadata": {"name": "kfp-launcher"}, "data": {"providers": PROVIDERS.format(namespace=namespace)}}
-    api.create_namespaced_config_map(namespace, launcher)
+    store = StoreService(api, open_namespace)
+    launcher = {"metadata": {"name": "kfp-launcher"}, "data": {"providers": PROVIDERS.format(namespace=open_namespace)}}
+    api.create_namespaced_config_map(open_namespace, launcher)
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(10)\nprint('trained', flush=True)")
-    step = start(program, namespace=namespace, model_uri=uri)
+    step = start(program, namespace=open_namespace, model_uri=uri)
     step.wait_for(r"\[worker-0\] begun")
     store.go_away()
     trained = step.wait_for(r"\[worker-0\] trained")
