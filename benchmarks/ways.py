@@ -31,7 +31,8 @@ machine: with more processes than cores nothing gets faster here; what each way 
 
 The digits ten times over, {rows:,} rows; a network of 64-512-512-10 ({parameters:,} parameters, {size:.1f} MB of
 gradients a step), {batch} rows an update over all ranks (of each worker beside parameter servers), means of the last
-{last} of {epochs} epochs, scoring and checkpoint included. *Exchanged* is all that went over the loopback device.
+{last} of {epochs} epochs, scoring and checkpoint included, of one run each. *Exchanged* is all that went over the
+loopback device.
 
 MirroredStrategy has devices of one process instead of processes, here of the CPU. The two stages are cut between the
 two hidden layers. The table in parts has as many rows of other data, of {users:,} users with {width} numbers each

@@ -136,7 +136,7 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Da
     buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
     records = tf.data.FixedLengthRecordDataset(RECORDS, size).shuffle(buffer, seed)
     options = tf.data.Options()
-    # Tuning such a short pipeline gains nothing, and its thread may take seconds to end (see keras_classifier.py).
+    # Tuning such a short pipeline gains nothing, and its thread may take seconds to end (see keras_fit.py).
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2
     return records.repeat().batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
