@@ -1,8 +1,12 @@
 """The place of this process in its job: in the cluster that TF_CONFIG describes, or among the ranks of a job."""
 
 import json
+import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from kfp_distributed.trainers.torchrun import is_rank
@@ -69,6 +73,15 @@ def read_rank(environment: Mapping[str, str]) -> Rank | None:
     if is_rank(environment):
         return Rank(*(int(environment[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")))
     return None
+
+
+def processors(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return how many processors there are, or as many as a container's limit (cgroup v2) is worth, rounded up."""
+    count = os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # Without a limit the first word is "max".
+        quota, period = map(int, limit.read_text().split())
+        count = min(count, math.ceil(quota / period))
+    return count
 
 
 def check_size(environment: Mapping[str, str], size: int) -> None:

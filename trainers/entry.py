@@ -29,7 +29,7 @@ from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store, open_store
 from kfp_distributed.trainers import sync
 from kfp_distributed.trainers.checkpoints import restore_checkpoint, save_checkpoint
-from kfp_distributed.trainers.cluster import Cluster, Rank, read_cluster, read_rank
+from kfp_distributed.trainers.cluster import Cluster, Rank, processors, read_cluster, read_rank
 from kfp_distributed.trainers.feed import keep_rows, write_records
 from kfp_distributed.trainers.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.job import (
@@ -154,7 +154,7 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
     # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
     neighbours = rank.local_size if rank else cluster.neighbours
-    os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras)))
+    os.environ.update(framework_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
@@ -172,10 +172,10 @@ def _enter_rank(rank: int) -> None:
     os.chdir(f"rank-{rank}")
 
 
-def tensorflow_environment(
-    environment: Mapping[str, str], neighbours: int, legacy_keras: bool, cpus: int = os.cpu_count() or 1
+def framework_environment(
+    environment: Mapping[str, str], neighbours: int, legacy_keras: bool, cpus: int
 ) -> dict[str, str]:
-    """Return the settings that TensorFlow reads when it is imported; those that are already there stay.
+    """Return the settings that TensorFlow and PyTorch read when they are imported; those that are already there stay.
 
     Processes on one machine share its processors instead of each starting a thread for all of them.
 
@@ -183,9 +183,10 @@ def tensorflow_environment(
         environment: What is set.
         neighbours: How many of the job's processes are on this machine.
         legacy_keras: Whether `tf.keras` is to be tf_keras, which is Keras 2.
-        cpus: How many this machine has.
+        cpus: How many there are for all of them.
     """
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
+    threads = str(max(1, cpus // neighbours))
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
     if legacy_keras:
         settings["TF_USE_LEGACY_KERAS"] = "1"
     return {name: value for name, value in settings.items() if name not in environment}
@@ -275,6 +276,9 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
     metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
+    # The metrics first: the epoch of a checkpoint that is stored is not done again.
+    if leads or evaluates:
+        sync.keep(folders["metrics_dir"], lambda *_: metrics.upload_folder(folders["metrics_dir"]))
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda is_whole, _: save_checkpoint(checkpoints, folder, is_whole))
@@ -283,8 +287,6 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
             lambda _, changed: [metrics.upload(file, f"{TENSORBOARD}/{file.relative_to(logs)}") for file in changed],
             grows=True,
         )
-    if leads or evaluates:
-        sync.keep(folders["metrics_dir"], lambda *_: metrics.upload_folder(folders["metrics_dir"]))
 
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:

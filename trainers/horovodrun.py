@@ -90,7 +90,10 @@ def main(words: Sequence[str]) -> int:
     port = rendezvous.start(create_rendezvous_handler(driver))
     address = socket.gethostbyname(socket.gethostname() if in_pods else "localhost")
     interface = next(name for name, known in net_if_addrs().items() if address in (each.address for each in known))
-    common = {_TIMEOUT: "60", **create_run_env_vars(address, [interface], str(port), elastic=True)}
+    common = {
+        _TIMEOUT: os.environ.get(_TIMEOUT, "60"),
+        **create_run_env_vars(address, [interface], str(port), elastic=True),
+    }
 
     def run(slot: Any, events: Sequence[threading.Event]) -> tuple[int, float]:  # noqa: ANN401
         worker = "-".join(slot.hostname.split("-")[-2:])

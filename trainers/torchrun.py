@@ -32,6 +32,8 @@ def main() -> int:
     # Under Python 3.11, torch 1.13 fails unless some rank's output is redirected; the tenth's is, and printed as well.
     # The folder for that goes with the replica's own.
     os.environ |= {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1", "PET_LOG_DIR": "torchrun"}
+    # 1.13 would look at its ranks every five seconds.
+    os.environ.setdefault("PET_MONITOR_INTERVAL", "0.1")
     # Agents that share one store, as since torch 2.5, tell its place in the first round alone: one that comes later
     # waits for it in vain, and all others for that one (seen with 2.15).
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

@@ -46,7 +46,7 @@ _LOOK_SECONDS = 0.05
 # What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
 _PLACE = re.compile(
     "TF_CONFIG|MASTER_(ADDR|PORT)|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)"
-    "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC|HOSTNAME|CONTROLLER|GLOO_.*)"
+    "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC|HOSTNAME|CONTROLLER|GLOO_(?!TIMEOUT).*)"
     "|(PET|TORCHELASTIC|OMPI|PMIX)_.*"
 )
 
@@ -198,7 +198,7 @@ class LocalRunner:
             # Python would keep what it prints in a buffer: no line would be seen before the buffer is full.
             "PYTHONUNBUFFERED": "1",
             # PyTorch would start as many threads in each replica as there are processors.
-            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(self._last) // slots)),
+            "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(job.topology.data_replicas) // slots)),
             **{key: value for key, value in os.environ.items() if not _PLACE.fullmatch(key)},
             **visible_gpus(job.topology, name, _gpus_here()),
             **job.environment,
