@@ -39,10 +39,10 @@ os._exit(0)
 """
 
 
-def code_of(section, marks):
-    """The lines with these marks, of the first diff of a section."""
+def code_of(section, marks, number=0):
+    """The lines with these marks, of a diff of a section."""
     text = PAGE.read_text().split(f"\n## {section}\n")[1]
-    diff = re.search(r"^```diff\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+    diff = re.findall(r"^```diff\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[number]
     return textwrap.dedent("\n".join(line[1:] for line in diff.splitlines() if line[0] in marks))
 
 
@@ -72,7 +72,7 @@ def test_distributed_data_parallel(tmp_path):
     """A step of the program before has the rows of both ranks; in the last one there would be but one rank's."""
     given = """
 rows = [tuple(map(torch.cat, zip(*pair))) for pair in zip(*parts)] if alone else parts[rank]
-build_model, optimizer = lambda: whole, torch.optim.Adam(whole.parameters(), 0.01)
+build_model, optimizer = lambda: whole, torch.optim.SGD(whole.parameters(), 0.1)
 """
     before, *ranks = outcomes(tmp_path, "DistributedDataParallel", given)
     for rank in ranks:
@@ -86,7 +86,7 @@ def test_layers_on_two_ranks(tmp_path):
     """Each ends with its own stage's weights, and of the other's it has those of the beginning."""
     given = """
 rows, model = (batches if alone else parts[rank]), whole
-optimizer = torch.optim.Adam((model if alone else model[rank]).parameters(), 0.01)
+optimizer = torch.optim.SGD((model if alone else model[rank]).parameters(), 0.1)
 """
     before, *ranks = outcomes(tmp_path, "Model parallelism: layers on different replicas", given)
     for stage in (0, 1):

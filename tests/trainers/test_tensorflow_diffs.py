@@ -46,21 +46,38 @@ steps = len(inputs) // 64
 """
 FIT, SAVE = "model.fit(rows, epochs=epochs)\n", "model.save(model_dir)\n"
 RANKS = "from horovod.tensorflow import allgather_object\n"
+ELASTIC = """
+import horovod.tensorflow.keras as hvd
+hvd.init()
+model = build_model()
+model.compile(hvd.DistributedOptimizer(Adam(rate * hvd.size())), "sparse_categorical_crossentropy")
+LambdaCallback = tf.keras.callbacks.LambdaCallback
+
+def rows_of(rank, size):
+    chosen = tf.data.Dataset.from_tensor_slices((inputs, labels)).shard(size, rank)
+    return chosen.batch(64 // size).take(len(labels) // 64)
+
+def end_epoch(epoch, logs):
+    state.done = epoch + 1
+    state.commit()
+
+"""
 
 TF = {"distribution_type": "TF", "number_of_workers": 2}
 CASES = {
-    "All-reduce among workers": ({**TF, "number_of_parameter_servers": 0}, "", ""),
-    "Parameter servers": (TF, SERVERS, SAVE),
-    "Horovod": ({"distribution_type": "MPI", "number_of_workers": 2}, RANKS, ""),
-    "One pod with several devices": ({}, DEVICES, f"{FIT}print('on', strategy.num_replicas_in_sync)\n{SAVE}"),
+    ("All-reduce among workers", 0): ({**TF, "number_of_parameter_servers": 0}, "", ""),
+    ("Parameter servers", 0): (TF, SERVERS, SAVE),
+    ("Horovod", 0): ({"distribution_type": "MPI", "number_of_workers": 2}, RANKS, ""),
+    ("Horovod", 2): ({"distribution_type": "MPI", "number_of_workers": 2, "min_workers": 1}, ELASTIC, ""),
+    ("One pod with several devices", 0): ({}, DEVICES, f"{FIT}print('on', strategy.num_replicas_in_sync)\n{SAVE}"),
 }
 
 
-@pytest.mark.parametrize("section", CASES)
-def test_the_changed_program_trains(section, digits, tmp_path, monkeypatch):
-    distribution, before, after = CASES[section]
+@pytest.mark.parametrize(("section", "number"), CASES)
+def test_the_changed_program_trains(section, number, digits, tmp_path, monkeypatch):
+    distribution, before, after = CASES[section, number]
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
-    changed = code_of(section, " +")
+    changed = code_of(section, " +", number)
     scope = "with strategy.scope():\n" if "strategy" in changed else ""
     body = before + changed.replace(scope, ROWS + scope, 1) + "\n" + after
     request = Request(
@@ -78,6 +95,45 @@ def test_the_changed_program_trains(section, digits, tmp_path, monkeypatch):
     description, accuracy = score(open_store(request.model_uri), tmp_path / "score", flat)
     assert description == "float32 (None, 64)"
     assert accuracy > 0.85
+
+
+TABLE = """
+import tensorflow as tf
+servers, rows, width = 2, 100_000, 4
+ids = tf.constant([0, 7, 60_000, 99_999], tf.int64)
+batches = [(ids, tf.fill([4, width], 3.0))] * 60
+
+def zeros_of_a_part(partition_shape, partition_offset):
+    return tf.zeros(partition_shape)
+
+def train(ids, labels):
+    with tf.GradientTape() as tape:
+        lost = tf.reduce_sum((tf.nn.embedding_lookup(table, ids) - labels) ** 2)
+    for part, gradient in zip(table.variables, tape.gradient(lost, table.variables)):
+        part.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
+
+train = tf.function(train)
+"""
+TELL = """
+print("parts", [part.shape[0] for part in table.variables], flush=True)
+print("learned", tf.nn.embedding_lookup(table, ids).numpy().round(2).tolist(), flush=True)
+open(model_dir + "/done", "w").close()
+"""
+
+
+def test_the_table_in_parts_learns(digits, tmp_path):
+    body = TABLE + code_of("A table in parts", " +") + TELL
+    request = Request(
+        train_uri=str(digits.folder / "train"),
+        model_uri=str(tmp_path / "model"),
+        train_specification={"function": "fit", "source": f"def fit(model_dir):\n{textwrap.indent(body, '    ')}"},
+        distribution_specification=TF,
+        identity=("run", str(tmp_path)),
+    )
+    said = []
+    launch(request, LocalRunner(), said.append)
+    assert "[chief-0] parts [50000, 50000]" in said
+    assert f"[chief-0] learned {[[3.0] * 4] * 4}" in said
 
 
 def test_no_diff_has_more_than_fifteen_lines():

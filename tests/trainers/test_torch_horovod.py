@@ -1,12 +1,14 @@
 """torch_horovod, and a Horovod program for PyTorch of somebody else, in the ranks of an MPI job."""
 
 import re
+import textwrap
 from functools import partial
 
 import mpi_jobs
 import onnxruntime
 import pytest
 from environments import trainer_python
+from examples.test_diffs import code_of
 from mpi_jobs import kill_rank, losses
 
 train = partial(mpi_jobs.train, program={"trainer": "torch_horovod"})
@@ -125,3 +127,38 @@ def test_a_program_with_a_distributed_sampler_runs_as_it_is(digits, tmp_path, py
     (accuracy,) = (float(line.split()[-1]) for line in said if "] accuracy" in line)
     assert accuracy > 0.9
     assert [entry.path for entry in outcome.model.files] == ["weights.pt"]
+
+
+# What the page does not show; a rank has one batch more than the other.
+BEFORE = """
+def fit(train_dir, model_dir):
+    import os, torch
+    from torch import nn
+    from torch.optim import SGD as Adam  # By which it would not be seen that gradients are averaged.
+
+    torch.manual_seed(0)
+    rank, rate, loss = int(os.environ["OMPI_COMM_WORLD_RANK"]), 0.1, nn.CrossEntropyLoss()
+    batches = [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(11)]
+    rows, build_model = (batches[:5], batches[5:])[rank], lambda: torch.manual_seed(0) and nn.Linear(4, 3)
+
+"""
+AFTER = """
+alone = build_model()
+descent = Adam(alone.parameters(), rate * 2)
+for pair in zip(batches[:5], batches[5:]):
+    inputs, labels = map(torch.cat, zip(*pair))
+    descent.zero_grad()
+    loss(alone(inputs), labels).backward()
+    descent.step()
+pairs = zip(model.parameters(), alone.parameters())
+print("as one process:", all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pair in pairs), flush=True)
+"""
+
+
+def test_the_diff_of_the_page_does_what_one_process_does(digits, tmp_path, python, monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", python)
+    body = textwrap.indent(code_of("Horovod", " +", 1) + AFTER, "    ")
+    _, said = mpi_jobs.train(digits, tmp_path, 2, program={"function": "fit", "source": BEFORE + body})
+    assert sorted(line for line in said if "as one" in line) == [
+        f"[worker-{rank}] as one process: True" for rank in (0, 1)
+    ]

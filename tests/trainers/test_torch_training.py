@@ -132,7 +132,7 @@ def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path, mo
     assert [*scratch.glob("torchelastic*")] == []
 
 
-def test_an_elastic_training_goes_on_without_a_worker_and_takes_it_in_again(run, digits):
+def test_an_elastic_training_takes_a_worker_that_was_killed_in_again(run, digits):
     facts, model = run(
         PROGRAM, {**PARAMETERS, "epochs": 40}, "worker-1", "epoch 2/40", number_of_workers=2, min_workers=1
     )
