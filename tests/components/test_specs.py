@@ -39,6 +39,13 @@ def test_yaml_stays_small(fresh, name, limit):
     assert (fresh / f"{name}.yaml").stat().st_size < limit
 
 
+@pytest.mark.parametrize("delivery", [{"image": "registry.example.com/steps:1"}, {"package": "kfp-distributed==0.1.0"}])
+def test_yaml_that_carries_no_code_is_half_as_long(tmp_path, delivery):
+    write_specs(tmp_path, **delivery)
+    assert (tmp_path / "train.yaml").stat().st_size < 30_000
+    assert (tmp_path / "train_and_export.yaml").stat().st_size < 60_000
+
+
 def test_the_pipeline_fits_into_a_workflow(fresh):
     """Argo keeps some eleven copies of each task's container in a Workflow of at most 1 MiB; 9 % are for all else."""
     spec = yaml.safe_load((fresh / "train_and_export.yaml").read_text(encoding="utf-8"))

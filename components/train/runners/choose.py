@@ -61,7 +61,7 @@ def import_local(name: str) -> Any:  # noqa: ANN401
         return import_module(f"kfp_distributed.components.train.{name}")
     except ModuleNotFoundError:
         raise ValueError(
-            "this step runs in a pod or under kfp_distributed's local_run(); elsewhere compile it by steps(local=True)"
+            f"this step was compiled without {name}: steps(local=True) brings it, and local_run() has it anyway"
         ) from None
 
 
