@@ -154,7 +154,7 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
     # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
     neighbours = rank.local_size if rank else cluster.neighbours
-    os.environ.update(framework_environment(os.environ, neighbours, bool(legacy_keras), processors()))
+    os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:
         # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
@@ -172,10 +172,10 @@ def _enter_rank(rank: int) -> None:
     os.chdir(f"rank-{rank}")
 
 
-def framework_environment(
+def tensorflow_environment(
     environment: Mapping[str, str], neighbours: int, legacy_keras: bool, cpus: int
 ) -> dict[str, str]:
-    """Return the settings that TensorFlow and PyTorch read when they are imported; those that are already there stay.
+    """Return the settings that TensorFlow reads when it is imported; those that are already there stay.
 
     Processes on one machine share its processors instead of each starting a thread for all of them.
 
@@ -185,8 +185,7 @@ def framework_environment(
         legacy_keras: Whether `tf.keras` is to be tf_keras, which is Keras 2.
         cpus: How many there are for all of them.
     """
-    threads = str(max(1, cpus // neighbours))
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
     if legacy_keras:
         settings["TF_USE_LEGACY_KERAS"] = "1"
     return {name: value for name, value in settings.items() if name not in environment}

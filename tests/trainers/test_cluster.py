@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.trainers.cluster import Cluster, Rank, check_size, processors, read_cluster, read_rank
-from kfp_distributed.trainers.entry import framework_environment, replica_name
+from kfp_distributed.trainers.entry import replica_name, tensorflow_environment
 from kfp_distributed.trainers.job import JobDescription
 from kfp_distributed.trainers.torchrun import has_ranks
 
@@ -13,10 +13,6 @@ PODS = {
     "worker": ["job-worker-0.ns.svc:2222", "job-worker-1.ns.svc:2222"],
     "evaluator": ["job-evaluator-0.ns.svc:2222"],
 }
-
-
-def threads(count):
-    return {"TF_NUM_INTRAOP_THREADS": str(count), "OMP_NUM_THREADS": str(count)}
 
 
 def environment(cluster, role, index):
@@ -50,14 +46,14 @@ def test_strategies_get_a_tf_config_without_the_evaluator():
 @pytest.mark.parametrize(
     ("variables", "cluster", "legacy_keras", "cpus", "expected"),
     [
-        ({"OMP_NUM_THREADS": "4"}, {}, False, 8, {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "8"}),
-        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, LOCAL, True, 2, {"TF_USE_LEGACY_KERAS": "1", **threads(1)}),
-        ({"TF_USE_LEGACY_KERAS": "0", **threads(3)}, {}, True, 2, {"TF_CPP_MIN_LOG_LEVEL": "2"}),
+        ({}, {}, False, 8, {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "8"}),
+        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, LOCAL, True, 2, {"TF_USE_LEGACY_KERAS": "1", "TF_NUM_INTRAOP_THREADS": "1"}),
+        ({"TF_USE_LEGACY_KERAS": "0", "TF_NUM_INTRAOP_THREADS": "3"}, {}, True, 2, {"TF_CPP_MIN_LOG_LEVEL": "2"}),
     ],
 )
 def test_replicas_of_one_machine_share_its_processors(variables, cluster, legacy_keras, cpus, expected):
     neighbours = read_cluster(environment(cluster, "worker", 0)).neighbours
-    assert framework_environment(variables, neighbours, legacy_keras, cpus) == expected
+    assert tensorflow_environment(variables, neighbours, legacy_keras, cpus) == expected
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.cluster import processors
-from kfp_distributed.trainers.entry import framework_environment
+from kfp_distributed.trainers.entry import tensorflow_environment
 
 TRAININGS = {
     # All rows in each step: what a step computes is then the same, however the rows are shuffled.
@@ -82,7 +82,7 @@ def train(digits, place, workers=1, devices=1):
     """Does the trainings by so many processes of so many devices, each in a folder of its own."""
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
     arguments = [json.dumps(each) for each in (folders, TRAININGS, devices)]
-    environment = {**os.environ, **framework_environment({}, workers, True, processors())}
+    environment = {**os.environ, **tensorflow_environment({}, workers, True, processors())}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
         own = place / f"worker-{index}"
@@ -123,7 +123,7 @@ def test_workers_with_other_checkpoints_start_again_all():
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(2)], []
     for index in range(2):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, **framework_environment({}, 2, True, processors()), "TF_CONFIG": json.dumps(task)}
+        environment = {**os.environ, **tensorflow_environment({}, 2, True, processors()), "TF_CONFIG": json.dumps(task)}
         argv = [sys.executable, "-c", DISAGREEMENT, str(2 + index)]
         running.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
     try:
