@@ -347,7 +347,7 @@ def test_time_budgets(budgets, program, reason):
     marker = uuid.uuid4().hex
     said, status = follow(make_job(shell(program), budgets, **{MARKER: marker}))
     assert 1 <= time.monotonic() - began < 30
-    assert re.match(f"the job failed: {reason}", said[-1])
+    assert re.fullmatch(rf"the job failed: {reason}[\d.]* s\.", said[-1])
     assert failure_cause(status) == status.ended.reason
     assert marked(marker) == []
 
