@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.interpreter import find_python
 from kfp_distributed.components.train.runners.local import LocalRunner
 from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.processes.group import ProcessGroup
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _RANKS = 2
@@ -62,25 +62,21 @@ def _by_step(data: Path, folder: Path, command: Sequence[str], distribution: Map
 
 def _by_hand(distribution_type: str, python: str, script: Sequence[str], folder: Path, run: int) -> float:
     """Runs what people start, to its end."""
-    started, folder = time.monotonic(), folder / f"{run}-hand"
+    folder /= f"{run}-hand"
     model, log = folder / "model", folder / "log"
     model.mkdir(parents=True)
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        with log.open("wb") as output:
-            for argv, variables in _starts(distribution_type, python, [*script, str(model)]):
-                environment = {**os.environ, **variables}
-                running.append(subprocess.Popen(argv, env=environment, stdout=output, stderr=subprocess.STDOUT))
+    with log.open("wb") as output, ProcessGroup() as group:
+        started, running = time.monotonic(), []
+        for argv, variables in _starts(distribution_type, python, [*script, str(model)]):
+            environment = {**os.environ, **variables}
+            running.append(group.start(str(len(running)), argv, env=environment, stdout=output))
         # One that fails may leave another waiting for it.
         while None in (codes := [process.poll() for process in running]) and not any(codes):
             time.sleep(0.01)
-    finally:
-        for process in running:
-            process.terminate()
-            process.wait()
+        seconds = time.monotonic() - started
     if any(codes):
         sys.exit(f"{script[0]} ended with {codes}:\n{log.read_text()[-4000:]}")
-    return time.monotonic() - started
+    return seconds
 
 
 def _starts(
