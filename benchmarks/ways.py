@@ -5,10 +5,12 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from measure import table
@@ -20,7 +22,7 @@ from kfp_distributed.components.train.runners.interpreter import find_python
 from kfp_distributed.components.train.runners.local import LocalRunner
 
 _FILE, _EXAMPLES = Path(__file__).parent / "ways.md", Path(__file__).parents[1] / "examples"
-_EPOCHS, _BATCH = 6, 240
+_EPOCHS, _BATCH, _RUNS = 6, 240, 3
 _USERS, _WIDTH = 18_000, 16
 _NETWORK = {"hidden_units": [512, 512]}
 _TEXT = """\
@@ -31,8 +33,8 @@ machine: with more processes than cores nothing gets faster here; what each way 
 
 The digits ten times over, {rows:,} rows; a network of 64-512-512-10 ({parameters:,} parameters, {size:.1f} MB of
 gradients a step), {batch} rows an update over all ranks (of each worker beside parameter servers), means of the last
-{last} of {epochs} epochs, scoring and checkpoint included, of one run each. *Exchanged* is all that went over the
-loopback device.
+{last} of {epochs} epochs, scoring and checkpoint included; of {runs} runs each, taken in turns, each column's median.
+*Exchanged* is all that went over the loopback device.
 
 MirroredStrategy has devices of one process instead of processes, here of the CPU. The two stages are cut between the
 two hidden layers. The table in parts has as many rows of other data, of {users:,} users with {width} numbers each
@@ -64,9 +66,13 @@ def _trainings() -> dict[str, dict[int, _Training]]:
         "MultiWorkerMirrored": {n: _Training(keras, _tensorflow(n, 0) if n > 1 else {}) for n in some},
         "ParameterServer": {n: _Training(keras, _tensorflow(n, 2)) for n in some},
         "Horovod, Keras": {n: _horovod("keras_horovod", n) for n in some},
+        "Horovod, Keras, elastic": {n: _horovod("keras_horovod", n, min_workers=1) for n in some},
         "Horovod, PyTorch": {n: _horovod("torch_horovod", n) for n in some},
         "DistributedDataParallel": {
             n: _Training({"trainer": "torch_classifier"}, _pytorch(n) if n > 1 else {}) for n in some
+        },
+        "DistributedDataParallel, elastic": {
+            n: _Training({"trainer": "torch_classifier"}, {**_pytorch(n), "min_workers": 1}) for n in some[1:]
         },
         "two stages": {2: _Training(_example("two_stage_classifier"), _pytorch(2))},
         "table in parts": {n: _Training(table_parts, _tensorflow(n, 2), of_table, "users") for n in some},
@@ -81,8 +87,8 @@ def _tensorflow(workers: int, servers: int) -> dict[str, object]:
     return {"distribution_type": "TF", "number_of_workers": workers, "number_of_parameter_servers": servers}
 
 
-def _horovod(trainer: str, ranks: int) -> _Training:
-    distribution = {"distribution_type": "MPI", "number_of_workers": ranks}
+def _horovod(trainer: str, ranks: int, **elastic: int) -> _Training:
+    distribution = {"distribution_type": "MPI", "number_of_workers": ranks, **elastic}
     # Horovod's batch is of one rank.
     return _Training({"trainer": trainer}, distribution, {**_NETWORK, "batch_size": _BATCH // ranks})
 
@@ -100,12 +106,14 @@ def main() -> None:
             "digits": prepare(folder / "digits", digits_file(folder / "digits.npz", 10)),
             "users": prepare(folder / "users", _users_file(folder / "users.csv")),
         }
-        lines = []
-        for way, by_number in _trainings().items():
-            for number, training in by_number.items():
-                measured = _measure(data[training.data], folder / f"{way}-{number}", training)
-                lines.append([way, str(number), *measured])
-                print(lines[-1], flush=True)
+        measured: dict[tuple[str, int], list[_Cost]] = {}
+        for turn in range(_RUNS):
+            for way, by_number in _trainings().items():
+                for number, training in by_number.items():
+                    cost = _measure(data[training.data], folder / f"{way}-{number}-{turn}", training)
+                    measured.setdefault((way, number), []).append(cost)
+                    print(way, number, cost, flush=True)
+        lines = [[way, str(number), *_medians(costs)] for (way, number), costs in measured.items()]
         rows = _rows(data["digits"])
     header = ["way", "processes", "steps a second", "exchanged an epoch", "an epoch", "start to end"]
     parameters = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
@@ -118,6 +126,7 @@ def main() -> None:
         size=parameters * 4 / 1e6,
         batch=_BATCH,
         last=_EPOCHS - 1,
+        runs=_RUNS,
         epochs=_EPOCHS,
         users=_USERS,
         width=_WIDTH,
@@ -137,8 +146,21 @@ def _users_file(file: Path) -> Path:
     return file
 
 
-def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
-    """One training: steps a second, bytes exchanged and seconds of an epoch, and seconds of all."""
+class _Cost(NamedTuple):
+    """What one training cost; bytes and seconds of an epoch, and seconds from its start to its end."""
+
+    steps_per_second: float
+    exchanged: float
+    epoch: float
+    whole: float
+
+
+def _medians(costs: Sequence[_Cost]) -> list[str]:
+    steps, exchanged, epoch, whole = (median(column) for column in zip(*costs, strict=True))
+    return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{whole:.1f} s"]
+
+
+def _measure(data: Path, folder: Path, training: _Training) -> _Cost:
     folder.mkdir()
     request = Request(
         train_uri=str(data / "train"),
@@ -161,8 +183,7 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
     whole = time.monotonic() - started
     (first, sent_first), (last, sent_last) = ends[0], ends[-1]
     epoch, exchanged = (last - first) / (_EPOCHS - 1), (sent_last - sent_first) / (_EPOCHS - 1)
-    steps = _rows(data) / _BATCH / epoch
-    return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{whole:.1f} s"]
+    return _Cost(_rows(data) / _BATCH / epoch, exchanged, epoch, whole)
 
 
 def _rows(data: Path) -> int:

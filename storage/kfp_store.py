@@ -79,13 +79,16 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
         raise ValueError(
             f"the ConfigMap {namespace}/kfp-launcher does not say where {uri} is: {error}. Correct it, or {WHAT_TO_SET}"
         ) from None
-    reference = reference or StoreReference(find_service(read, namespace), KFP_SECRET, namespace)
-    path = _path(namespace, "secrets", reference.secret)
+    return _with_secret(read, reference or StoreReference(find_service(read, namespace), KFP_SECRET, namespace))
+
+
+def _with_secret(read: Read, reference: StoreReference) -> StoreReference:
+    path = _path(reference.namespace, "secrets", reference.secret)
     if _exists(read, path) is False:
         raise ValueError(
-            f"there is no Secret {namespace}/{reference.secret}, or no such namespace. It should have the object "
-            f"store's keys, and pods need it: `kfp-distributed doctor` has the command. For this process you may "
-            f"{WHAT_TO_SET}"
+            f"there is no Secret {reference.namespace}/{reference.secret}, or no such namespace. It should have the "
+            f"object store's keys, and pods need it: `kfp-distributed doctor` has the command. For this process you "
+            f"may {WHAT_TO_SET}"
         )
     return reference
 
@@ -103,13 +106,13 @@ def choose_object_store(
         uri: The address that the store is wanted for.
 
     Raises:
-        ValueError: The endpoint is wrong, or no store is found.
+        ValueError: The endpoint is wrong, or no store or Secret is found.
     """
     if not secret:
         return find_object_store(read, namespace, uri)
     url = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL")
     endpoint, secure = parse_endpoint(url) if url else (find_service(read, namespace), False)
-    return StoreReference(endpoint, secret, namespace, secure=secure)
+    return _with_secret(read, StoreReference(endpoint, secret, namespace, secure=secure))
 
 
 def find_service(read: Read, namespace: str) -> str:

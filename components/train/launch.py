@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import select
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -247,6 +248,8 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
         if isinstance(fact, Quiet):
             spec = job.specification
             over = expired_budget(status, spec, fact.time) or final_failure(status, spec)
+            if _reader_is_gone():
+                over = "Nobody reads this step's output any more."
         if over:
             fact = JobEnded(fact.time, False, over)
         status = advance(status, fact)
@@ -255,3 +258,11 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
         if over:
             break
     return status
+
+
+def _reader_is_gone() -> bool:
+    """Whether our output is a pipe or terminal that nobody reads any more: who ran this step was killed."""
+    output = select.poll()
+    # Of what is not asked for, an end is told all the same.
+    output.register(1, 0)
+    return bool(output.poll(0))

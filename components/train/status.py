@@ -95,6 +95,9 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
     """The status after one more fact."""
     if isinstance(fact, LogLine):
+        # A worker that somebody added to an elastic job was not planned, and nothing waits for it.
+        if fact.replica not in status.replicas:
+            return status
         before = status.replicas[fact.replica]
         after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
         return replace(status, replicas={**status.replicas, fact.replica: after})

@@ -154,7 +154,7 @@ def test_a_program_that_leaves_no_model(start):
 
 def test_a_job_that_succeeds_without_a_model(start, store_environment):
     # The process ends well when the thread does.
-    step = start(function("import threading, time\nthreading.Thread(target=time.sleep, args=(10,)).start()"))
+    step = start(function("import threading, time\nthreading.Thread(target=time.sleep, args=(20,)).start()"))
     step.wait_for("model saved")
     model = open_store(step.request["model_uri"], credentials_from_environment(store_environment))
     model.delete([entry.key for entry in model.list()])

@@ -92,7 +92,7 @@ def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
 
 
 def test_a_launcher_that_dies_is_started_again(start_ranks, api):
-    step = start_ranks("time.sleep(15)", restart_limit=2)
+    step = start_ranks("time.sleep(30)", restart_limit=2)
     step.wait_for("rank 1 of 2")
     end(api, step.namespace, pod_of(api, step, "launcher"))
     step.wait_for("launcher-0: failed")

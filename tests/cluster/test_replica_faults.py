@@ -119,7 +119,7 @@ def test_a_model_is_not_lost_when_the_object_store_is_away_at_the_end(
     launcher = {"metadata": {"name": "kfp-launcher"}, "data": {"providers": PROVIDERS.format(namespace=open_namespace)}}
     api.create_namespaced_config_map(open_namespace, launcher)
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
-    program = function("import time\nprint('begun', flush=True)\ntime.sleep(10)\nprint('trained', flush=True)")
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(20)\nprint('trained', flush=True)")
     step = start(program, namespace=open_namespace, model_uri=uri)
     step.wait_for(r"\[worker-0\] begun")
     store.go_away()

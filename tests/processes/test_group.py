@@ -14,7 +14,7 @@ import pytest
 
 from kfp_distributed.processes import ProcessGroup
 
-STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 1; done"
+STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"
 # A grandchild in its session, and one that has left it, as mpirun's ranks do.
 WITH_GRANDCHILDREN = "sleep 1001 & setsid sleep 1002 & sleep 0.3; echo ready; wait"
 

@@ -12,6 +12,7 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
+from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store
 from kfp_distributed.storage.uri import parse_endpoint
 
@@ -82,23 +83,23 @@ def test_the_time_for_repeating_is_bounded(server, caplog):
         pytest.raises(StorageError, match=r"check AWS_ENDPOINT_URL .*Connection refused") as caught,
     ):
         store.read("key")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert str(caught.value).startswith(f"http://{endpoint}, bucket 'bucket', key 'key': ")
     assert len(caplog.records) == 2
     assert server.secret_key not in caplog.text + repr(caught.getrepr())
 
 
 def test_a_server_that_comes_late_is_waited_for(server, tmp_path):
-    with faulty_proxy(server.endpoint) as first:
-        address = parse_endpoint(first.url)[0]
+    # Among those that no outgoing connection takes in the meantime.
+    (port,) = free_ports(1)
     opened = []
 
     def open_later():
         time.sleep(1)
-        opened.append(faulty_proxy(server.endpoint, port=int(address.rpartition(":")[2])))
+        opened.append(faulty_proxy(server.endpoint, port=port))
         opened[0].__enter__()
 
-    store = open_store("s3://late-bucket", replace(server.credentials(), endpoint=address))
+    store = open_store("s3://late-bucket", replace(server.credentials(), endpoint=f"127.0.0.1:{port}"))
     thread = threading.Thread(target=open_later)
     thread.start()
     try:

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -14,6 +15,8 @@ from kubernetes import client
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 
 Object = dict[str, Any]
+
+_PAGES = {"html": b"<html>Log in</html>", "json": b'{"error": "log in"}'}
 
 _KINDS = {"tfjobs", "configmaps", "secrets", "persistentvolumeclaims", "pods", "events"}
 
@@ -28,8 +31,9 @@ class KubernetesApi:
         objects: What is there.
         requests: What was done, in its order, the lost answers' too.
         lose: The requests whose next answer is lost when the work is done: "500" is answered, or a page of "html", or
-            the connection is "cut".
-        refuses: Whether nobody is let in any more.
+            "json" that is no API server's, or the connection is "cut".
+        broken: The requests that are always answered with 500.
+        refuses: With what nobody is let in any more, 401 or 403.
         denied: The permissions that there are not, such as "create tfjobs".
         lingers: How often an object that was deleted in the foreground is still found.
     """
@@ -38,8 +42,9 @@ class KubernetesApi:
         self.objects: dict[str, Object] = {}
         self.requests: list[str] = []
         self.lose: dict[str, str] = {}
+        self.broken: set[str] = set()
         self.denied: set[str] = set()
-        self.refuses = False
+        self.refuses: HTTPStatus | None = None
         self.lingers = 0
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
@@ -160,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.before(request)
         if self.api.refuses:
             self.api.requests.append(request)
-            self._send(401, json.dumps({"message": "Unauthorized"}).encode())
+            self._send(self.api.refuses, json.dumps({"message": self.api.refuses.phrase}).encode())
             return
         if request.startswith("WATCH"):
             self._watch(request, int(query["resourceVersion"]))
@@ -169,12 +174,12 @@ class _Handler(BaseHTTPRequestHandler):
             status, answer = 200, {"resources": [{"name": "tfjobs"}]}
         else:
             status, answer = self.api._answer(request, body)
-        fault = self.api.lose.pop(request, "")
+        fault = "500" if request in self.api.broken else self.api.lose.pop(request, "")
         if fault == "cut":
             self.close_connection = True
             return
-        if fault == "html":
-            self._send(200, b"<html>Log in</html>")
+        if fault in _PAGES:
+            self._send(200, _PAGES[fault])
             return
         self._send(500 if fault else status, json.dumps({"message": "injected"} if fault else answer).encode())
 

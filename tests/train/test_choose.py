@@ -53,11 +53,14 @@ def test_the_store_of_kubeflow_pipelines():
 @pytest.mark.parametrize("secret", ["own-keys", "team-a/own-keys"])
 def test_a_secret_that_the_environment_names(monkeypatch, secret):
     monkeypatch.setenv(SECRET_VARIABLE, secret)
-    found = _object_store(of_cluster(SERVICE), "team-a", "s3://models")
+    keys = "/api/v1/namespaces/team-a/secrets/own-keys"
+    found = _object_store(of_cluster(SERVICE, keys), "team-a", "s3://models")
     assert found == StoreReference("minio-service.kubeflow:9000", "own-keys", "team-a")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example.com")
-    found = _object_store(of_cluster(), "team-a", "s3://models")
+    found = _object_store(of_cluster(keys), "team-a", "s3://models")
     assert found == StoreReference("store.example.com", "own-keys", "team-a", secure=True)
+    with pytest.raises(ValueError, match=r"^there is no Secret team-a/own-keys, "):
+        _object_store(of_cluster(), "team-a", "s3://models")
 
 
 def test_a_secret_that_the_pods_cannot_see(monkeypatch):

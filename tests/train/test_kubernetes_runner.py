@@ -1,15 +1,17 @@
 """The Kubernetes runner and an API server that loses answers, with jobs that are there already, and cancelled."""
 
 import json
+import os
 import re
 import signal
 import time
+from http import HTTPStatus
 
 import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
-from kfp_distributed.components.train.launch import Request, job_name, launch, plan_job
+from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
 from kfp_distributed.components.train.manifests.setting import Setting
 from kfp_distributed.components.train.runners import kubernetes
 from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
@@ -118,19 +120,20 @@ def test_a_quota_that_the_jobs_own_objects_use_up_does_not_end_it(api):
     runner.stop()
 
 
-def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api, monkeypatch):
+@pytest.mark.parametrize("answer", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
+def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api, monkeypatch, answer):
     monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 2.0)
     runner = started(api, launcher_lost_timeout=2)
     told = []
     for fact in runner.facts():
         told.append(fact)
         if isinstance(fact, Quiet) and not api.refuses and len(told) > 8:
-            api.refuses = True
+            api.refuses = answer
             for kind in ("tfjobs", "pods", "events"):
                 api.expire(kind)
-    assert fact.reason == "The API server does not let this step in any more: Unauthorized."
+    assert fact.reason == f"The API server refuses this step: {answer.phrase}."
     troubles = [each.text for each in told if isinstance(each, JobEvent) and "cannot watch" in each.text]
-    assert sorted(troubles) == [f"cannot watch the {kind}: Unauthorized" for kind in ("events", "job", "pods")]
+    assert sorted(troubles) == [f"cannot watch the {kind}: {answer.phrase}" for kind in ("events", "job", "pods")]
 
 
 def test_a_page_of_a_proxy_is_no_answer_of_an_api_server(api):
@@ -141,6 +144,33 @@ def test_a_page_of_a_proxy_is_no_answer_of_an_api_server(api):
     with pytest.raises(ClusterError, match=r"^http://127.0.0.1:\d+ does not answer as an API server does, in JSON$"):
         api.connect().read(f"/apis/kubeflow.org/v1/namespaces/default/{JOB}")
     runner.stop()
+
+
+@pytest.mark.parametrize("page", ["html", "json"])
+@pytest.mark.parametrize("kind", ["tfjobs", "pods"])
+def test_a_watch_outlasts_a_page_of_a_proxy(api, kind, page):
+    runner = started(api)
+    api.lose[f"LIST {kind}"] = page
+    told, until = [], time.monotonic() + 20
+    for fact in runner.facts():
+        assert time.monotonic() < until, f"the watch of {kind} is gone"
+        if isinstance(fact, Quiet) and f"WATCH {kind}" in api.requests and not told:
+            api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
+            told.append("pod")
+        if isinstance(fact, ReplicaChanged):
+            told.append(fact.state)
+            api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
+    runner.stop()
+    assert (told, fact.succeeded) == (["pod", "failed"], True)
+
+
+def test_a_sign_of_life_that_somebody_deletes_is_given_anew(api):
+    runner = started(api)
+    api.delete(LAUNCHER)
+    assert [runner._give_sign_of_life() for _ in range(2)] == [False, True]
+    assert owners(api) == CREATED
+    runner.stop()
+    assert list(api.objects) == [CLAIM]
 
 
 def test_a_failed_job_of_an_earlier_start_goes_first(api):
@@ -258,6 +288,24 @@ def test_a_job_that_has_failed_is_not_waited_for_while_another_replica_prints(ap
     assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
 
 
+def test_a_log_that_cannot_be_read_is_not_waited_for_while_another_replica_prints(api, monkeypatch):
+    monkeypatch.setattr(kubernetes, "_GONE_SECONDS", 0.2)
+    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 1000)
+    api.broken = {"GET a-job-worker-1/log"}
+    runner = started(api, restart_limit=0)
+    ends = {"name": "training", "state": {"terminated": {"exitCode": 137}}}
+    api.put("pods/a-job-worker-0", pod(0, {"phase": "Running"}))
+    api.put("pods/a-job-worker-1", pod(1, {"phase": "Failed", "containerStatuses": [ends]}))
+    runner._watcher.repeat(lambda: runner._watcher.news.put(Printed("worker-0", ["step"])) is None, 0.05)
+    facts, until = [], time.monotonic() + 60
+    for fact in runner.facts():
+        facts.append(fact)
+        assert time.monotonic() < until, "it waits for a log that cannot be read"
+    runner.stop()
+    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
+    assert any(isinstance(fact, LogLine) for fact in facts)
+
+
 def pod(index, status):
     labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
     about = {"labels": {**labels, "kfp-distributed/job": "a-job"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -316,6 +364,22 @@ def wanted(data, tmp_path):
 
 def run(api, request):
     launch(request, KubernetesRunner(api.connect(), Setting("default")), print)
+
+
+def test_a_step_whose_reader_is_gone_deletes_its_job(api, wanted):
+    """As where the process of a pipeline on a laptop was killed, whose training prints nothing."""
+    output, (reader, writer) = os.dup(1), os.pipe()
+    os.dup2(writer, 1)
+    os.close(reader)
+    try:
+        with pytest.raises(TrainingFailed, match=r"^Nobody reads this step's output any more\.$"):
+            launch(wanted, KubernetesRunner(api.connect(), Setting("default")), lambda line: None)
+    finally:
+        os.dup2(output, 1)
+        os.close(writer)
+        os.close(output)
+    assert f"POST tfjobs/{NAME}" in api.requests
+    assert list(api.objects) == []
 
 
 def leave(api, request, **about):

@@ -244,7 +244,7 @@ def test_a_certificate_that_the_authority_did_not_sign(authorities, server):
     with pytest.raises(ValueError, match=r"see its host and ca\.crt: .*CERTIFICATE_VERIFY_FAILED") as caught:
         kubernetes_runner(Home(values), "s3://models", "gpu")
     # Nobody waits for a certificate to become another, as for a server that is away.
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert TOKEN not in str(caught.value)
 
 

@@ -102,6 +102,10 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
     )
 
 
+def test_lines_of_a_worker_that_somebody_added_are_nobodys_sign_of_life():
+    assert follow(*STARTED, line(2, "worker-2", "epoch 1")) == follow(*STARTED)
+
+
 def test_tail_and_timeline_keep_the_newest():
     status = follow(
         *(line(number, "worker-0", str(number)) for number in range(LAST_LINES + 5)),

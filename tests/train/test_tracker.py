@@ -259,6 +259,29 @@ def test_an_elastic_mpi_job_goes_on_without_a_worker():
     assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
 
 
+def test_workers_may_leave_an_elastic_pytorch_job_as_often_as_somebody_likes():
+    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1, "restart_limit": 0}
+    tracker = Tracker(make_job(["unused"], distribution), "PyTorchJob")
+    for time_ in range(3):
+        worker = pod_of(1, f"pod-{time_}", time_, **RUNNING)
+        assert shown(tracker.tell_pod(worker)) == [("worker-1", "running", None, "", time_)]
+        assert shown(tracker.tell_pod(worker, deleted=True)) == []
+        assert shown(tracker.tell_time(clock() + 4)) == [("worker-1", "failed", None, "pod deleted", time_)]
+        assert tracker.end is None
+    list(tracker.tell_pod(pod_of(1, "killed", 4, phase="Failed", main=terminated(137))))
+    assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
+
+
+def test_a_worker_that_somebody_adds_is_ours_and_nothing_waits_for_it(tracker):
+    added = pod_of(2, **RUNNING)
+    added["metadata"]["ownerReferences"] = [{"kind": "TFJob", "uid": "job-1"}]
+    tracker.uid = "job-1"
+    assert tracker.is_ours(added)
+    assert shown(tracker.tell_pod(added)) == []
+    tracker.uid = "job-2"
+    assert not tracker.is_ours(added)
+
+
 def test_a_deleted_pod_that_was_the_end_is_not_seen_to_start_again(tracker):
     tracker.job = make_job(["unused"], workers(2, restart_limit=0))
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
@@ -431,6 +454,30 @@ def test_a_container_that_is_started_again_in_its_pod(tracker):
         ("running", 1),
         ("succeeded", 1),
     ]
+
+
+def test_a_container_of_the_operators_that_is_started_again_is_a_failure_of_the_past():
+    """kubectl-delivery, before the launcher of MPIJob v1."""
+    tracker = Tracker(make_job(["unused"], {"distribution_type": "MPI", "restart_limit": 0}), "MPIJob")
+
+    def launcher(count, init, **state):
+        found = pod_of(0, **state)
+        found["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "launcher"
+        found["status"]["initContainerStatuses"] = [{"name": "kubectl-delivery", "state": init, "restartCount": count}]
+        return found
+
+    initializing = {"waiting": {"reason": "PodInitializing"}}
+    told = shown(tracker.tell_pod(launcher(0, {"running": {}}, main=initializing)))
+    told += shown(tracker.tell_pod(launcher(0, terminated(1), main=initializing)))
+    told += shown(tracker.tell_pod(launcher(1, {"running": {}}, main=initializing)))
+    told += shown(tracker.tell_pod(launcher(1, terminated(0), **RUNNING)))
+    assert [(state, restart) for _, state, _, _, restart in told] == [
+        ("starting", 0),
+        ("failed", 0),
+        ("starting", 1),
+        ("running", 1),
+    ]
+    assert not tracker.leader_is_over
 
 
 def test_events_without_a_name_and_of_an_earlier_job_are_passed_over(tracker):

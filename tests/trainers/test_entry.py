@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
@@ -272,12 +273,13 @@ class Gate:
     """A port that leads to a server while it is open, and refuses connections while it is not."""
 
     def __init__(self, address):
-        self._address, self._listener, self._port = address, None, 0
+        self._address, self._listener = address, None
+        # Among those that no outgoing connection takes while the gate is closed.
+        (self._port,) = free_ports(1)
         self._pairs = []
 
     def open(self):
         self._listener = socket.create_server(("127.0.0.1", self._port))
-        self._port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
         return f"http://127.0.0.1:{self._port}"
 

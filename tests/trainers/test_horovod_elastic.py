@@ -11,7 +11,7 @@ from replicas import kill_replica
 from kfp_distributed.components.train.launch import TrainingFailed
 from kfp_distributed.storage import open_store
 
-EPOCHS = 12
+EPOCHS = 30
 TRAINER = {"trainer": "keras_horovod"}
 
 

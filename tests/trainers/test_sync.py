@@ -51,14 +51,14 @@ def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder, monkeypat
 
 
 def test_what_is_looked_at_twice_at_once_has_not_rested(folder, monkeypatch):
-    monkeypatch.setattr(sync, "LOOK_SECONDS", 0.5)
-    sent = []
+    sent, now = [], time.monotonic()
+    monkeypatch.setattr(sync.time, "monotonic", lambda: now)
     keep(folder, lambda *_: sent.append(content(folder)))
     (folder / "a").write_text("half")
     flush(at_rest=True)
     flush(at_rest=True)
     assert sent == []
-    time.sleep(0.5)
+    now += sync.LOOK_SECONDS
     flush(at_rest=True)
     assert sent == [{"before": "x", "a": "half"}]
 

@@ -19,7 +19,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 
-EPOCHS = 8
+EPOCHS = 40
 PROGRAM = {"trainer": "torch_classifier"}
 PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
 
@@ -134,7 +134,7 @@ def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path, mo
 
 def test_an_elastic_training_takes_a_worker_that_was_killed_in_again(run, digits):
     facts, model = run(
-        PROGRAM, {**PARAMETERS, "epochs": 40}, "worker-1", "epoch 2/40", number_of_workers=2, min_workers=1
+        PROGRAM, {**PARAMETERS, "epochs": 120}, "worker-1", "epoch 2/120", number_of_workers=2, min_workers=1
     )
     assert facts[-1].succeeded, text(facts)
     # Each time that all have met: how many there are, and the epoch after which they go on.
@@ -142,7 +142,7 @@ def test_an_elastic_training_takes_a_worker_that_was_killed_in_again(run, digits
     (first, start), *later = meetings
     assert (first, start, later[-1][0]) == (3, 0, 3)
     assert all(done >= 2 for _, done in later), meetings
-    assert epochs(facts) == list(range(1, 41)), "after each meeting on from the last checkpoint"
+    assert epochs(facts) == list(range(1, 121)), "after each meeting on from the last checkpoint"
     # torchrun may count the killed worker in once more and wait for it in vain; then all start again.
     restarts = [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text]
     assert restarts[0] == "restart 1 of 3: worker-1 (worker-1 failed)"

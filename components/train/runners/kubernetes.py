@@ -208,7 +208,8 @@ class KubernetesRunner:
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
         for each in self._parts:
-            self._put_part({**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}})
+            self._sign = {**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}}
+            self._put_part(self._sign)
         self._tracker.uid, self._tracker.created = owner["uid"], created["metadata"].get("creationTimestamp", "")
 
     def _path_of(self, part: Object) -> str:
@@ -330,24 +331,25 @@ class KubernetesRunner:
         if reading or not self._tracker.leader_is_over:
             self._last_reading = now
             # What goes on printing may do so for ever, where the job has ended for another replica.
-            return now - (max(ended, self._last_line) if reading else ended) > _LAST_LINES_SECONDS
+            # A log that cannot be read is not waited for either.
+            silent = now - (max(ended, self._last_line) if reading else ended)
+            return silent > _LAST_LINES_SECONDS or now - ended > 5 * _GONE_SECONDS
         # A replica that has not ended may print for ever.
         return self._watcher.news.empty() or now - max(ended, self._last_reading) > _GONE_SECONDS
 
     def _give_sign_of_life(self) -> bool:
         """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
-        last = self._parts[-1]
-        path = self._path_of(last)
+        path = self._path_of(self._sign)
+        alive = {"data": {"alive": str(int(time.time()))}} if "alive" in self._sign["data"] else None
         try:
-            if "alive" in last["data"]:
-                alive = {"data": {"alive": str(int(time.time()))}}
-                self._api.call("PATCH", path, alive, away_seconds=0, timeout_seconds=5)
-            else:
-                self._api.call("GET", path, away_seconds=0, timeout_seconds=5)
+            self._api.call("PATCH" if alive else "GET", path, alive, away_seconds=0, timeout_seconds=5)
         except ClusterError as error:
+            if error.status == 404:  # Somebody deleted it.
+                with suppress(ClusterError):
+                    self._api.call("POST", path.rpartition("/")[0], self._sign)
             # As long as the replicas wait for a sign. A token that has expired does not come back.
-            if error.status == 401 and time.monotonic() - self._last_sign > self._lost:
-                self._refusal = f"The API server does not let this step in any more: {error}."
+            if error.status in (401, 403) and time.monotonic() - self._last_sign > self._lost:
+                self._refusal = f"The API server refuses this step: {error}."
             return False
         self._last_sign = time.monotonic()
         return True

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import select
 import selectors
 import shutil
 import subprocess
@@ -154,8 +153,6 @@ class LocalRunner:
 
     def _next_step(self) -> Step | None:
         everyone = tuple(self._last)
-        if reader_is_gone(1):
-            return Step("fail", everyone, "Nobody reads the output of this step any more.")
         limit = self._job.specification.restart_limit
         taken = {name for name in everyone if self._last[name].state == "failed" and is_taken(self._ports[name])}
         return next_step(self._job.topology, self._last, clock(), limit, taken)
@@ -268,13 +265,6 @@ class LocalRunner:
         fact = ReplicaChanged(clock(), name, state, **{**known, **details})
         self._last[name] = fact
         return fact
-
-
-def reader_is_gone(descriptor: int) -> bool:
-    """Whether `descriptor` is a pipe or socket that nobody reads any more: who ran this step was killed."""
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def visible_gpus(topology: Topology, name: str, here: Sequence[str]) -> dict[str, str]:

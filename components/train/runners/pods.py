@@ -42,7 +42,7 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     """Reads where a pod stands, and why it is not further."""
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
-    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    containers = _containers(pod)
     ends = [each["state"]["terminated"] for each in containers if "terminated" in each.get("state", {})]
     # The entry program's last word; another message says why the container ended.
     peak = next((int(each["message"]) for each in ends if each.get("message", "").isdecimal()), 0)
@@ -53,10 +53,10 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         return PodState("succeeded", 0, "", peak)
     if phase == "Failed" or bad:
         # Of an evicted pod the pod itself says why, and often no container ended by itself.
-        reason, message = _reason(bad or {})
-        if reason == "OOMKilled":
-            message = _memory_limit(pod)
-        why = _because(status.get("reason"), status.get("message")) or _because(reason, None if peak else message)
+        end = {**(bad or {}), "message": None} if peak else dict(bad or {})
+        if end.get("reason") == "OOMKilled":
+            end["message"] = _memory_limit(pod)
+        why = _why(status) or _why(end)
         if bad and bad["exitCode"] < 128:
             installing = (each["state"] for each in containers if each["name"] == "packages")
             why = why or (NOT_INSTALLED if any(bad in each.values() for each in installing) else "")
@@ -64,10 +64,8 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     if any("running" in each for each in main):
         return PodState("running")
     if "nodeName" not in pod.get("spec", {}):
-        place: Mapping[str, Any] = next(
-            (each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"), {}
-        )
-        return PodState("waiting", None, _because(*_reason(place)))
+        places = [each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"]
+        return PodState("waiting", None, next(map(_why, places), ""))
     for each in status.get("initContainerStatuses", ()):
         if "running" in each.get("state", {}):
             installs = each["name"] == "packages"  # Operators have others.
@@ -75,24 +73,26 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     if restarts_in_place(pod):
         return PodState("starting", None, "its container is started again")
     waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
-    return PodState("pulling", None, next(filter(None, (_because(*_reason(each)) for each in waits)), ""))
+    return PodState("pulling", None, next(filter(None, map(_why, waits)), ""))
 
 
 def restarts_in_place(pod: Mapping[str, Any]) -> int:
-    """How often the main container was started again in the same pod, as under MPI."""
-    statuses = pod.get("status", {}).get("containerStatuses", ())
-    return max((each.get("restartCount", 0) for each in statuses), default=0)
+    """How often containers were started again in the same pod, as under MPI: one of its operator's may be, first."""
+    return sum(each.get("restartCount", 0) for each in _containers(pod))
 
 
 def started_containers(pod: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
     """The containers of a pod that have printed or may, by name: how often each was started again, whether it ended."""
-    status = pod.get("status", {})
-    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
     return {
         each["name"]: (each.get("restartCount", 0), "terminated" in each["state"])
-        for each in containers
+        for each in _containers(pod)
         if each.get("state", {}).keys() & {"running", "terminated"}
     }
+
+
+def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    status = pod.get("status", {})
+    return [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
 
 
 def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
@@ -115,10 +115,7 @@ def _memory_limit(pod: Mapping[str, Any]) -> str | None:
     return limit and f"the limit is {limit}"
 
 
-def _reason(status: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    return status.get("reason"), status.get("message")
-
-
-def _because(reason: str | None, message: str | None) -> str:
+def _why(status: Mapping[str, Any]) -> str:
+    reason, message = status.get("reason"), status.get("message")
     text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message))).strip()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

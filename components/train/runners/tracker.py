@@ -122,9 +122,9 @@ class Tracker:
             yield from self._change(name, _Seen(created=seen.past, restart=seen.restart + 1))
 
     def is_ours(self, pod: Object) -> bool:
-        """Whether a pod is a replica of this job, and not of an earlier one of its name."""
+        """Whether a pod is of this job, and not of an earlier one of its name. An added worker is, too."""
         owners = [each["uid"] for each in pod["metadata"].get("ownerReferences", ()) if each["kind"] == self.kind]
-        return replica_of(pod) in self._seen and (not self.uid or not owners or self.uid in owners)
+        return not self.uid or not owners or self.uid in owners
 
     def tell_job(self, found: Object | None, deleted: bool = False) -> Iterator[Fact]:
         """The job's object changed, or is gone."""
@@ -266,11 +266,13 @@ class Tracker:
             self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":
             self._failures[name] = fact
-            limit = self.job.specification.restart_limit
             # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
             # When the leader is done the work is, and the operator tells so soon.
-            done = self._seen[self.job.topology.leader].state.state == "succeeded"
-            judged = self.end or done or name in self.job.topology.spared
+            topology, limit = self.job.topology, self.job.specification.restart_limit
+            done = self._seen[topology.leader].state.state == "succeeded"
+            # Whoever changes the number of an elastic job's workers may do so as often as they like.
+            left = code is None and self.job.specification.min_workers and name in topology.restart_alone
+            judged = self.end or done or name in topology.spared or left
             if _is_retryable(code) and now.restart >= limit and not judged:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
 

@@ -173,7 +173,7 @@ class Watcher:
                 elif error.status and told != str(error):
                     told = str(error)
                     self.news.put(Trouble(f"cannot watch the {source}: {error}"))
-            except ValueError:  # A line that was cut in the middle.
+            except (ValueError, KeyError, TypeError):  # A line cut in the middle, or a gateway's answer.
                 pass
             self._closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
@@ -207,6 +207,6 @@ class Watcher:
                 started, is_over = started_containers(pod).get(container, (start, False))
                 if started > start:
                     # Without this it would be the log of the later start.
-                    query = {"container": container, "previous": "true", "timestamps": "true"}
+                    query["previous"] = query.pop("follow", "true")
                 if is_over or started > start:
                     ended.set()
