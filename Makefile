@@ -21,8 +21,10 @@ IMAGES = tensorflow horovod pytorch horovod-pytorch
 image = $(if $(wildcard images/$1/Containerfile),$(PREFIX)/$1:$(shell cd images/$1 && LC_ALL=C sha256sum * \
 	| sha256sum | cut -c 1-12),$(error IMAGE is "$1", there are: $(notdir $(wildcard images/*))))
 
+FOLDER ?= kfp-distributed-run
+
 demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows where everything is
-	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)'
+	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)' --folder '$(FOLDER)'
 
 test: $(STAMP) lint types environments  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster'

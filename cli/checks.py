@@ -268,7 +268,9 @@ def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, 
         mend = f"to make it now, with the keys of {store.namespace}/{store.secret}: {make}"
         return Check("bucket", "warning", found, mend)
     if answer.error:
-        return Check("bucket", "failed", f"{uri}: {answer.error}", "correct the Secret, or what its account may do")
+        named = "InvalidBucketName" in answer.error
+        mend = "give another name" if named else "correct the Secret, or what its account may do"
+        return Check("bucket", "failed", f"{uri}: {answer.error}", mend)
     return Check("bucket", "ok", f"{uri} answers to the keys of the Secret")
 
 

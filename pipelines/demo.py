@@ -49,7 +49,8 @@ def main() -> int:
             console.print(f"{what}; all is kept in {folder.resolve()}\n", highlight=False, soft_wrap=True)
             return _run(options, specification.distribution_type, folder, console, log)
     except BlockingIOError:
-        return _report(console, f"demo: another one runs in {folder}: wait for it, or give another --folder", [], 1)
+        text = f"demo: another one runs in {folder}: wait for it, or make demo FOLDER=ANOTHER"
+        return _report(console, text, [], 1)
     except OSError as error:
         return _report(console, f"demo: {folder} cannot be used, give another --folder: {error}", [], 1)
 
@@ -78,7 +79,8 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
             message = f"The step {view.failed} failed; the whole log is in {log.name}. It ends with:"
             return _report(console, message, list(view.last_lines), 1)
     made = [path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")]
-    console.print(summary(made[0], run, view.seconds))
+    # A path is whole on one line, however long: it is to be copied.
+    console.print(summary(made[0], run, view.seconds), width=4096, crop=False, soft_wrap=True)
     console.print(f"The same with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
     return 0
 
@@ -94,7 +96,7 @@ def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> Table
     scored = _outputs(run_folder / "evaluate")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
-    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True)
     table.add_row("test accuracy", f"[bold green]{scored['accuracy']:.4f}")
     table.add_row("seconds", "  ".join(f"{step} {value:.1f}" for step, value in seconds.items() if value))
     exported = run_folder / "export-model"

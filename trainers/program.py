@@ -101,6 +101,8 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     given = _read_dict("train_parameters", parameters)
     known = {parameter.name: parameter for parameter in program.parameters}
     for name in given:
+        if program.kind == "command" and not re.fullmatch(r"\w[\w.-]*", name):
+            _refuse("train_parameters: a name", name, "letters, digits, '_', '-' and '.'")
         if name in FOLDERS or not (name in known or program.any_parameter):
             names = ", ".join(known) or "none"
             raise ValueError(f"train_parameters: {program.name} has no parameter {name!r} to set; it has: {names}")

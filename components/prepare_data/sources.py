@@ -9,6 +9,7 @@ import math
 import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -125,12 +126,17 @@ def _input_names(names: Sequence[str], options: Options, where: str) -> list[str
     """The columns that are inputs, where label and dropped columns are there and no name is there twice."""
     others = {options.label_column, *options.drop_columns}
     inputs = [name for name in names if name not in others]
-    if others - {*names} or len({*names}) < len(names) or not inputs:
-        raise ValueError(
-            f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}: {where} must have each "
-            f"of them once, and other columns; it has {list(names[:50])}"
-        )
-    return inputs
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if missing := others - {*names}:
+        fault = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
+    elif twice:
+        fault = f"the column {twice[0]!r} is there {names.count(twice[0])} times"
+    elif not inputs:
+        fault = "there is no column beside these"
+    else:
+        return inputs
+    wanted = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
+    raise ValueError(f"{wanted}: {fault} in {where}; it has {list(names[:50])}")
 
 
 def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv: bool = False) -> Column:

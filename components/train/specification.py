@@ -80,8 +80,8 @@ class DistributionSpecification:
         queue_timeout: longest wait for admission by the queue. Default: unlimited.
         scheduling_timeout: longest wait for nodes.
         image_pull_timeout: longest wait for images.
-        start_timeout: longest start of the replicas.
-        silence_timeout: longest time without a line of log.
+        start_timeout: longest start of the replicas, up to a first line of log.
+        silence_timeout: longest time without a line of log, after a first one.
         running_timeout: longest training, from its start. Default: unlimited.
         total_timeout: longest time for everything together. Default: unlimited.
         launcher_lost_timeout: a job whose train step has given no sign of life for so long stops.

@@ -1,6 +1,7 @@
 """Between KFP's artifacts and `launch`: what a `train` step reads, writes and says."""
 
 import math
+import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -88,4 +89,5 @@ def run_step(
 def _write(artifact: Any, text: str) -> None:  # noqa: ANN401
     file = Path(artifact.path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+    # A page may have no control characters, whatever the replicas print.
+    file.write_text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", text), encoding="utf-8")

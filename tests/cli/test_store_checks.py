@@ -104,6 +104,13 @@ class TestBucket:
             "correct the Secret, or what its account may do",
         )
 
+    def test_a_name_that_no_bucket_may_have(self):
+        assert self.judge(STORE, BucketAnswer(True, "code: InvalidBucketName"))[1:] == (
+            "failed",
+            "s3://b/k: code: InvalidBucketName",
+            "give another name",
+        )
+
     @pytest.mark.parametrize(
         ("endpoint", "ports", "url"),
         [

@@ -40,7 +40,7 @@ def test_a_second_demo_does_not_write_into_the_folder_of_the_first(tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         done = subprocess.run([*DEMO, "--folder", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stdout == f"demo: another one runs in {tmp_path}: wait for it, or give another --folder\n"
+    assert done.stdout == f"demo: another one runs in {tmp_path}: wait for it, or make demo FOLDER=ANOTHER\n"
     assert (tmp_path / "demo.log").read_text() == "the first one's"
     assert [path.name for path in tmp_path.iterdir()] == ["demo.log"]
 

@@ -418,6 +418,13 @@ def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data,
     assert f"<h1>{job_name('train', ('run', 'train', ''))} failed after " in (tmp_path / "r").read_text()
 
 
+def test_a_report_has_no_control_characters_whatever_a_replica_prints(data, tmp_path):
+    with pytest.raises(SystemExit):
+        step(data, tmp_path, train_specification={"command": ["printf", r"bell \a, escape \033[31m, nul \000\n"]})
+    page = (tmp_path / "r").read_text()
+    assert "bell \N{REPLACEMENT CHARACTER}, escape \N{REPLACEMENT CHARACTER}[31m, nul \N{REPLACEMENT CHARACTER}" in page
+
+
 def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):
     with pytest.raises(SystemExit) as end:
         step(data, tmp_path, train_parameters={"epochs": "many"})

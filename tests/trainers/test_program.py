@@ -256,6 +256,13 @@ def test_wrong_parameters_are_named(signature, parameters, reason):
         check_parameters(function_of(signature), parameters)
 
 
+@pytest.mark.parametrize("name", ["", "a b", "--rate", "a=b"])
+def test_a_name_that_would_be_no_option_of_a_command_is_refused(name):
+    with pytest.raises(ValueError, match=re.escape(f"train_parameters: a name is {name!r}; allowed: letters, ")):
+        check_parameters(parse_program({"command": ["main"]}), {name: 1})
+    assert check_parameters(parse_program({"command": ["main"]}), {"batch-size.2_x": 1}) == {"batch-size.2_x": 1}
+
+
 @pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize(
     ("wrong", "reason"),
