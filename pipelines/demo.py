@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any, TextIO, cast
 
 from rich.console import Console
-from rich.table import Table
 
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.pipelines.local_run import LocalRun, local_run
@@ -79,36 +78,33 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
             message = f"The step {view.failed} failed; the whole log is in {log.name}. It ends with:"
             return _report(console, message, list(view.last_lines), 1)
     made = [path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")]
-    # A path is whole on one line, however long: it is to be copied.
-    console.print(summary(made[0], run, view.seconds), width=4096, crop=False, soft_wrap=True)
+    for name, value in summary(made[0], run, view.seconds):
+        # A path is whole on one line, however long: it is to be copied.
+        console.print(f"{name:<15}{value}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"The same with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
-def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> Table:
-    """Makes the table at the end of a run.
+def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[tuple[str, str]]:
+    """What is shown at the end of a run, as (name, value).
 
     Args:
         run_folder: The run's folder among the artifacts.
         run: Where the local run keeps things.
         seconds: How long each step took, by its name.
     """
-    scored = _outputs(run_folder / "evaluate")
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(no_wrap=True)
-    table.add_row("test accuracy", f"[bold green]{scored['accuracy']:.4f}")
-    table.add_row("seconds", "  ".join(f"{step} {value:.1f}" for step, value in seconds.items() if value))
+    rows = [
+        ("test accuracy", f"{_outputs(run_folder / 'evaluate')['accuracy']:.4f}"),
+        ("seconds", "  ".join(f"{step} {value:.1f}" for step, value in seconds.items() if value)),
+    ]
     exported = run_folder / "export-model"
     if exported.exists():
         uri = str(_outputs(exported)["uri"])
-        table.add_row("model", f"{run.object_store}/{uri.removeprefix('s3://')}")
-        table.add_row("", f"which the demo's S3 server had as {uri}")
+        rows.append(("model", f"{run.object_store}/{uri.removeprefix('s3://')}"))
+        rows.append(("", f"which the demo's S3 server had as {uri}"))
     else:
-        table.add_row("model", f"not exported, for the accuracy is too low; it is in {run_folder}/train/model")
-    for name, page in copy_pages(run_folder).items():
-        table.add_row(name, str(page))
-    return table
+        rows.append(("model", f"not exported, for the accuracy is too low; it is in {run_folder}/train/model"))
+    return rows + [(name, str(page)) for name, page in copy_pages(run_folder).items()]
 
 
 def copy_pages(run_folder: Path) -> dict[str, Path]:
