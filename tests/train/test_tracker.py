@@ -456,28 +456,31 @@ def test_a_container_that_is_started_again_in_its_pod(tracker):
     ]
 
 
-def test_a_container_of_the_operators_that_is_started_again_is_a_failure_of_the_past():
+def test_a_container_of_the_operators_that_is_tried_again_is_no_failure():
     """kubectl-delivery, before the launcher of MPIJob v1."""
     tracker = Tracker(make_job(["unused"], {"distribution_type": "MPI", "restart_limit": 0}), "MPIJob")
 
-    def launcher(count, init, **state):
+    def launcher(init, **state):
         found = pod_of(0, **state)
         found["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "launcher"
-        found["status"]["initContainerStatuses"] = [{"name": "kubectl-delivery", "state": init, "restartCount": count}]
+        found["status"]["initContainerStatuses"] = [{"name": "kubectl-delivery", "state": init, "restartCount": 1}]
         return found
 
     initializing = {"waiting": {"reason": "PodInitializing"}}
-    told = shown(tracker.tell_pod(launcher(0, {"running": {}}, main=initializing)))
-    told += shown(tracker.tell_pod(launcher(0, terminated(1), main=initializing)))
-    told += shown(tracker.tell_pod(launcher(1, {"running": {}}, main=initializing)))
-    told += shown(tracker.tell_pod(launcher(1, terminated(0), **RUNNING)))
-    assert [(state, restart) for _, state, _, _, restart in told] == [
-        ("starting", 0),
-        ("failed", 0),
-        ("starting", 1),
-        ("running", 1),
+    told = shown(tracker.tell_pod(launcher({"running": {}}, main=initializing)))
+    told += shown(tracker.tell_pod(launcher(terminated(1), main=initializing)))
+    told += shown(tracker.tell_pod(launcher({"waiting": {"reason": "CrashLoopBackOff"}}, main=initializing)))
+    told += shown(tracker.tell_pod(launcher({"running": {}}, main=initializing)))
+    told += shown(tracker.tell_pod(launcher(terminated(0), **RUNNING)))
+    told += shown(tracker.tell_pod(launcher(terminated(0), phase="Failed", main=terminated(3))))
+    assert [(state, code, restart) for _, state, code, _, restart in told] == [
+        ("starting", None, 0),
+        ("pulling", None, 0),
+        ("pulling", None, 0),
+        ("starting", None, 0),
+        ("running", None, 0),
+        ("failed", 3, 0),
     ]
-    assert not tracker.leader_is_over
 
 
 def test_events_without_a_name_and_of_an_earlier_job_are_passed_over(tracker):

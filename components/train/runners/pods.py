@@ -42,8 +42,10 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     """Reads where a pod stands, and why it is not further."""
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
-    containers = _containers(pod)
-    ends = [each["state"]["terminated"] for each in containers if "terminated" in each.get("state", {})]
+    inits, containers = status.get("initContainerStatuses", ()), _containers(pod)
+    # Init containers other than ours are their operator's, and tried again until the pod has failed.
+    last = [each for each in containers if phase == "Failed" or each not in inits or each["name"] == "packages"]
+    ends = [each["state"]["terminated"] for each in last if "terminated" in each.get("state", {})]
     # The entry program's last word; another message says why the container ended.
     peak = next((int(each["message"]) for each in ends if each.get("message", "").isdecimal()), 0)
     bad = next((end for end in ends if end["exitCode"]), None)
@@ -66,7 +68,7 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
     if "nodeName" not in pod.get("spec", {}):
         places = [each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"]
         return PodState("waiting", None, next(map(_why, places), ""))
-    for each in status.get("initContainerStatuses", ()):
+    for each in inits:
         if "running" in each.get("state", {}):
             installs = each["name"] == "packages"  # Operators have others.
             return PodState("starting", None, "packages are being installed" if installs else f"{each['name']} runs")
@@ -77,8 +79,9 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
 
 
 def restarts_in_place(pod: Mapping[str, Any]) -> int:
-    """How often containers were started again in the same pod, as under MPI: one of its operator's may be, first."""
-    return sum(each.get("restartCount", 0) for each in _containers(pod))
+    """How often the main container was started again in the same pod, as under MPI."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    return max((each.get("restartCount", 0) for each in statuses), default=0)
 
 
 def started_containers(pod: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
