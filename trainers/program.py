@@ -102,7 +102,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     known = {parameter.name: parameter for parameter in program.parameters}
     for name in given:
         if program.kind == "command" and not re.fullmatch(r"\w[\w.-]*", name):
-            _refuse("train_parameters: a name", name, "letters, digits, '_', '-' and '.'")
+            _refuse("train_parameters: a name", name, "letters, digits and '_', and behind the first '-' and '.'")
         if name in FOLDERS or not (name in known or program.any_parameter):
             names = ", ".join(known) or "none"
             raise ValueError(f"train_parameters: {program.name} has no parameter {name!r} to set; it has: {names}")

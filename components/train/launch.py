@@ -119,7 +119,7 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
         StorageError: The dataset cannot be read; nothing was started.
         TrainingFailed: The job failed, ran out of time, or left no whole model. Nothing is left running.
         ClusterError: The cluster refused the job; nothing is left running.
-        SystemExit: SIGTERM came. Nothing is left running.
+        SystemExit: SIGTERM or SIGHUP came. Nothing is left running.
     """
     job = plan_job(request)
     description = job.description
@@ -263,6 +263,5 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
 def _reader_is_gone() -> bool:
     """Whether our output is a pipe or terminal that nobody reads any more: who ran this step was killed."""
     output = select.poll()
-    # Of what is not asked for, an end is told all the same.
     output.register(1, 0)
-    return bool(output.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))

@@ -47,10 +47,10 @@ def staged(request: Request) -> Iterator[Request]:
     def clean_up() -> None:
         try:
             keys = [entry.key for entry in store.list()]
-            if not brought and f"model_uri/{MODEL_MANIFEST}" in keys:
+            stays = not brought and f"model_uri/{MODEL_MANIFEST}" in keys
+            store.delete([key for key in keys if not (stays and key.startswith("model_uri/"))])
+            if stays:
                 print(f"the model is whole, and stays in {join_uri(root, 'model_uri')}", flush=True)
-                keys = [key for key in keys if not key.startswith("model_uri/")]
-            store.delete(keys)
         except StorageError as error:  # It must not hide how the training ended.
             print(f"what was staged could not be deleted: {error}", flush=True)
 

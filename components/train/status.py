@@ -95,12 +95,12 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
     """The status after one more fact."""
     if isinstance(fact, LogLine):
-        # A worker that somebody added to an elastic job was not planned, and nothing waits for it.
-        if fact.replica not in status.replicas:
-            return status
-        before = status.replicas[fact.replica]
-        after = replace(before, heard=fact.time, tail=(*before.tail, fact.line)[-LAST_LINES:])
-        return replace(status, replicas={**status.replicas, fact.replica: after})
+        # A worker that somebody added to an elastic job was not planned: it is only heard.
+        known = fact.replica in status.replicas
+        before = status.replicas[fact.replica if known else status.leader]
+        tail = (*before.tail, fact.line)[-LAST_LINES:] if known else before.tail
+        after = replace(before, heard=fact.time, tail=tail)
+        return replace(status, replicas={**status.replicas, before.replica: after})
     if isinstance(fact, ReplicaChanged):
         before = status.replicas[fact.replica]
         since = before.since if fact.state == before.state else fact.time

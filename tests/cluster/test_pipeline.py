@@ -75,6 +75,7 @@ def test_steps_here_and_training_there(
 
 
 PIPELINE = """
+import signal
 import sys
 from kfp import dsl
 from kfp_distributed.components import prepare_data, train
@@ -90,6 +91,7 @@ def silent():
         checkpoint_uri=sys.argv[1],
     )
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with local_run("run", embedded_store=False):
     silent()
 """

@@ -20,8 +20,9 @@ WITH_GRANDCHILDREN = "sleep 1001 & setsid sleep 1002 & sleep 0.3; echo ready; wa
 
 # What a run looks like from outside: it starts children of all kinds and then waits.
 PARENT = f"""
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from kfp_distributed.processes import ProcessGroup
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with ProcessGroup() as group:
     children = [group.start("stubborn", ["sh", "-c", {STUBBORN!r}], stdout=subprocess.PIPE),
                 group.start("family", ["sh", "-c", {WITH_GRANDCHILDREN!r}], stdout=subprocess.PIPE)]

@@ -289,8 +289,7 @@ def test_a_job_that_has_failed_is_not_waited_for_while_another_replica_prints(ap
 
 
 def test_a_log_that_cannot_be_read_is_not_waited_for_while_another_replica_prints(api, monkeypatch):
-    monkeypatch.setattr(kubernetes, "_GONE_SECONDS", 0.2)
-    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 1000)
+    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 1.0)
     api.broken = {"GET a-job-worker-1/log"}
     runner = started(api, restart_limit=0)
     ends = {"name": "training", "state": {"terminated": {"exitCode": 137}}}

@@ -102,8 +102,13 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
     )
 
 
-def test_lines_of_a_worker_that_somebody_added_are_nobodys_sign_of_life():
-    assert follow(*STARTED, line(2, "worker-2", "epoch 1")) == follow(*STARTED)
+def test_a_worker_that_somebody_added_is_heard_and_no_more():
+    status = follow(*STARTED, line(60, "worker-2", "epoch 1"))
+    assert status.replicas.keys() == {"worker-0", "worker-1"}
+    assert [each.tail for each in status.replicas.values()] == [(), ()]
+    budget = parse_distribution({"silence_timeout": 60})
+    assert expired_budget(status, budget, BEGIN + 119) == ""
+    assert expired_budget(status, budget, BEGIN + 120).startswith("silence_timeout ran out after 1 min: ")
 
 
 def test_tail_and_timeline_keep_the_newest():

@@ -260,16 +260,20 @@ def test_an_elastic_mpi_job_goes_on_without_a_worker():
 
 
 def test_workers_may_leave_an_elastic_pytorch_job_as_often_as_somebody_likes():
-    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1, "restart_limit": 0}
+    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
     tracker = Tracker(make_job(["unused"], distribution), "PyTorchJob")
     for time_ in range(3):
         worker = pod_of(1, f"pod-{time_}", time_, **RUNNING)
-        assert shown(tracker.tell_pod(worker)) == [("worker-1", "running", None, "", time_)]
+        assert shown(tracker.tell_pod(worker)) == [("worker-1", "running", None, "", 0)]
         assert shown(tracker.tell_pod(worker, deleted=True)) == []
-        assert shown(tracker.tell_time(clock() + 4)) == [("worker-1", "failed", None, "pod deleted", time_)]
-        assert tracker.end is None
+        assert shown(tracker.tell_time(clock() + 4)) == [("worker-1", "stopped", None, "pod deleted", 0)]
+    # One that is killed has failed, and so has one that its node refuses.
     list(tracker.tell_pod(pod_of(1, "killed", 4, phase="Failed", main=terminated(137))))
-    assert tracker.end == (False, "The restarts that restart_limit allows (0) are used up.")
+    assert tracker.end is None
+    refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": ""}
+    found = pod_of(1, "refused", 5)
+    list(tracker.tell_pod({**found, "status": refused}))
+    assert tracker.end == (False, "The restarts that restart_limit allows (1) are used up.")
 
 
 def test_a_worker_that_somebody_adds_is_ours_and_nothing_waits_for_it(tracker):

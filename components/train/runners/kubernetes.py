@@ -71,7 +71,7 @@ class KubernetesRunner:
         self._ours = False
         self._how = "is created"
         self._core = f"/api/v1/namespaces/{api.namespace}"
-        self._last_line = self._last_reading = self._last_sign = 0.0
+        self._last_line = self._last_reading = self._last_readable = self._last_sign = 0.0
         self._refusal = ""
 
     def check(self, job: TrainingJob) -> None:
@@ -327,13 +327,13 @@ class KubernetesRunner:
     def _is_told(self, ended: float) -> bool:
         """Whether all is told that an ended job printed. What is silent for some seconds is not waited for."""
         now = time.monotonic()
-        reading = self._watcher.reads_ended_logs
-        if reading or not self._tracker.leader_is_over:
+        unread = self._watcher.unread
+        if unread or not self._tracker.leader_is_over:
             self._last_reading = now
+            if not all(unread):
+                self._last_readable = now
             # What goes on printing may do so for ever, where the job has ended for another replica.
-            # A log that cannot be read is not waited for either.
-            silent = now - (max(ended, self._last_line) if reading else ended)
-            return silent > _LAST_LINES_SECONDS or now - ended > 5 * _GONE_SECONDS
+            return now - max(ended, min(self._last_line, self._last_readable)) > _LAST_LINES_SECONDS
         # A replica that has not ended may print for ever.
         return self._watcher.news.empty() or now - max(ended, self._last_reading) > _GONE_SECONDS
 
@@ -344,9 +344,9 @@ class KubernetesRunner:
         try:
             self._api.call("PATCH" if alive else "GET", path, alive, away_seconds=0, timeout_seconds=5)
         except ClusterError as error:
-            if error.status == 404:  # Somebody deleted it.
+            if error.status == 404 and not self._watcher.closed.is_set():  # Somebody deleted it.
                 with suppress(ClusterError):
-                    self._api.call("POST", path.rpartition("/")[0], self._sign)
+                    self._api.call("POST", path.rpartition("/")[0], self._sign, away_seconds=0, timeout_seconds=5)
             # As long as the replicas wait for a sign. A token that has expired does not come back.
             if error.status in (401, 403) and time.monotonic() - self._last_sign > self._lost:
                 self._refusal = f"The API server refuses this step: {error}."

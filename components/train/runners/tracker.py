@@ -212,7 +212,7 @@ class Tracker:
             yield from self._judge(name)
             if self.end and not self.end_version and self._seen[name].state.state == "failed":
                 return  # Its operator does not know yet that this was the end.
-            again = self._seen[name].restart + bool(seen.uid)
+            again = self._seen[name].restart + bool(seen.uid and self._seen[name].state.state != "stopped")
             seen = _Seen(about["uid"], about["creationTimestamp"], start, restart=again)
         elif seen.state.state in _OVER:
             return
@@ -247,6 +247,9 @@ class Tracker:
         # Where nobody can tell, it is the operator who cleaned up after another's failure.
         if self.end_version and (seen.doomed >= self.end_version or (not seen.doomed and self._recent_failures())):
             state = state._replace(state="stopped", exit_code=None, reason="job is done")
+        elif self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
+            # Whoever changes the number of an elastic job's workers may do so as often as they like.
+            state = state._replace(state="stopped")
         # The moment in which it went tells what followed from it.
         yield from self._change(name, seen._replace(state=state, held=None), seen.held[0])
 
@@ -268,11 +271,9 @@ class Tracker:
             self._failures[name] = fact
             # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
             # When the leader is done the work is, and the operator tells so soon.
-            topology, limit = self.job.topology, self.job.specification.restart_limit
-            done = self._seen[topology.leader].state.state == "succeeded"
-            # Whoever changes the number of an elastic job's workers may do so as often as they like.
-            left = code is None and self.job.specification.min_workers and name in topology.restart_alone
-            judged = self.end or done or name in topology.spared or left
+            limit = self.job.specification.restart_limit
+            done = self._seen[self.job.topology.leader].state.state == "succeeded"
+            judged = self.end or done or name in self.job.topology.spared
             if _is_retryable(code) and now.restart >= limit and not judged:
                 self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
 

@@ -61,6 +61,7 @@ class _Follower(NamedTuple):
 
     thread: threading.Thread
     ended: threading.Event
+    failing: threading.Event
 
 
 News = Listed | Changed | Printed | Trouble
@@ -71,19 +72,23 @@ class Watcher:
 
     There is room for so many reads of logs: a slow reader slows their threads down, and no line is kept in memory for
     long. What objects tell never waits for that, so that the end of a pod is not heard of after all other's lines.
+
+    Attributes:
+        news: What was told.
+        closed: Set once nobody is to tell anything any more.
     """
 
     def __init__(self, api: ClusterApi) -> None:
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._room = threading.Semaphore(_READS)
         self._api = api
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         # Of each start of a container: (uid of the pod, name, number).
         self._logs: dict[tuple[str, str, int], _Follower] = {}
 
     def close(self) -> None:
         """Ends the threads, each with the next thing that it is told."""
-        self._closed.set()
+        self.closed.set()
 
     def watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
         """Begins to tell of the objects of a path."""
@@ -101,9 +106,9 @@ class Watcher:
         uid = pod["metadata"]["uid"]  # A replica's next pod may have the same name.
         for container, (start, is_over) in started_containers(pod).items():
             if (uid, container, start) not in self._logs and not deleted:
-                ended = threading.Event()
-                thread = self._begin(self._follow_log, replica, path, uid, container, start, ended)
-                self._logs[uid, container, start] = _Follower(thread, ended)
+                events = threading.Event(), threading.Event()
+                thread = self._begin(self._follow_log, replica, path, uid, container, start, *events)
+                self._logs[uid, container, start] = _Follower(thread, *events)
             for number in range(start + 1):
                 # An earlier start of a container has ended when there is a later one.
                 over = number < start or is_over or deleted
@@ -111,16 +116,16 @@ class Watcher:
                     follower.ended.set()
 
     @property
-    def reads_ended_logs(self) -> bool:
-        """Whether lines of containers that have ended are still to come."""
-        return any(each.thread.is_alive() for each in self._logs.values() if each.ended.is_set())
+    def unread(self) -> list[bool]:
+        """For each container that has ended, and of which lines are still to come: whether they could not be read."""
+        return [each.failing.is_set() for each in self._logs.values() if each.ended.is_set() and each.thread.is_alive()]
 
     def repeat(self, work: Callable[[], bool], seconds: float) -> None:
         """Does something every so often, by a thread of its own; again soon where it did not work."""
 
         def go_on() -> None:
-            while not self._closed.is_set():
-                self._closed.wait(seconds if work() else _LATEST_DELAY)
+            while not self.closed.is_set():
+                self.closed.wait(seconds if work() else _LATEST_DELAY)
 
         self._begin(go_on)
 
@@ -140,14 +145,14 @@ class Watcher:
         return None
 
     def _print(self, replica: str, lines: list[str]) -> None:
-        while lines and not self._closed.is_set():
+        while lines and not self.closed.is_set():
             if self._room.acquire(timeout=1):
                 self.news.put(Printed(replica, lines))
                 return
 
     def _watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
         version, delay, told = "", 0.1, ""
-        while not self._closed.is_set():
+        while not self.closed.is_set():
             try:
                 if not version:
                     listed = self._api.call("GET", path, query=query)
@@ -158,7 +163,7 @@ class Watcher:
                     path, {**query, **place, "timeoutSeconds": str(_WATCH_SECONDS)}, _IDLE_SECONDS
                 ):
                     event = json.loads(line)
-                    if self._closed.is_set():
+                    if self.closed.is_set():
                         return
                     if event["type"] == "ERROR":
                         # 410 Gone mostly: the place is too old, so we look at everything again.
@@ -175,21 +180,29 @@ class Watcher:
                     self.news.put(Trouble(f"cannot watch the {source}: {error}"))
             except (ValueError, KeyError, TypeError):  # A line cut in the middle, or a gateway's answer.
                 pass
-            self._closed.wait(delay)
+            self.closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
 
     def _follow_log(
-        self, replica: str, path: str, uid: str, container: str, start: int, ended: threading.Event
+        self,
+        replica: str,
+        path: str,
+        uid: str,
+        container: str,
+        start: int,
+        ended: threading.Event,
+        failing: threading.Event,
     ) -> None:
         query = {"container": container, "follow": "true", "timestamps": "true"}
         log, delay = LogReader(), _LOG_DELAY
-        while not self._closed.is_set():
+        while not self.closed.is_set():
             was_ended = ended.is_set()
             try:
                 for data in self._api.stream(f"{path}/log", {**query, **log.place()}, _IDLE_SECONDS):
                     if lines := log.feed(data, time.monotonic()):
                         self._print(replica, lines)
                         delay = _LOG_DELAY
+                    failing.clear()
                 if was_ended:
                     self._print(replica, log.feed(b"", time.monotonic()))
                     return
@@ -198,7 +211,8 @@ class Watcher:
             except ClusterError as error:
                 if error.status == 404 or ("previous" in query and error.status == 400):
                     return
-                self._closed.wait(delay)
+                failing.set()
+                self.closed.wait(delay)
             delay = min(delay * 2, _LATEST_DELAY)
             with suppress(ClusterError):
                 pod = self._api.read(path)
