@@ -168,10 +168,7 @@ def test_each_address_has_its_own_store(kubernetes):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (
-            named("mine/nothing"),
-            r"mine/secrets/nothing must have the fields \('accesskey', 'secretkey'\), it has \[\]: set AWS",
-        ),
+        (named("mine/nothing"), "^there is no Secret mine/nothing, .* you may set AWS_ENDPOINT_URL"),
         (named("mine/other"), r"must have the fields .*, it has \['password', 'user'\]: set AWS_ENDPOINT_URL"),
         (
             named("forbidden/store"),
