@@ -276,6 +276,17 @@ def test_workers_may_leave_an_elastic_pytorch_job_as_often_as_somebody_likes():
     assert tracker.end == (False, "The restarts that restart_limit allows (1) are used up.")
 
 
+def test_an_elastic_pytorch_job_that_ends_for_a_worker_that_went_starts_again():
+    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1}
+    tracker = Tracker(make_job(["unused"], distribution), "PyTorchJob")
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_job(job_of(condition("Failed"), version=12))) == [
+        ("worker-1", "failed", None, "pod deleted", 0)
+    ]
+    assert tracker.may_start_again
+
+
 def test_a_worker_that_somebody_adds_is_ours_and_nothing_waits_for_it(tracker):
     added = pod_of(2, **RUNNING)
     added["metadata"]["ownerReferences"] = [{"kind": "TFJob", "uid": "job-1"}]

@@ -247,8 +247,8 @@ class Tracker:
         # Where nobody can tell, it is the operator who cleaned up after another's failure.
         if self.end_version and (seen.doomed >= self.end_version or (not seen.doomed and self._recent_failures())):
             state = state._replace(state="stopped", exit_code=None, reason="job is done")
-        elif self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
-            # Whoever changes the number of an elastic job's workers may do so as often as they like.
+        elif not self.end_version and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
+            # An elastic job that goes on without it: whoever changes the number of its workers may do so for ever.
             state = state._replace(state="stopped")
         # The moment in which it went tells what followed from it.
         yield from self._change(name, seen._replace(state=state, held=None), seen.held[0])
