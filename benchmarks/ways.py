@@ -5,12 +5,10 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 from measure import table
@@ -22,7 +20,7 @@ from kfp_distributed.components.train.runners.interpreter import find_python
 from kfp_distributed.components.train.runners.local import LocalRunner
 
 _FILE, _EXAMPLES = Path(__file__).parent / "ways.md", Path(__file__).parents[1] / "examples"
-_EPOCHS, _BATCH, _RUNS = 6, 240, 3
+_EPOCHS, _BATCH = 6, 240
 _USERS, _WIDTH = 18_000, 16
 _NETWORK = {"hidden_units": [512, 512]}
 _TEXT = """\
@@ -33,8 +31,8 @@ machine: with more processes than cores nothing gets faster here; what each way 
 
 The digits ten times over, {rows:,} rows; a network of 64-512-512-10 ({parameters:,} parameters, {size:.1f} MB of
 gradients a step), {batch} rows an update over all ranks (of each worker beside parameter servers), means of the last
-{last} of {epochs} epochs, scoring and checkpoint included; of {runs} runs each, taken in turns, each column's median.
-*Exchanged* is all that went over the loopback device.
+{last} of {epochs} epochs, scoring and checkpoint included, of one run each. *Exchanged* is all that went over the
+loopback device.
 
 MirroredStrategy has devices of one process instead of processes, here of the CPU. The two stages are cut between the
 two hidden layers. The table in parts has as many rows of other data, of {users:,} users with {width} numbers each
@@ -106,14 +104,12 @@ def main() -> None:
             "digits": prepare(folder / "digits", digits_file(folder / "digits.npz", 10)),
             "users": prepare(folder / "users", _users_file(folder / "users.csv")),
         }
-        measured: dict[tuple[str, int], list[_Cost]] = {}
-        for turn in range(_RUNS):
-            for way, by_number in _trainings().items():
-                for number, training in by_number.items():
-                    cost = _measure(data[training.data], folder / f"{way}-{number}-{turn}", training)
-                    measured.setdefault((way, number), []).append(cost)
-                    print(way, number, cost, flush=True)
-        lines = [[way, str(number), *_medians(costs)] for (way, number), costs in measured.items()]
+        lines = []
+        for way, by_number in _trainings().items():
+            for number, training in by_number.items():
+                measured = _measure(data[training.data], folder / f"{way}-{number}", training)
+                lines.append([way, str(number), *measured])
+                print(lines[-1], flush=True)
         rows = _rows(data["digits"])
     header = ["way", "processes", "steps a second", "exchanged an epoch", "an epoch", "start to end"]
     parameters = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
@@ -126,7 +122,6 @@ def main() -> None:
         size=parameters * 4 / 1e6,
         batch=_BATCH,
         last=_EPOCHS - 1,
-        runs=_RUNS,
         epochs=_EPOCHS,
         users=_USERS,
         width=_WIDTH,
@@ -146,21 +141,8 @@ def _users_file(file: Path) -> Path:
     return file
 
 
-class _Cost(NamedTuple):
-    """What one training cost; bytes and seconds of an epoch, and seconds from its start to its end."""
-
-    steps_per_second: float
-    exchanged: float
-    epoch: float
-    whole: float
-
-
-def _medians(costs: Sequence[_Cost]) -> list[str]:
-    steps, exchanged, epoch, whole = (median(column) for column in zip(*costs, strict=True))
-    return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{whole:.1f} s"]
-
-
-def _measure(data: Path, folder: Path, training: _Training) -> _Cost:
+def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
+    """One training: steps a second, bytes exchanged and seconds of an epoch, and seconds of all."""
     folder.mkdir()
     request = Request(
         train_uri=str(data / "train"),
@@ -183,7 +165,8 @@ def _measure(data: Path, folder: Path, training: _Training) -> _Cost:
     whole = time.monotonic() - started
     (first, sent_first), (last, sent_last) = ends[0], ends[-1]
     epoch, exchanged = (last - first) / (_EPOCHS - 1), (sent_last - sent_first) / (_EPOCHS - 1)
-    return _Cost(_rows(data) / _BATCH / epoch, exchanged, epoch, whole)
+    steps = _rows(data) / _BATCH / epoch
+    return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{whole:.1f} s"]
 
 
 def _rows(data: Path) -> int:
