@@ -1,5 +1,6 @@
 """A container's log over connections that break: each line once and in order."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,8 +35,15 @@ def test_what_the_kubelet_says_itself_is_a_line_and_no_time():
     assert reader.place() == {"sinceTime": "2026-01-01T00:00:00Z"}
 
 
-def test_that_the_kubelet_has_no_log_any_more_is_no_line():
-    said = b"unable to retrieve container logs for containerd://0222"
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"unable to retrieve container logs for containerd://0222",
+        b'failed to try resolving symlinks in path "/var/log/pods/0.log": lstat /var/log/pods/0.log: no such file',
+        b'failed to open log file "/var/log/pods/0.log": open /var/log/pods/0.log: no such file or directory',
+    ],
+)
+def test_that_the_kubelet_has_no_log_any_more_is_no_line(said):
     assert read(LogReader(), stamped(1, "one"), said + b"\n", stamped(2, "two"), said, b"") == ["one", "two"]
 
 
