@@ -19,19 +19,26 @@ def complete_checkpoints(store: Store) -> list[str]:
     return sorted((entry.key[:8] for entry in store.list() if entry.key[8:] == ".json"), reverse=True)
 
 
-def save_checkpoint(store: Store, folder: Path, is_whole: Callable[[], bool] = lambda: True) -> None:
+def save_checkpoint(store: Store, folder: Path, is_whole: Callable[[], bool] | None = None) -> None:
     """Store a folder as the newest checkpoint, then delete what is older than the newest two.
 
     Args:
         store: Where the checkpoints are.
         folder: The local folder.
-        is_whole: Asked when all files are stored; where it says no, they do not become a checkpoint.
+        is_whole: For a folder that a program goes on writing into: a copy beside it is stored, for an upload may take
+            longer than the folder rests. Asked when the copy is made; where it says no, nothing is stored.
     """
-    complete = complete_checkpoints(store)
-    name = f"{int(complete[0]) + 1 if complete else 1:08d}"
-    files = store.upload_folder(folder, name)
-    if not is_whole():
-        return
+    stored, copy = folder, folder.with_name(f"{folder.name}-copy")
+    try:
+        if is_whole:
+            stored = shutil.copytree(folder, copy)
+            if not is_whole():
+                return
+        complete = complete_checkpoints(store)
+        name = f"{int(complete[0]) + 1 if complete else 1:08d}"
+        files = store.upload_folder(stored, name)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
     store.write(f"{name}.json", json.dumps([asdict(file) for file in files]).encode())
     kept = [name, *complete][:KEPT]
     old = [entry.key for entry in store.list() if entry.key[:8] not in kept]

@@ -18,13 +18,13 @@ _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
 
-def keep(folder: Path, send: Callable[[Callable[[], bool], set[Path]], object], grows: bool = False) -> None:
+def keep(folder: Path, send: Callable[[Callable[[], bool] | None, set[Path]], object], grows: bool = False) -> None:
     """Have a folder sent by `flush` each time it has changed; what is in it already is known to be there.
 
     Args:
         folder: The local folder.
-        send: Sends the folder; it may ask the function it is given whether the folder is still the same, and send
-            nothing but the files it is given, which are those that are new or changed.
+        send: Sends the folder. Where a program may go on writing into it, it is given a function to ask whether the
+            folder is still the same, else None; and the files that are new or changed.
         grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
     """
     seen = sent = _state(folder)
@@ -43,7 +43,8 @@ def keep(folder: Path, send: Callable[[Callable[[], bool], set[Path]], object], 
         # Two looks may be close together, the last one is where the program ends.
         rests = state == before and time.monotonic() - since >= LOOK_SECONDS
         if state != sent and (rests or not at_rest or grows):
-            send(lambda: _state(folder) == state, {file for file, _ in state.items() - sent.items()})
+            is_whole = (lambda: _state(folder) == state) if at_rest else None
+            send(is_whole, {file for file, _ in state.items() - sent.items()})
             sent = state
 
     _looks.append(look)

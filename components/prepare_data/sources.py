@@ -126,11 +126,12 @@ def _input_names(names: Sequence[str], options: Options, where: str) -> list[str
     """The columns that are inputs, where label and dropped columns are there and no name is there twice."""
     others = {options.label_column, *options.drop_columns}
     inputs = [name for name in names if name not in others]
-    twice = [name for name, count in Counter(names).items() if count > 1]
+    counts = Counter(names)
+    twice = [name for name in counts if counts[name] > 1]
     if missing := others - {*names}:
         fault = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif twice:
-        fault = f"the column {twice[0]!r} is there {names.count(twice[0])} times"
+        fault = f"the column {twice[0]!r} is there {counts[twice[0]]} times"
     elif not inputs:
         fault = "there is no column beside these"
     else:

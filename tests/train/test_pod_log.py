@@ -40,7 +40,6 @@ def test_what_the_kubelet_says_itself_is_a_line_and_no_time():
     [
         b"unable to retrieve container logs for containerd://0222",
         b'failed to try resolving symlinks in path "/var/log/pods/0.log": lstat /var/log/pods/0.log: no such file',
-        b'failed to open log file "/var/log/pods/0.log": open /var/log/pods/0.log: no such file or directory',
     ],
 )
 def test_that_the_kubelet_has_no_log_any_more_is_no_line(said):

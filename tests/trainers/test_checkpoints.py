@@ -61,10 +61,27 @@ def test_half_an_upload_is_never_taken_and_goes_with_the_next(store, save, tmp_p
     assert {entry.key[:8] for entry in store.list()} == {"00000003", "00000004"}
 
 
-def test_a_folder_that_changes_while_it_is_stored_becomes_no_checkpoint(store, save, tmp_path):
+def test_a_folder_that_changes_while_it_is_copied_becomes_no_checkpoint(store, save, tmp_path):
     save("one")
     save_checkpoint(store, tmp_path / "local", lambda: False)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
+    assert not (tmp_path / "local-copy").exists()
+
+
+def test_a_folder_that_changes_while_it_is_stored_is_stored_as_it_was(store, tmp_path, monkeypatch):
+    """An upload may take longer than a program leaves between two checkpoints."""
+    file, upload = tmp_path / "local" / "weights", store.upload_folder
+    file.parent.mkdir()
+    file.write_text("one")
+
+    def slow_upload(folder, name):
+        file.write_text("half of two")
+        return upload(folder, name)
+
+    monkeypatch.setattr(store, "upload_folder", slow_upload)
+    save_checkpoint(store, file.parent, lambda: file.read_text() == "one")
+    assert restore(store, tmp_path) == ("00000001", {"weights": "one"})
+    assert not (tmp_path / "local-copy").exists()
 
 
 def overwrite(store):

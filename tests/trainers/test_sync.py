@@ -94,7 +94,8 @@ def test_of_a_folder_whose_files_only_grow_what_has_changed_is_sent(folder):
     assert sent == [{"large", "small"}, *[{"small"}] * 9]
 
 
-def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder):
+def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder, monkeypatch):
+    monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
 
     def send(is_whole, _):
@@ -104,9 +105,17 @@ def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder):
 
     keep(folder, send)
     (folder / "a").write_text("1")
-    flush()
-    flush()
+    for _ in range(4):
+        flush(at_rest=True)
     assert sent == [False, True]
+
+
+def test_who_sends_what_its_own_program_has_just_left_has_nothing_to_ask(folder):
+    sent = []
+    keep(folder, lambda is_whole, _: sent.append(is_whole))
+    (folder / "a").write_text("1")
+    flush()
+    assert sent == [None]
 
 
 def test_what_could_not_be_sent_is_sent_later(folder, capsys):
