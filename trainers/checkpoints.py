@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.store import Store, open_store
 
 KEPT = 2
 """How many complete checkpoints stay: the newest, and one before it in case the newest is damaged."""
@@ -19,26 +19,32 @@ def complete_checkpoints(store: Store) -> list[str]:
     return sorted((entry.key[:8] for entry in store.list() if entry.key[8:] == ".json"), reverse=True)
 
 
-def save_checkpoint(store: Store, folder: Path, is_whole: Callable[[], bool] | None = None) -> None:
+def save_checkpoint(
+    store: Store, folder: Path, check: Callable[[], object] = lambda: None, at_rest: bool = False
+) -> None:
     """Store a folder as the newest checkpoint, then delete what is older than the newest two.
 
     Args:
         store: Where the checkpoints are.
         folder: The local folder.
-        is_whole: For a folder that a program goes on writing into: a copy beside it is stored, for an upload may take
-            longer than the folder rests. Asked when the copy is made; where it says no, nothing is stored.
+        check: Raises OSError where the folder is another one by now, which then becomes no checkpoint.
+        at_rest: Whether a program may go on writing into it: a copy beside it is what is stored, for an upload may take
+            longer than the folder rests.
     """
-    stored, copy = folder, folder.with_name(f"{folder.name}-copy")
+    complete = complete_checkpoints(store)
+    name = f"{int(complete[0]) + 1 if complete else 1:08d}"
+    copy = folder.with_name(f"{folder.name}-copy")
+    shutil.rmtree(copy, ignore_errors=True)
     try:
-        if is_whole:
-            stored = shutil.copytree(folder, copy)
-            if not is_whole():
-                return
-        complete = complete_checkpoints(store)
-        name = f"{int(complete[0]) + 1 if complete else 1:08d}"
-        files = store.upload_folder(stored, name)
+        if at_rest:
+            copy.mkdir()
+            open_store(str(copy)).upload_folder(folder)
+            check()
+        files = store.upload_folder(copy if at_rest else folder, name)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
+    if not at_rest:
+        check()
     store.write(f"{name}.json", json.dumps([asdict(file) for file in files]).encode())
     kept = [name, *complete][:KEPT]
     old = [entry.key for entry in store.list() if entry.key[:8] not in kept]

@@ -280,10 +280,10 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
         sync.keep(folders["metrics_dir"], lambda *_: metrics.upload_folder(folders["metrics_dir"]))
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
-        sync.keep(folder, lambda is_whole, _: save_checkpoint(checkpoints, folder, is_whole))
+        sync.keep(folder, lambda _, *how: save_checkpoint(checkpoints, folder, *how))
         sync.keep(
             logs,
-            lambda _, changed: [metrics.upload(file, f"{TENSORBOARD}/{file.relative_to(logs)}") for file in changed],
+            lambda changed, *_: [metrics.upload(file, f"{TENSORBOARD}/{file.relative_to(logs)}") for file in changed],
             grows=True,
         )
 

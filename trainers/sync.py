@@ -18,13 +18,13 @@ _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
 
-def keep(folder: Path, send: Callable[[Callable[[], bool] | None, set[Path]], object], grows: bool = False) -> None:
+def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], object], grows: bool = False) -> None:
     """Have a folder sent by `flush` each time it has changed; what is in it already is known to be there.
 
     Args:
         folder: The local folder.
-        send: Sends the folder. Where a program may go on writing into it, it is given a function to ask whether the
-            folder is still the same, else None; and the files that are new or changed.
+        send: Sends the folder. It is given which files are new or changed; a function that raises OSError where the
+            folder is another one by now, which is then sent again; and whether a program may go on writing into it.
         grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
     """
     seen = sent = _state(folder)
@@ -37,14 +37,16 @@ def keep(folder: Path, send: Callable[[Callable[[], bool] | None, set[Path]], ob
             seen, since = state, time.monotonic()
         busy = busy + 1 if at_rest and state != before and not grows else 0
         if busy == _BUSY_LOOKS:
-            print(
-                f"{folder.name} is not stored: it must rest for {LOOK_SECONDS:g} s, and changes more often", flush=True
-            )
+            print(f"{folder.name} is not stored: it never rests for {LOOK_SECONDS:g} s", flush=True)
         # Two looks may be close together, the last one is where the program ends.
         rests = state == before and time.monotonic() - since >= LOOK_SECONDS
         if state != sent and (rests or not at_rest or grows):
-            is_whole = (lambda: _state(folder) == state) if at_rest else None
-            send(is_whole, {file for file, _ in state.items() - sent.items()})
+
+            def check() -> None:
+                if _state(folder) != state:
+                    raise OSError(f"{folder.name} changes meanwhile")
+
+            send({file for file, _ in state.items() - sent.items()}, check, at_rest)
             sent = state
 
     _looks.append(look)
@@ -63,7 +65,7 @@ def flush(at_rest: bool = False) -> None:
             try:
                 look(at_rest)
             except (StorageError, OSError) as error:
-                print(f"could not be stored yet, will be tried again: {error}", flush=True)
+                print(f"not stored, will be tried again: {error}", flush=True)
 
 
 def flush_at_rest() -> None:

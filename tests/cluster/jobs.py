@@ -54,11 +54,11 @@ class Step:
     def log(self) -> str:
         return "\n".join(text for _, text in self.lines)
 
-    def wait_for(self, pattern: str, seconds: float = 120) -> float:
-        """Waits for a line that the pattern is in; returns the line's time."""
+    def wait_for(self, pattern: str, seconds: float = 120, after: int = 0) -> float:
+        """Waits for a line that the pattern is in, `after` so many lines; returns the line's time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for stamp, text in list(self.lines):
+            for stamp, text in self.lines[after:]:
                 if re.search(pattern, text):
                     return stamp
             if self.process.poll() is not None and not self._reader.is_alive():

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from cluster.jobs import left_behind
+from kubernetes import client
 from train.programs.jobs import wait_until
 
 from kfp_distributed.pipelines.local_run import local_run
@@ -130,6 +131,7 @@ def test_a_training_does_not_outlive_the_pipeline_of_a_laptop(
             job = re.search(rf"Job {open_namespace}/(\S+) ", file.read_text())[1]
             (os.killpg if whole_group else os.kill)(pipeline.pid, number)
             assert left_behind(SimpleNamespace(name=job, namespace=open_namespace)) == []
+            assert client.BatchV1Api().list_namespaced_job(open_namespace).items == []
         finally:
             pipeline.kill()
 

@@ -61,27 +61,58 @@ def test_half_an_upload_is_never_taken_and_goes_with_the_next(store, save, tmp_p
     assert {entry.key[:8] for entry in store.list()} == {"00000003", "00000004"}
 
 
-def test_a_folder_that_changes_while_it_is_copied_becomes_no_checkpoint(store, save, tmp_path):
+@pytest.mark.parametrize("at_rest", [False, True])
+def test_a_folder_that_changes_while_it_is_stored_becomes_no_checkpoint(store, save, tmp_path, at_rest):
+    def check():
+        raise OSError("local changes meanwhile")
+
     save("one")
-    save_checkpoint(store, tmp_path / "local", lambda: False)
+    with pytest.raises(OSError, match="changes meanwhile"):
+        save_checkpoint(store, tmp_path / "local", check, at_rest)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
     assert not (tmp_path / "local-copy").exists()
 
 
-def test_a_folder_that_changes_while_it_is_stored_is_stored_as_it_was(store, tmp_path, monkeypatch):
-    """An upload may take longer than a program leaves between two checkpoints."""
-    file, upload = tmp_path / "local" / "weights", store.upload_folder
-    file.parent.mkdir()
-    file.write_text("one")
+@pytest.fixture
+def slow_upload(store, save, tmp_path, monkeypatch):
+    """While the folder "local" is uploaded its program writes on."""
+    save("one")
+    upload = store.upload_folder
 
-    def slow_upload(folder, name):
-        file.write_text("half of two")
+    def upload_slowly(folder, name):
+        (tmp_path / "local" / "part" / "weights").write_text("half of three")
         return upload(folder, name)
 
-    monkeypatch.setattr(store, "upload_folder", slow_upload)
-    save_checkpoint(store, file.parent, lambda: file.read_text() == "one")
-    assert restore(store, tmp_path) == ("00000001", {"weights": "one"})
-    assert not (tmp_path / "local-copy").exists()
+    monkeypatch.setattr(store, "upload_folder", upload_slowly)
+
+
+def test_what_a_program_leaves_at_rest_is_stored_as_it_was(store, slow_upload, tmp_path):
+    """An upload may take longer than a program leaves between two checkpoints."""
+    local, left_over = tmp_path / "local", tmp_path / "local-copy"
+    (local / "part" / "weights").write_text("two")
+    (local / "lost").symlink_to("pruned")
+    (local / "newest").symlink_to("part")
+    left_over.mkdir()
+    (left_over / "of a process that was killed").touch()
+    save_checkpoint(store, local, at_rest=True)
+    assert restore(store, tmp_path) == ("00000002", {"part/weights": "two"})
+    assert not left_over.exists()
+
+
+def test_what_is_stored_at_once_needs_no_room_for_a_copy(store, slow_upload, tmp_path):
+    save_checkpoint(store, tmp_path / "local")
+    assert restore(store, tmp_path) == ("00000002", {"part/weights": "half of three"})
+
+
+def test_a_copy_does_not_outlive_a_store_that_is_away(store, save, tmp_path, monkeypatch):
+    def upload_folder(folder, name):
+        raise ConnectionError("nobody answers")
+
+    save("one")
+    monkeypatch.setattr(store, "upload_folder", upload_folder)
+    with pytest.raises(ConnectionError):
+        save_checkpoint(store, tmp_path / "local", at_rest=True)
+    assert {each.name for each in tmp_path.iterdir()} == {"local", "store"}
 
 
 def overwrite(store):

@@ -70,7 +70,7 @@ def test_that_a_folder_never_rests_is_said_once(folder, capsys):
         (folder / "a").write_text("1" * number)
         flush(at_rest=True)
     assert sent == []
-    said = f"{folder.name} is not stored: it must rest for 2 s, and changes more often\n"
+    said = f"{folder.name} is not stored: it never rests for 2 s\n"
     assert capsys.readouterr().out == said
 
 
@@ -86,7 +86,7 @@ def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
 
 def test_of_a_folder_whose_files_only_grow_what_has_changed_is_sent(folder):
     sent = []
-    keep(folder, lambda _, changed: sent.append({file.name for file in changed}), grows=True)
+    keep(folder, lambda changed, *_: sent.append({file.name for file in changed}), grows=True)
     (folder / "large").write_text("x" * 1000)
     for number in range(10):
         (folder / "small").write_text("x" * (number + 1))
@@ -94,34 +94,29 @@ def test_of_a_folder_whose_files_only_grow_what_has_changed_is_sent(folder):
     assert sent == [{"large", "small"}, *[{"small"}] * 9]
 
 
-def test_a_change_while_it_is_sent_is_noticed_and_sent_next(folder, monkeypatch):
+@pytest.mark.parametrize("at_rest", [False, True])
+def test_a_change_while_it_is_sent_is_said_and_sent_next(folder, monkeypatch, capsys, at_rest):
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
 
-    def send(is_whole, _):
+    def send(changed, check, goes_on):
         if not sent:
             (folder / "a").write_text("changed")
-        sent.append(is_whole())
+        sent.append((content(folder)["a"], goes_on))
+        check()
 
     keep(folder, send)
     (folder / "a").write_text("1")
-    for _ in range(4):
-        flush(at_rest=True)
-    assert sent == [False, True]
-
-
-def test_who_sends_what_its_own_program_has_just_left_has_nothing_to_ask(folder):
-    sent = []
-    keep(folder, lambda is_whole, _: sent.append(is_whole))
-    (folder / "a").write_text("1")
-    flush()
-    assert sent == [None]
+    for _ in range(5):
+        flush(at_rest=at_rest)
+    assert sent == [("changed", at_rest)] * 2
+    assert capsys.readouterr().out == "not stored, will be tried again: folder changes meanwhile\n"
 
 
 def test_what_could_not_be_sent_is_sent_later(folder, capsys):
     sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused"), FileNotFoundError("a")]
 
-    def send(is_whole, _):
+    def send(*_):
         if errors:
             raise errors.pop(0)
         sent.append(content(folder))

@@ -8,7 +8,7 @@ from kfp_distributed.components.train.runners.lines import LineCutter
 # 2026-01-01T00:00:00.123456789Z, or with the zone of the node; then one space and the line.
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+(Z|[+-]\d\d:\d\d) ")
 # What comes in place of the log of a container that is gone, or whose file is, as of an evicted pod.
-_NO_LOG = b"unable to retrieve container logs", b"failed to try resolving symlinks"
+_NO_LOG = b"unable to retrieve container logs", b"failed to try resolving"
 _LONGEST_STAMP = 40
 _DISORDER_SECONDS = 2
 
