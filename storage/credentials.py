@@ -41,7 +41,7 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if self.ca_bundle and not Path(self.ca_bundle).is_file():
-            raise ValueError(f"AWS_CA_BUNDLE names {self.ca_bundle!r}, but there is no such file")
+            raise ValueError(f"AWS_CA_BUNDLE = {self.ca_bundle!r}: there is no such file")
 
 
 def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str = "") -> Credentials:

@@ -73,7 +73,7 @@ class DistributionSpecification:
         queue_name: queue that admits the job. Default: none.
         priority_class: PriorityClass of the pods. Default: the cluster's.
         scheduler_name: scheduler of the pods. Default: the cluster's.
-        gang_scheduling: the operator's gang scheduler places all replicas, of an elastic job the fewest, or none.
+        gang_scheduling: the operator's gang scheduler places all replicas (elastic PyTorchJob: the fewest) or none.
         tensorboard: the program gets a folder for TensorBoard logs, which is kept in object storage.
         restart_limit: how often each replica may be started again after a failure.
         keep_job: leave the ended job in place, to look at it.

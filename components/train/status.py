@@ -30,6 +30,9 @@ SAME_MOMENT_SECONDS = 2.0
 """Failures this close together have one cause. A peer of a dead replica ends within milliseconds of the broken
 connection; Python and TensorFlow then take up to about two seconds to shut down."""
 
+RECENT_SECONDS = 60.0
+"""Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
+
 FOR_GOOD = "Exit codes from 1 to 127 are not tried again."
 """Why a job has failed whose program would do the same again."""
 
@@ -183,9 +186,14 @@ def failure_cause(status: JobStatus) -> str:
         sentences.insert(0, f"Lost workers: {_ends(lost)}.")
     failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
     if not failed:
-        unspared = (each for name, each in status.failures.items() if name not in status.spared)
-        failures = sorted(unspared, key=lambda each: each.time)
-        failed = [each for each in failures if failures[-1].time - each.time <= SAME_MOMENT_SECONDS]
+        since = status.ended.time - RECENT_SECONDS if status.ended else 0.0
+        failures = [
+            each
+            for name, each in status.failures.items()
+            if name not in status.spared
+            and (each.time >= since or status.replicas[name].state not in ("running", "succeeded"))
+        ]
+        failed = [each for each in failures if max(each.time for each in failures) - each.time <= SAME_MOMENT_SECONDS]
     if not failed:
         return " ".join(sentences)
     root: ReplicaStatus = root_failure(failed)  # type: ignore[assignment]  # It is one of those it is given.

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from cluster.jobs import left_behind
-from cluster.test_failures import TF, failed
+from cluster.test_failures import SECONDS, TF, failed, refused
 from cluster.test_launch import function
 from kubernetes import client
 
@@ -60,7 +60,7 @@ def wait_until(condition, otherwise: str, seconds: float = 180) -> None:
 
 
 def test_a_kind_that_the_cluster_does_not_have(start, no_pytorchjobs):
-    cause = failed(start(function(""), {"distribution_type": "PyTorch"}), seconds=30)
+    cause = refused(start(function(""), {"distribution_type": "PyTorch"}))
     assert cause == (
         "refused: the cluster has no PyTorchJob: install the Kubeflow training operator, "
         "or choose another distribution_type (Job needs no operator)"
@@ -121,7 +121,7 @@ def no_webhook(no_operator):
 def test_an_operator_whose_webhook_does_not_answer(start, no_operator):
     """It is asked for a minute: an operator that is just starting is back by then."""
     step = start(function(""), TF)
-    cause = failed(step, seconds=150)
+    cause = refused(step, within=60 + 2 * SECONDS)
     assert cause.startswith(
         "refused: the API server would refuse the TFJob of this job: "
         f'Internal error occurred: failed calling webhook "{WEBHOOK}": '
@@ -133,4 +133,9 @@ def test_no_operator(start, no_webhook):
     told = step.wait_for(r"worker-1: waiting \(no operator has taken up the TFJob\)")
     assert told - step.wait_for("is created") < 15
     nobody = "not started (no operator has taken up the TFJob)"
-    failed(step, f"scheduling_timeout ran out after 15 s: worker-0 {nobody}, worker-1 {nobody}", seconds=20)
+    failed(
+        step,
+        f"scheduling_timeout ran out after 15 s: worker-0 {nobody}, worker-1 {nobody}",
+        since=told,
+        within=2 * SECONDS,
+    )

@@ -20,7 +20,13 @@ time.sleep(300)"""
 def test_a_parameter_server_out_of_memory(start):
     distribution = {"number_of_workers": 1, "number_of_parameter_servers": 1, "ps_memory": "400Mi", "restart_limit": 1}
     step = start({"command": ["python3", "-c", PS_ALLOCATES]}, {**TF, **distribution})
-    cause = failed(step, "ps-0 failed with exit code 137", "OOMKilled", "restart_limit allows (1) are used up")
+    cause = failed(
+        step,
+        "ps-0 failed with exit code 137",
+        "OOMKilled",
+        "restart_limit allows (1) are used up",
+        since=r"\] allocating",
+    )
     # Nobody else is blamed.
     assert set(cause.splitlines()[:-1]) == {"[ps-0] allocating"}
     assert "Then failed" not in cause

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from cluster.jobs import left_behind
-from cluster.test_failures import failed
+from cluster.test_failures import SECONDS, failed
 from cluster.test_launch import function
 from cluster.test_replica_faults import end
 
@@ -94,8 +94,9 @@ def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
 def test_a_launcher_that_dies_is_started_again(start_ranks, api):
     step = start_ranks("time.sleep(30)", restart_limit=2)
     step.wait_for("rank 1 of 2")
+    ended = time.time()
     end(api, step.namespace, pod_of(api, step, "launcher"))
-    step.wait_for("launcher-0: failed")
+    step.told_within(SECONDS, ended, "^launcher-0: failed")
     assert step.verdict()["succeeded"], step.log
     assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
     assert left_behind(step) == []
@@ -107,8 +108,9 @@ def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica, grace):
     step = start_ranks("time.sleep(300)", restart_limit=0)
     for rank in (0, 1):
         step.wait_for(f"rank {rank} of 2")
-    api.delete_namespaced_pod(pod_of(api, step, replica), step.namespace, grace_period_seconds=grace)
-    failed(step, f"{replica} failed with pod deleted", seconds=60)
+    pod, deleted = pod_of(api, step, replica), time.time()
+    api.delete_namespaced_pod(pod, step.namespace, grace_period_seconds=grace)
+    failed(step, f"{replica} failed with pod deleted", since=deleted)
 
 
 def pod_of(api, step, replica: str) -> str:

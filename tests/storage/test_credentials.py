@@ -47,7 +47,7 @@ def test_environment(env, credentials):
         (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, "endpoint 'ftp://a' must be http://host:port or https://host:port"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://a/path"}, "endpoint 'http://a/path' must be"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush@a/path"}, "endpoint 'a/path' must be"),
-        (KEYS | {"AWS_CA_BUNDLE": "/no/such.pem"}, "AWS_CA_BUNDLE names '/no/such.pem'"),
+        (KEYS | {"AWS_CA_BUNDLE": "/no/such.pem"}, "AWS_CA_BUNDLE = '/no/such.pem'"),
     ],
 )
 def test_environment_refuses(env, message):

@@ -107,7 +107,7 @@ def test_a_variable_names_the_image_and_the_python(
     without = found_or_error(image_of, program, distribution_type, {})
     assert without == STOCK_IMAGE if stock_image else f"or in {image} of the step's environment" in without
     without = found_or_error(find_python, program, distribution_type)
-    assert without == sys.executable if this_python else without.endswith(f"in the environment variable {python}")
+    assert without == sys.executable if this_python else without.endswith(f"that has it in {python}")
 
     given = {image: "example.com/trainer:1"}
     assert image_of(program, distribution_type, given) == "example.com/trainer:1"

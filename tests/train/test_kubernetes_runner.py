@@ -173,6 +173,16 @@ def test_a_sign_of_life_that_somebody_deletes_is_given_anew(api):
     assert list(api.objects) == [CLAIM]
 
 
+def test_a_job_that_is_created_again_has_its_sign_of_life_all_the_while(api):
+    """The thread that gives it may look at any moment, also when the object store's Secret is made anew."""
+    runner, signs = started(api), set()
+    api.before = lambda _: signs.add(runner._path_of(runner._sign))
+    api.delete(JOB)
+    runner._create()
+    assert {each.partition("default/")[2] for each in signs} == {LAUNCHER}
+    assert owners(api) == CREATED
+
+
 def test_a_failed_job_of_an_earlier_start_goes_first(api):
     started(api)
     api.put(JOB, {**api.objects[JOB], **FAILED})

@@ -226,6 +226,18 @@ def test_what_started_again_is_named_by_the_root_of_the_newest_failures():
     )
 
 
+@pytest.mark.parametrize("state", ["running", "succeeded"])
+def test_what_has_recovered_is_not_why_a_job_failed(state):
+    facts = [
+        *STARTED,
+        changed(180, "worker-1", "failed", exit_code=137, reason="OOMKilled"),
+        changed(190, "worker-1", state, restart=1),
+    ]
+    assert failure_cause(follow(*facts, ended(36000, "Somebody deleted the TFJob."))) == "Somebody deleted the TFJob."
+    soon = failure_cause(follow(*facts, ended(230, "Somebody deleted the TFJob.")))
+    assert soon.startswith("worker-1 failed with exit code 137")
+
+
 def test_a_lost_worker_of_an_elastic_mpi_job_is_not_waited_for():
     elastic = {"distribution_type": "MPI", "min_workers": 1}
     status = begin(make_job(["unused"], elastic), BEGIN)

@@ -40,7 +40,7 @@ def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
         return sys.executable
     raise ValueError(
         f"train_specification: {program['trainer']} needs {name}, which this Python lacks; run `make environments` in "
-        f"a checkout of kfp-distributed, or name a Python that has it in the environment variable {variable}"
+        f"a checkout of kfp-distributed, or name a Python that has it in {variable}"
     )
 
 

@@ -208,8 +208,9 @@ class KubernetesRunner:
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
         for each in self._parts:
-            self._sign = {**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}}
-            self._put_part(self._sign)
+            part = {**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}}
+            self._put_part(part)
+        self._sign = part
         self._tracker.uid, self._tracker.created = owner["uid"], created["metadata"].get("creationTimestamp", "")
 
     def _path_of(self, part: Object) -> str:

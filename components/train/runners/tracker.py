@@ -14,7 +14,7 @@ from kfp_distributed.components.train.runners.pods import (
     restarts_in_place,
 )
 from kfp_distributed.components.train.runners.protocol import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
-from kfp_distributed.components.train.status import root_failure
+from kfp_distributed.components.train.status import RECENT_SECONDS, root_failure
 
 Object = Mapping[str, Any]
 
@@ -24,9 +24,6 @@ _CLAIM_SECONDS = 10.0
 _HOLD_SECONDS = 3.0
 """How long a deleted pod is no failure yet: when a job is done its operator deletes pods, and of that we may hear
 before we hear of the job."""
-
-_RECENT_SECONDS = 60.0
-"""Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
 
 # What the state of a pod says too, and what its deletion brings about.
 _SAID_OTHERWISE = (
@@ -283,7 +280,7 @@ class Tracker:
         return max(each.restart for name, each in self._seen.items() if name not in self.job.topology.spared)
 
     def _recent_failures(self) -> list[ReplicaChanged]:
-        since, spared = clock() - _RECENT_SECONDS, self.job.topology.spared
+        since, spared = clock() - RECENT_SECONDS, self.job.topology.spared
         return [each for each in self._failures.values() if each.time >= since and each.replica not in spared]
 
 

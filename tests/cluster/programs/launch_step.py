@@ -1,6 +1,6 @@
 """A train step as a process of its own: reads a request as JSON from its input, prints what the step shows.
 
-The last line is VERDICT and a JSON: {"succeeded", "cause", "metrics", "seconds"}.
+The last line is VERDICT and a JSON: {"succeeded", "cause", "metrics", "seconds"}, seconds since all was imported.
 """
 
 import json
@@ -13,6 +13,7 @@ from kfp_distributed.components.train.runners.cluster_api import connect
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
+begun = time.monotonic()
 given = json.load(sys.stdin)
 namespace, secret = given.pop("namespace"), given.pop("cluster_configuration_secret", "")
 task_config = given.pop("task_config", {})
@@ -32,4 +33,5 @@ except TrainingFailed as failure:
     verdict["cause"] = str(failure)
 except (ValueError, ClusterError, StorageError) as error:
     verdict["cause"] = f"refused: {error}"
+verdict["seconds"] = time.monotonic() - begun
 print(f"{time.time():.3f} VERDICT {json.dumps(verdict)}", flush=True)
