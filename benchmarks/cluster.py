@@ -65,8 +65,8 @@ before and after:
 
 {whole}
 
-The step's clock starts when its program has imported what it needs, which takes a second or two in any step of KFP's;
-kubectl's has the start of its two processes.
+The step's clock starts when its program has imported what it needs, about a second ([README.md](README.md)); kubectl's
+has the start of `kubectl apply`.
 
 Before the job is there the step checks permissions and asks the API server whether it would take all of it; after its
 end it tells the last lines of the logs, looks whether the model is whole and deletes the job. Waiting in a loop

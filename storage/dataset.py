@@ -71,7 +71,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if Path(self.path).name != self.path or self.path in ("", ".."):
-            raise ValueError(f"shard path {self.path!r} is not the name of a file")
+            raise ValueError(f"shard path {self.path!r} is not a bare name")
 
 
 @dataclass(frozen=True)

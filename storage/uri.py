@@ -67,5 +67,5 @@ def parse_endpoint(url: str) -> tuple[str, bool]:
     if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query:
         # A user name or password in it must not be repeated.
         shown = url.rpartition("@")[2]
-        raise ValueError(f"the object store's endpoint {shown!r} must be http://host:port or https://host:port")
+        raise ValueError(f"the object store's endpoint {shown!r} must be http(s)://HOST:PORT")
     return host, parts.scheme == "https"

@@ -31,7 +31,8 @@ SAME_MOMENT_SECONDS = 2.0
 connection; Python and TensorFlow then take up to about two seconds to shut down."""
 
 RECENT_SECONDS = 60.0
-"""Failures so long before a job's end may be what it ended for: the peers of a lost TensorFlow worker take 25."""
+"""Failures so long before the last sign of life may be what a job ended for: the peers of a lost TensorFlow worker take
+25."""
 
 FOR_GOOD = "Exit codes from 1 to 127 are not tried again."
 """Why a job has failed whose program would do the same again."""
@@ -186,7 +187,7 @@ def failure_cause(status: JobStatus) -> str:
         sentences.insert(0, f"Lost workers: {_ends(lost)}.")
     failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
     if not failed:
-        since = status.ended.time - RECENT_SECONDS if status.ended else 0.0
+        since = max(each.heard or status.attempt for each in status.replicas.values()) - RECENT_SECONDS
         failures = [
             each
             for name, each in status.failures.items()

@@ -112,7 +112,7 @@ def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
 @pytest.mark.parametrize(
     ("url", "error"),
     [
-        ("nonsense://x", "the object store's endpoint 'nonsense://x' must be http://host:port or https://host:port"),
+        ("nonsense://x", "the object store's endpoint 'nonsense://x' must be http(s)://HOST:PORT"),
         ("http://x:70000", "Port out of range 0-65535"),
     ],
 )

@@ -69,7 +69,7 @@ class Step:
     def told_within(self, seconds: float, since: float, pattern: str, after: int = 0) -> None:
         """Waits for a line that the pattern is in, which comes at most so many seconds after a moment."""
         took = self.wait_for(pattern, after=after) - since
-        assert took < seconds, f"{pattern!r} came {took:.1f} s after its cause:\n{self.log}"
+        assert 0 <= took < seconds, f"{pattern!r} came {took:.1f} s after its cause:\n{self.log}"
 
     def verdict(self, seconds: float = 300) -> dict:
         """Waits for the step's end and returns its verdict."""

@@ -86,7 +86,7 @@ def test_a_bare_namespace_lacks_what_its_output_then_mends(bare, object_store_se
     assert {name for name, level in levels.items() if level == "failed"} == {"service account", "permissions", "secret"}
     assert "MPIJob" not in levels
     assert "persistentvolumeclaims" not in output
-    mends = [line.partition(" -> ")[2] for line in output.splitlines() if line.startswith("         -> kubectl ")]
+    mends = re.findall(r"^failed .*\n +-> (kubectl .*)$", output, re.MULTILINE)
     assert mends == [
         f"kubectl create serviceaccount pipeline-runner --namespace {bare}",
         f"kubectl apply --namespace {bare} --kustomize deploy",

@@ -44,7 +44,7 @@ def test_environment(env, credentials):
         ({}, _NO_KEYS),
         ({"AWS_ACCESS_KEY_ID": "me"}, _NO_KEYS),
         ({"AWS_SECRET_ACCESS_KEY": "hush"}, _NO_KEYS),
-        (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, "endpoint 'ftp://a' must be http://host:port or https://host:port"),
+        (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, r"endpoint 'ftp://a' must be http\(s\)://HOST:PORT"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://a/path"}, "endpoint 'http://a/path' must be"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush@a/path"}, "endpoint 'a/path' must be"),
         (KEYS | {"AWS_CA_BUNDLE": "/no/such.pem"}, "AWS_CA_BUNDLE = '/no/such.pem'"),

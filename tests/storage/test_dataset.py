@@ -92,7 +92,7 @@ def changed(change):
             changed(lambda d: d["columns"][2].update(shape=[])),
             r"column 'image': there is no kind 'tensor' of 'uint8' \[\]",
         ),
-        (changed(lambda d: d["shards"][0].update(path="../x")), "'../x' is not the name of a file"),
+        (changed(lambda d: d["shards"][0].update(path="../x")), "'../x' is not a bare name"),
         (changed(lambda d: d["shards"][0].update(rows=4)), r"class_counts \[5, 0\] do not fit the classes or 6 rows"),
     ],
 )

@@ -13,7 +13,7 @@ from train.programs.jobs import make_job, wait_until, workers
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
 from kfp_distributed.components.train.manifests.setting import Setting
-from kfp_distributed.components.train.runners import kubernetes
+from kfp_distributed.components.train.runners import kubernetes, tracker
 from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.runners.watching import Printed
@@ -321,9 +321,15 @@ def pod(index, status):
     return {"metadata": {"name": f"a-job-worker-{index}", **about}, "spec": {"nodeName": "a"}, "status": status}
 
 
-def test_a_list_from_before_a_job_was_created_again_does_not_end_it(api):
-    """The watch lists between our DELETE of the failed job and the creation of the next one."""
+@pytest.mark.parametrize("lingers", [0, 12])
+def test_a_list_from_before_a_job_was_created_again_does_not_end_it(api, monkeypatch, lingers):
+    """The watch lists between our DELETE of the failed job and the creation of the next one.
+
+    That the job takes longer to go than its failure counts as recent is no matter.
+    """
+    monkeypatch.setattr(tracker, "RECENT_SECONDS", 2.0)
     runner = started(api)
+    api.lingers = lingers
     lists = []
 
     def look(request):

@@ -232,10 +232,22 @@ def test_what_has_recovered_is_not_why_a_job_failed(state):
         *STARTED,
         changed(180, "worker-1", "failed", exit_code=137, reason="OOMKilled"),
         changed(190, "worker-1", state, restart=1),
+        line(191, "worker-0"),
     ]
-    assert failure_cause(follow(*facts, ended(36000, "Somebody deleted the TFJob."))) == "Somebody deleted the TFJob."
-    soon = failure_cause(follow(*facts, ended(230, "Somebody deleted the TFJob.")))
-    assert soon.startswith("worker-1 failed with exit code 137")
+    end = ended(36000, "It is so.")
+    assert failure_cause(follow(*facts, line(35990, "worker-0"), end)) == "It is so."
+    # What has been silent since then may have waited for the one that failed.
+    silent = failure_cause(follow(*facts, end))
+    assert silent.startswith("worker-1 failed with exit code 137")
+    assert silent.endswith(" It is so.")
+
+
+def test_what_has_no_place_any_more_is_why_a_job_failed():
+    lost = changed(180, "worker-1", "failed", reason="pod deleted")
+    waits = changed(181, "worker-1", "waiting", reason="Unschedulable", restart=1)
+    assert failure_cause(follow(*STARTED, lost, waits, line(990, "worker-0"), ended(1000, "It is so."))) == (
+        "worker-1 failed with pod deleted, 3 min after the start of the job. It is so."
+    )
 
 
 def test_a_lost_worker_of_an_elastic_mpi_job_is_not_waited_for():

@@ -241,6 +241,8 @@ class KubernetesRunner:
             return self._api.call("POST", path, body)
 
     def _start_again(self) -> Iterator[Fact]:
+        again = self._tracker.start_again()
+        told = next(again)  # What failed is not recent any more when the job is gone.
         # In the foreground: the new job's pods have the old ones' names.
         self._delete(self._path, "Foreground")
         until = time.monotonic() + _GONE_SECONDS
@@ -248,7 +250,8 @@ class KubernetesRunner:
             yield Quiet(clock())
             time.sleep(0.2)
         self._create()
-        yield from self._tracker.start_again()
+        yield told
+        yield from again
 
     def _conflict(self) -> str:
         return f"there is a {self._title} with another specification; if nobody needs it: {self._removal()}"
