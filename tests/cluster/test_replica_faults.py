@@ -36,11 +36,14 @@ HARM = {"exit code 143": end, "pod deleted": take_away}
 
 @pytest.mark.parametrize(
     "lost",
-    [{"ps-0": "exit code 143", "chief-0": "pod deleted"}, {"ps-0": "pod deleted", "chief-0": "exit code 143"}],
-    ids=["ps ends, chief deleted", "ps deleted, chief ends"],
+    [{"chief-0": "pod deleted", "ps-0": "exit code 143"}, {"ps-0": "pod deleted", "chief-0": "exit code 143"}],
+    ids=["chief deleted, ps ends", "ps deleted, chief ends"],
 )
 def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
-    """First a parameter server and then the chief, of the same job."""
+    """A parameter server and the chief, one after the other, of the same job.
+
+    The pod is deleted first: of a job that is given up within a minute of another failure that one may be told first.
+    """
     step = start({"trainer": "keras_classifier"}, SERVED, {"epochs": EPOCHS})
     for epoch, (replica, said) in zip((5, 15), lost.items(), strict=True):
         step.wait_for(rf"\[chief-0\] epoch {epoch}/{EPOCHS} ", 300)
