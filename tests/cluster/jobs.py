@@ -16,6 +16,9 @@ from kubernetes import client
 
 from kfp_distributed.components.train.launch import job_name
 
+SECONDS = 15
+"""Within which a failure is told, as docs/reliability.md has it, on a machine that others use too."""
+
 _PROGRAM = Path(__file__).parent / "programs" / "launch_step.py"
 # What a step makes, and what operators and gang schedulers make for a job; a cluster may not have all of these.
 _KINDS = (

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from cluster.jobs import left_behind
-from cluster.test_failures import SECONDS, TF, failed, refused
+from cluster.jobs import SECONDS, left_behind
+from cluster.test_failures import TF, failed, refused
 from cluster.test_launch import function
 from kubernetes import client
 

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from cluster.jobs import left_behind
+from cluster.jobs import SECONDS, left_behind
 from cluster.test_launch import function
 from kubernetes import client
 
@@ -20,10 +20,6 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
-
-
-SECONDS = 15
-"""Within which a failure is told, as docs/reliability.md has it, on a machine that others use too."""
 
 
 def failed(step, *parts: str, since: str | float = "", within: float = SECONDS) -> str:
@@ -51,9 +47,11 @@ def failed(step, *parts: str, since: str | float = "", within: float = SECONDS) 
 
 def refused(step, *parts: str, within: float = SECONDS) -> str:
     """Waits for a step that is refused before anything is created, so many seconds after its start."""
+    verdict = step.verdict()
+    assert left_behind(step, 0) == []
+    assert verdict["seconds"] < within, step.log
     cause = failed(step, *parts)
     assert cause.startswith("refused: "), step.log
-    assert step.verdict()["seconds"] < within, step.log
     return cause
 
 

@@ -6,8 +6,7 @@ import uuid
 from itertools import pairwise
 
 import pytest
-from cluster.jobs import left_behind
-from cluster.test_failures import SECONDS
+from cluster.jobs import SECONDS, left_behind
 from cluster.test_mpi import pod_of
 from cluster.test_replica_faults import end
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from cluster.api_proxy import ApiProxy
-from cluster.jobs import left_behind
+from cluster.jobs import SECONDS, left_behind
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -82,7 +82,7 @@ def test_another_specification_of_the_same_name_is_refused(start):
     verdict = second.verdict()
     cause = verdict["cause"]
     assert "with another specification" in cause
-    assert verdict["seconds"] < 15
+    assert verdict["seconds"] < SECONDS
     assert f"kubectl delete jobs {first.name}" in cause
     # What it refused to touch is still there, and nothing else is when its own step ends.
     assert first.process.poll() is None

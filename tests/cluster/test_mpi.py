@@ -5,8 +5,8 @@ import time
 import uuid
 
 import pytest
-from cluster.jobs import left_behind
-from cluster.test_failures import SECONDS, failed
+from cluster.jobs import SECONDS, left_behind
+from cluster.test_failures import failed
 from cluster.test_launch import function
 from cluster.test_replica_faults import end
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cluster.jobs import left_behind
+from cluster.jobs import SECONDS, left_behind
 from cluster.test_failures import as_account
 from cluster.test_launch import function
 from kfp import dsl
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_made(start, describe, remo
     step = start(function(""), **describe({key: value for key, value in values.items() if value is not None}))
     verdict = step.verdict()
     cause = verdict["cause"]
-    assert verdict["seconds"] < 15, step.log
+    assert verdict["seconds"] < SECONDS, step.log
     assert expected.format(namespace=namespace) in cause
     assert "\n" not in cause
     no_secret_is_in(step.log, remote, store)
