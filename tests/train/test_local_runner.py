@@ -198,11 +198,24 @@ def test_packages_are_installed_for_the_job_alone(tmp_path):
     facts = run(make_job([sys.executable, "-c", "import tiny_gadget"], program=program))
     assert facts[0].text == f"installs {wheel}"
     assert lines(facts) == ["here I am"]
+    replica = [fact for fact in facts if isinstance(fact, ReplicaChanged)]
+    assert [(fact.state, fact.restart) for fact in replica] == [
+        ("installing", 0),
+        ("starting", 0),
+        ("running", 0),
+        ("succeeded", 0),
+    ]
+    assert replica[0].install_seconds == 0
+    assert replica[-1].install_seconds > 0
     with pytest.raises(ModuleNotFoundError):
         import_module("tiny_gadget")
 
 
-def test_packages_that_cannot_be_installed_end_the_job(tmp_path):
+def test_packages_that_cannot_be_installed_end_the_job(tmp_path, monkeypatch):
+    # So the attempts follow one another at once.
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     program = {"command": ["unused"], "packages": [str(tmp_path / "absent-1-py3-none-any.whl")]}
     facts = run(make_job(shell("echo started"), program=program))
     assert isinstance(facts[-1], JobEnded)
