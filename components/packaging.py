@@ -28,6 +28,7 @@ from python_minifier.expression_printer import ExpressionPrinter
 from python_minifier.f_string import OuterFString
 
 from kfp_distributed.components.shaking import shaken
+from kfp_distributed.trainers.requirements import RETRY
 
 STOCK_IMAGE = "python:3.11"
 
@@ -134,13 +135,16 @@ def make_step(
         installed = [delivery.package, *packages] if delivery.package else [*packages, _UNPACKER]
         base = {"base_image": STOCK_IMAGE, "packages_to_install": installed}
     component = dsl.component(**base, task_config_passthroughs=_PASSED_ON if task_config else None)(function)
+    command = component.component_spec.implementation.container.command
+    if not delivery.image:
+        # kfp writes a line of shell that runs pip once and then the step.
+        command[2] = RETRY + command[2].lstrip().replace("python3 -m pip install", "retry python3 -m pip install")
     if not task_config:
         component = _without_task_config(component)
     if delivery.image or delivery.package:
         return component
     # kfp's own embedded_artifact_path packs owner and time of each file too, so that no two compilations are equal:
     # the committed YAML could not be checked and KFP's cache would never hit.
-    command = component.component_spec.implementation.container.command
     body = python_minifier.minify(
         command[-1],
         remove_literal_statements=True,

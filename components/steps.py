@@ -8,13 +8,13 @@ from kfp_distributed.components.packaging import Delivery, make_step
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
 from kfp_distributed.trainers.program import TRAINERS
-from kfp_distributed.trainers.requirements import TENSORFLOW
+from kfp_distributed.trainers.requirements import STORE, TENSORFLOW, URLLIB3
 
 # From this version on Arrow's S3 client takes certificates of one's own.
 _ARROW = ["numpy>=1.26,<3", "pyarrow>=21,<27"]
-# Reads the Secret of a pod's object store; kfp comes with it, but a step installs kfp alone.
-_KUBERNETES = ["kubernetes>=29,<37"]
-_STORE = ["minio>=7.2.15,<8", *_KUBERNETES]
+# Read the Secret and the ConfigMap of a pod's object store. kfp depends on them, but a step installs kfp alone.
+_KUBERNETES = ["kubernetes>=29,<37", "PyYAML>=6,<7"]
+_STORE = [*STORE, *_KUBERNETES]
 
 # What runs in the replicas is started by its name.
 _ENTRY = ["kfp_distributed.trainers.entry"]
@@ -54,7 +54,7 @@ def steps(*, image: str = "", package: str = "", local: bool = False, task_confi
     return Steps(
         make_step(
             prepare_data,
-            packages=[*_ARROW, *_KUBERNETES, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"],
+            packages=[*_ARROW, *_KUBERNETES, URLLIB3, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"],
             delivery=delivery,
         ),
         make_step(

@@ -69,7 +69,7 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
     Raises:
         ValueError: Nothing is found, or what is found does not say enough; the text says what to do.
     """
-    import yaml  # type: ignore[import-untyped]  # comes with the Kubernetes client; replicas' images lack both
+    import yaml  # type: ignore[import-untyped]  # replicas lack it
 
     data = (read(_path(namespace, "configmaps", "kfp-launcher")) or {}).get("data") or {}
     uri = uri or data.get("defaultPipelineRoot") or "minio://mlpipeline/v2/artifacts"
@@ -170,7 +170,7 @@ def cluster_configuration() -> tuple[Any, str]:
         ValueError: There is none, or it is wrong.
     """
     from kubernetes import client, config
-    from yaml import YAMLError  # type: ignore[import-untyped]  # comes with the Kubernetes client
+    from yaml import YAMLError  # type: ignore[import-untyped]
 
     configuration, kubeconfig, in_pod = client.Configuration(), os.environ.get("KUBECONFIG"), OWN_NAMESPACE.exists()
     file = str(OWN_NAMESPACE.parent) if in_pod else kubeconfig or "~/.kube/config"

@@ -1,6 +1,7 @@
 """What pip installs where a program runs in an image that is not known to hold it."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -8,7 +9,11 @@ from typing import Any, NamedTuple
 STOCK_IMAGE = "python:3.11"
 """The image of replicas whose train_specification names none."""
 
-ENTRY = ("numpy>=1.26,<3", "pyarrow>=21,<27", "minio>=7.2.15,<8")
+URLLIB3 = "urllib3>=2,<3"
+STORE = ("minio>=7.2.15,<8", "certifi>=2023.7", URLLIB3)
+"""What the client of the object store imports."""
+
+ENTRY = ("numpy>=1.26,<3", "pyarrow>=21,<27", *STORE)
 """Of the entry program, which runs in each replica."""
 
 TENSORFLOW = (
@@ -35,21 +40,46 @@ _TRAINERS = {
 }
 
 
-def pip_commands(needed: Requirements, folder: str, python: str = "python3") -> list[list[str]]:
-    """The commands that install something into a folder of its own, in order."""
-    pip = [
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-        "--target",
-        folder,
-    ]
-    commands = [[*pip, *needed.packages], [*pip, "--no-deps", *needed.alone]]
-    return [command for command, names in zip(commands, needed, strict=True) if names]
+# pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
+# not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together. The timeout
+# is twice pip's default, and a request is tried 3 times instead of 6: an index that swallows packets costs 6 minutes.
+# The indentation is short because the text stands in each compiled step.
+RETRY = r"""retry() {
+ echo "Installing packages: $*" | sed 's|//[^/ ]*@|//***@|g'
+ start=$(date +%s)
+ for delay in 2 5 10 end; do
+  code=0
+  PIP_TIMEOUT="${PIP_TIMEOUT:-${PIP_DEFAULT_TIMEOUT:-30}}" PIP_RETRIES="${PIP_RETRIES:-2}" "$@" || code=$?
+  [ $code = 0 -o $code -gt 127 -o $delay = end ] && break
+  echo "pip failed with exit code $code; next attempt in $delay s." >&2
+  sleep $delay
+ done
+ [ $code = 0 ] && echo "pip took $(($(date +%s) - start)) s; an image that has these packages needs no pip."
+ [ $code = 0 ] || echo "pip failed with exit code $code: check the requirements and the package index." >&2
+ return $code
+}
+"""
+"""Shell function that runs a `pip install` command up to four times and returns pip's exit code.
+
+It hides credentials in addresses. A pip that a signal has killed (exit codes from 128 on) is not run again.
+"""
+
+
+def pip_script(needed: Requirements, folder: str, python: str = "python3") -> str:
+    """Makes the shell script that installs requirements into a folder of their own; "" where there are none.
+
+    Args:
+        needed: The requirements.
+        folder: The folder, which pip makes.
+        python: The Python whose pip installs them.
+    """
+    pip = (
+        f"retry {shlex.quote(python)} -m pip install --quiet --disable-pip-version-check --target {shlex.quote(folder)}"
+    )
+    commands = [f"{pip} {shlex.join(needed.packages)}"] if needed.packages else []
+    if needed.alone:
+        commands.append(f"{pip} --no-deps {shlex.join(needed.alone)}")
+    return RETRY + " && ".join(commands) if commands else ""
 
 
 def missing_here(program: Mapping[str, Any]) -> Requirements:

@@ -47,6 +47,7 @@ def job_report(
             how_it_ended(each),
             str(each.restart),
             f"{each.peak_memory / 1024:.0f} MiB" if each.peak_memory else "",
+            format_seconds(each.install_seconds) if each.install_seconds else "",
             each.node,
         )
         for each in status.replicas.values()
@@ -58,7 +59,7 @@ def job_report(
         f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
         + (f"<pre>{escape(cause)}</pre>" if cause else "")
         + "".join(_curve(each, metrics) for each in sorted(measures - {"epoch"}))
-        + _table(("replica", "state", "end", "restarts", "peak memory", "node"), replicas)
+        + _table(("replica", "state", "end", "restarts", "peak memory", "pip", "node"), replicas)
         + _table(("after", "what happened"), timeline)
         + (
             f"<details><summary>manifest</summary><pre>{escape(json.dumps(manifest, indent=1))}</pre></details>"

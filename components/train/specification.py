@@ -80,7 +80,8 @@ class DistributionSpecification:
         queue_timeout: longest wait for admission by the queue. Default: unlimited.
         scheduling_timeout: longest wait for nodes.
         image_pull_timeout: longest wait for images.
-        start_timeout: longest start of the replicas, up to a first line of log.
+        install_timeout: longest installation of packages by pip in a replica.
+        start_timeout: longest start of the replicas after that, up to a first line of log.
         silence_timeout: longest time without a line of log, after a first one.
         running_timeout: longest training, from its start. Default: unlimited.
         total_timeout: longest time for everything together. Default: unlimited.
@@ -119,6 +120,7 @@ class DistributionSpecification:
     queue_timeout: float | None = _key(SECONDS)
     scheduling_timeout: float | None = _key(SECONDS, 600)
     image_pull_timeout: float | None = _key(SECONDS, 1200)
+    install_timeout: float | None = _key(SECONDS, 1800)
     start_timeout: float | None = _key(SECONDS, 600)
     silence_timeout: float | None = _key(SECONDS, 1800)
     running_timeout: float | None = _key(SECONDS)

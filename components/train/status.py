@@ -38,7 +38,7 @@ FOR_GOOD = "Exit codes from 1 to 127 are not tried again."
 """Why a job has failed whose program would do the same again."""
 
 _SHOWN_REPLICAS = 10
-_NOT_READY = ("queued", "waiting", "pulling")
+_NOT_READY = ("queued", "waiting", "pulling", "installing")
 _SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
@@ -67,7 +67,7 @@ class JobStatus:
         slots_per_worker: Processes of each replica that trains.
         started: When the job was started.
         attempt: When the replicas could last begin to start: the job's start, the last restart of all, or when the
-            last of them had a node and an image.
+            last of them had a node, an image and its packages.
         replicas: All replicas by name.
         running: When all replicas were running for the first time.
         timeline: What happened, as (time, text).
@@ -108,15 +108,17 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
     if isinstance(fact, ReplicaChanged):
         before = status.replicas[fact.replica]
         since = before.since if fact.state == before.state else fact.time
-        # Of all its starts.
-        fact = replace(fact, peak_memory=max(fact.peak_memory, before.peak_memory))
+        # The peak is that of all its starts. Not every fact knows how long pip took.
+        install_seconds = fact.install_seconds or before.install_seconds
+        fact = replace(fact, peak_memory=max(fact.peak_memory, before.peak_memory), install_seconds=install_seconds)
         tail = before.tail if fact.restart == before.restart else ()
         after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=tail)
         if before.state in _NOT_READY and fact.state not in _NOT_READY:
             status = replace(status, attempt=fact.time)
         if fact.state == "failed":
             status = replace(status, failures={**status.failures, fact.replica: after})
-        if fact.state == "starting" or fact.restart > before.restart:
+        # Lines that pip printed are not the program's.
+        if fact.state == "starting" or before.state == "installing" or fact.restart > before.restart:
             after = replace(after, heard=None)
             if fact.replica not in status.spared:
                 status = replace(status, attempt=fact.time)
@@ -212,12 +214,12 @@ def failure_cause(status: JobStatus) -> str:
 def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:
     """The time budget that ran out, in a sentence that names it and what each replica does; "" if none.
 
-    A start begins when all replicas have a node and an image, and lasts until all run and one has printed a line; from
-    then on silence counts; when the leader is done, from its end on.
+    A start begins when all replicas have a node, an image and their packages, and lasts until all run and one has
+    printed a line; from then on silence counts; when the leader is done, from its end on.
     """
     replicas = _awaited(status)
     heard = max((each.heard for each in replicas if each.heard is not None), default=None)
-    queued, waiting, pulling = (
+    queued, waiting, pulling, installing = (
         min((_waits_since(each, replicas) for each in replicas if each.state == state), default=None)
         for state in _NOT_READY
     )
@@ -227,6 +229,7 @@ def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: f
         "queue_timeout": queued,
         "scheduling_timeout": None if done else waiting,
         "image_pull_timeout": None if done else pulling,
+        "install_timeout": None if done else installing,
         "start_timeout": status.attempt if placed and (heard is None or _unstarted(status)) else None,
         "silence_timeout": max(status.replicas[status.leader].since, heard or 0.0)
         if done

@@ -35,7 +35,7 @@ def start_ranks(start, open_namespace, image_name):
 def test_packages_that_cannot_be_installed(start_ranks):
     """The kubelet would try them again for ever, for pods of an MPIJob are started again in place."""
     step = start_ranks("", ["no-such-package-of-anybody"])
-    cause = failed(step, "exit code 1, its packages cannot be installed", since="are being installed")
+    cause = failed(step, "exit code 1, its packages cannot be installed", since="pip failed with exit code 1: check")
     assert "No matching distribution found for no-such-package-of-anybody" in cause
     assert cause.endswith("cannot start: its packages cannot be installed.")
 

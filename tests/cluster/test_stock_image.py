@@ -1,5 +1,6 @@
 """A function in pods of the stock Python image: what it needs is installed when they start."""
 
+import re
 import uuid
 
 import pytest
@@ -23,10 +24,11 @@ def test_packages_are_installed_where_no_image_is_named(start, api, training_nam
     program = {**function(TAKES), "image": "", "packages": ["toolz"]}
     unnamed = {"KFP_DISTRIBUTED_TENSORFLOW_IMAGE": ""}
     step = start(program, model_uri=uri, task_config=patience, environment=unnamed)
-    step.wait_for(r"worker-0: starting \(packages are being installed\)")
+    step.wait_for(r"worker-0: installing \(pip installs its packages\)")
     (pod,) = api.list_namespaced_pod(training_namespace, label_selector=f"kfp-distributed/job={step.name}").items
     assert [each.image for each in (*pod.spec.init_containers, *pod.spec.containers)] == ["python:3.11"] * 2
     assert step.verdict(500)["succeeded"], step.log
+    assert re.search(r"worker-0: packages installed in \d", step.log)
     assert "[worker-0] takes 3" in step.log
     kept = verify_model(open_store(uri, credentials_from_environment(store_environment)))
     assert (kept.job, [each.path for each in kept.files]) == (step.name, ["weights"])

@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 import uuid
-import zipfile
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 import psutil
 import pytest
+from package_index import package_index, write_wheel
 from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
 
 from kfp_distributed.components.train.launch import _follow
@@ -187,22 +187,29 @@ def test_volumes_are_not_mounted_and_that_is_said():
 
 
 def test_packages_are_installed_for_the_job_alone(tmp_path):
-    wheel = tmp_path / "tiny_gadget-1-py3-none-any.whl"
-    about = {"METADATA": "Metadata-Version: 2.1\nName: tiny-gadget\nVersion: 1\n", "RECORD": ""}
-    about["WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_gadget.py", "print('here I am')")
-        for name, text in about.items():
-            archive.writestr(f"tiny_gadget-1.dist-info/{name}", text)
+    wheel = write_wheel(tmp_path, "tiny-gadget", "1")
     program = {"command": ["unused"], "packages": [str(wheel)]}
-    facts = run(make_job([sys.executable, "-c", "import tiny_gadget"], program=program))
+    facts = run(make_job([sys.executable, "-c", "import tiny_gadget; print('here I am')"], program=program))
     assert facts[0].text == f"installs {wheel}"
     assert lines(facts) == ["here I am"]
+    replica = [fact for fact in facts if isinstance(fact, ReplicaChanged)]
+    assert [(fact.state, fact.restart) for fact in replica] == [
+        ("installing", 0),
+        ("starting", 0),
+        ("running", 0),
+        ("succeeded", 0),
+    ]
+    assert replica[0].install_seconds == 0
+    assert replica[-1].install_seconds > 0
     with pytest.raises(ModuleNotFoundError):
         import_module("tiny_gadget")
 
 
-def test_packages_that_cannot_be_installed_end_the_job(tmp_path):
+def test_packages_that_cannot_be_installed_end_the_job(tmp_path, monkeypatch):
+    # So the attempts follow one another at once.
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "sleep").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     program = {"command": ["unused"], "packages": [str(tmp_path / "absent-1-py3-none-any.whl")]}
     facts = run(make_job(shell("echo started"), program=program))
     assert isinstance(facts[-1], JobEnded)
@@ -348,6 +355,19 @@ def test_time_budgets(budgets, program, reason):
     assert re.fullmatch(rf"the job failed: {reason}: worker-0 silent for \d[\d.]* s\.", said[-1])
     assert failure_cause(status) == status.ended.reason
     assert marked(marker) == []
+
+
+def test_an_installation_that_hangs_has_a_budget_of_its_own(tmp_path, monkeypatch):
+    write_wheel(tmp_path, "tiny-gadget", "1")
+    program = {"command": ["unused"], "packages": ["tiny-gadget"]}
+    budgets = {"install_timeout": 1, "scheduling_timeout": 0.5, "start_timeout": 0.5}
+    with package_index(tmp_path) as index:
+        index.stalls = 1
+        monkeypatch.setenv("PIP_INDEX_URL", index.url)
+        said, _ = follow(make_job(shell("echo started"), budgets, program=program))
+    assert said[-1] == (
+        "the job failed: install_timeout ran out after 1 s: worker-0 not started (pip installs its packages)."
+    )
 
 
 def test_what_replicas_leave_running_ends_with_them():

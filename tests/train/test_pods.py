@@ -46,6 +46,11 @@ def terminated(code, reason="Error", message=""):
     return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
 
 
+INSTALL_TIMES = {"startedAt": "2026-11-23T10:00:10Z", "finishedAt": "2026-11-23T10:04:15Z"}
+INSTALLED = {"terminated": {"exitCode": 0, "reason": "Completed", **INSTALL_TIMES}}
+NOT_DONE = {"terminated": {"exitCode": 1, "reason": "Error", **INSTALL_TIMES}}
+
+
 @pytest.mark.parametrize(
     ("labels", "name"),
     [
@@ -84,7 +89,9 @@ def test_replica_of(labels, name):
             pod(main=INITIALIZING, init=NO_IMAGE),
             PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"'),
         ),
-        (pod(main=INITIALIZING, init={"running": {}}), PodState("starting", None, "packages are being installed")),
+        (pod(main=INITIALIZING, init={"running": {}}), PodState("installing", None, "pip installs its packages")),
+        (pod(main=INITIALIZING, init=INSTALLED), PodState("pulling", install_seconds=245)),
+        (pod("Running", main={"running": {}}, init=INSTALLED), PodState("running", install_seconds=245)),
         (
             pod(initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}]),
             PodState("starting", None, "init-pytorch runs"),
@@ -110,6 +117,7 @@ def test_replica_of(labels, name):
             PodState("failed", 137, "OOMKilled: the limit is 2Gi"),
         ),
         (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1, NOT_INSTALLED)),
+        (pod("Failed", main=INITIALIZING, init=NOT_DONE), PodState("failed", 1, NOT_INSTALLED)),
         # The kubelet would try it again.
         (pod(main=INITIALIZING, init=terminated(1)), PodState("failed", 1, NOT_INSTALLED)),
         (pod("Failed", main=INITIALIZING, init=terminated(143)), PodState("failed", 143)),

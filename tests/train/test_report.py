@@ -42,7 +42,7 @@ def test_report_of_a_job():
     page = Page(
         job_report(
             status(
-                ReplicaChanged(1001.5, "worker-0", "running"),
+                ReplicaChanged(1001.5, "worker-0", "running", install_seconds=245.0),
                 ReplicaChanged(1002, "worker-1", "failed", signal=9),
                 JobEvent(1003, "restart 1 of 3: all replicas"),
                 ReplicaChanged(1060, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=524800),
@@ -57,9 +57,9 @@ def test_report_of_a_job():
     )
     assert "a-job succeeded after 1 min 2 s" in page.texts
     assert page.rows == [
-        ["replica", "state", "end", "restarts", "peak memory", "node"],
-        ["worker-0", "stopped", "over", "1", "", "node-7"],
-        ["worker-1", "succeeded", "exit code 0", "1", "512 MiB", ""],
+        ["replica", "state", "end", "restarts", "peak memory", "pip", "node"],
+        ["worker-0", "stopped", "over", "1", "", "4 min 5 s", "node-7"],
+        ["worker-1", "succeeded", "exit code 0", "1", "512 MiB", "", ""],
         ["after", "what happened"],
         ["1.5 s", "worker-0: running"],
         ["2 s", "worker-1: failed (signal 9 (SIGKILL), often a lack of memory)"],
@@ -74,7 +74,10 @@ def test_report_of_a_job():
 
 def test_what_still_ran_when_its_job_ended_was_stopped():
     page = Page(job_report(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {}))
-    assert page.rows[1:3] == [["worker-0", "waiting", "", "0", "", ""], ["worker-1", "stopped", "", "0", "", ""]]
+    assert page.rows[1:3] == [
+        ["worker-0", "waiting", "", "0", "", "", ""],
+        ["worker-1", "stopped", "", "0", "", "", ""],
+    ]
 
 
 def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
@@ -109,7 +112,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
     }
     assert f"{evil} failed after 2 s" in page.texts
     assert f"{evil} {evil}" in page.texts
-    assert ["worker-0", "failed", evil, "0", "", ""] in page.rows
+    assert ["worker-0", "failed", evil, "0", "", "", ""] in page.rows
 
 
 @pytest.mark.parametrize("epochs", [[], [{"epoch": 1}], [{"epoch": 1, "loss": float("nan")}]])

@@ -75,9 +75,9 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         started=BEGIN,
         attempt=BEGIN + 6,
         replicas={
-            "worker-0": ReplicaStatus(BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", 0, BEGIN + 8, None, ()),
+            "worker-0": ReplicaStatus(BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", since=BEGIN + 8),
             "worker-1": ReplicaStatus(
-                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", 7000, BEGIN + 8, BEGIN + 7, ("epoch 2",)
+                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", 7000, 0, BEGIN + 8, BEGIN + 7, ("epoch 2",)
             ),
         },
         running=BEGIN + 1,
@@ -96,7 +96,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         ended=ended(9),
         failures={
             "worker-1": ReplicaStatus(
-                BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, BEGIN + 4, BEGIN + 3, ("boom",)
+                BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, 0, BEGIN + 4, BEGIN + 3, ("boom",)
             )
         },
     )
@@ -128,6 +128,10 @@ def test_tail_and_timeline_keep_the_newest():
         (changed(1, "worker-0", "starting"), ""),
         (changed(1, "worker-0", "waiting"), ""),
         (changed(1, "worker-0", "pulling"), "worker-0: pulling"),
+        (
+            changed(1, "worker-0", "installing", reason="pip installs its packages"),
+            "worker-0: installing (pip installs its packages)",
+        ),
         (changed(1, "worker-0", "running"), "worker-0: running"),
         (changed(1, "worker-0", "failed", exit_code=3), "worker-0: failed (exit code 3)"),
         (changed(1, "worker-0", "stopped", reason="why"), "worker-0: stopped (why)"),
@@ -366,6 +370,20 @@ def test_failure_cause_of_many_names_ten_of_them():
     )
 
 
+INSTALLED = [
+    *(changed(1, f"worker-{index}", "installing", reason="pip installs its packages") for index in range(2)),
+    line(2, "worker-0", "Installing packages: numpy"),
+    changed(490, "worker-1", "running", install_seconds=488.0),
+    changed(495, "worker-0", "pulling", install_seconds=493.0),
+    changed(500, "worker-0", "running"),
+]
+
+
+def test_seconds_of_pip_stay_known():
+    replicas = follow(*INSTALLED, changed(900, "worker-0", "succeeded", exit_code=0)).replicas
+    assert {name: replica.install_seconds for name, replica in replicas.items()} == {"worker-0": 493, "worker-1": 488}
+
+
 SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
 
 
@@ -466,6 +484,23 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             80,
             "image_pull_timeout ran out after 1 min: worker-1 not started (ErrImagePull), "
             "worker-0 silent for 1 min 19 s.",
+        ),
+        # Neither a start nor silence counts while packages are being installed, whatever pip prints.
+        ({"start_timeout": 90, "silence_timeout": 90}, INSTALLED[:4], 494, ""),
+        ({"start_timeout": 90, "silence_timeout": 90}, INSTALLED, 589, ""),
+        (
+            {"start_timeout": 90, "silence_timeout": 90},
+            INSTALLED,
+            590,
+            "start_timeout ran out after 1 min 30 s: worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 40 s.",
+        ),
+        ({}, INSTALLED[:4], 1800, ""),
+        (
+            {},
+            INSTALLED[:4],
+            1801,
+            "install_timeout ran out after 30 min: worker-0 not started (pip installs its packages), "
+            "worker-1 silent for 21 min 51 s.",
         ),
         # A start begins when the last replica has its node and image, and while one lacks them nobody counts as silent.
         (

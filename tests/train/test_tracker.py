@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from train.programs.jobs import make_job, workers
-from train.test_pods import NO_IMAGE, UNSCHEDULABLE, condition, pod, terminated
+from train.test_pods import INSTALLED, NO_IMAGE, UNSCHEDULABLE, condition, pod, terminated
 
 from kfp_distributed.components.train.runners.protocol import JobEvent, ReplicaChanged, clock
 from kfp_distributed.components.train.runners.tracker import Tracker
@@ -65,6 +65,29 @@ def test_a_job_that_goes_well(tracker):
     assert tracker.end == (True, "")
     # The operator ends what still runs.
     assert shown(tracker.tell_pod(pod_of(1), deleted=True)) == [("worker-1", "stopped", None, "job is done", 0)]
+
+
+def test_the_end_of_an_installation_is_one_event_with_its_seconds(tracker):
+    initializing = {"waiting": {"reason": "PodInitializing"}}
+    facts = [
+        fact
+        for state in (
+            {"init": {"running": {}}, "main": initializing},
+            {"init": INSTALLED, "main": initializing},
+            {"init": INSTALLED, **RUNNING},
+            {"init": INSTALLED, "phase": "Succeeded", "main": terminated(0)},
+        )
+        for fact in tracker.tell_pod(pod_of(0, **state))
+    ]
+    assert shown(facts) == [
+        ("worker-0", "installing", None, "pip installs its packages", 0),
+        "worker-0: packages installed in 4 min 5 s",
+        ("worker-0", "pulling", None, "", 0),
+        ("worker-0", "running", None, "", 0),
+        ("worker-0", "succeeded", 0, "", 0),
+    ]
+    changes = [fact for fact in facts if isinstance(fact, ReplicaChanged)]
+    assert [fact.install_seconds for fact in changes] == [0, 245, 245, 245]
 
 
 def test_how_large_a_replica_was_comes_with_its_end(tracker):

@@ -1,14 +1,14 @@
 """The pods of a job: what runs in them, what they see, and what they may do. Pure."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.runners.pods import INSTALLER
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.topology import Resources
 from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
 from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, SIGN_OF_LIFE
-from kfp_distributed.trainers.requirements import Requirements, pip_commands
+from kfp_distributed.trainers.requirements import Requirements, pip_script
 
 JOB_LABEL = "kfp-distributed/job"
 MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
@@ -139,13 +139,14 @@ def _init_containers(setting: Setting, common: Object) -> list[Object]:
     """What installs the packages. It has the limits of the replica: a quota may ask for some, and they add nothing."""
     if not _installs(setting):
         return []
-    commands = pip_commands(Requirements(setting.packages, setting.packages_alone), _PACKAGES)
+    script = pip_script(Requirements(setting.packages, setting.packages_alone), _PACKAGES)
     return [
         {
-            "name": "packages",
-            "command": ["sh", "-c", " && ".join(map(shlex.join, commands))],
-            # An index or a proxy is set on the task.
-            "env": [{"name": "HOME", "value": WORK}, *setting.task.env],
+            "name": INSTALLER,
+            "command": ["sh", "-c", script],
+            # The cache saves a second attempt what the first one has downloaded, and goes with the container. An index
+            # or a proxy is set on the task.
+            "env": [{"name": "HOME", "value": WORK}, {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"}, *setting.task.env],
             "volumeMounts": [
                 {"name": f"{_OWN}packages", "mountPath": _PACKAGES},
                 {"name": f"{_OWN}work", "mountPath": WORK},

@@ -31,16 +31,19 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.restart_policy import Step, next_step
+from kfp_distributed.components.train.status import format_seconds
 from kfp_distributed.components.train.topology import Topology, replica_environment
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY
-from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_commands
+from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_script
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024
 """Bytes: what Linux lets a process without privileges make of a pipe."""
 _LOOK_SECONDS = 0.05
 """How often processes are looked at. An end is mostly seen at once, by the end of the output."""
+
+_NEVER_STARTED = ("waiting", "installing")
 
 # What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
 _PLACE = re.compile(
@@ -73,6 +76,7 @@ class LocalRunner:
         self._choose_ports = choose_ports
         self._resources = contextlib.ExitStack()
         self._processes: dict[str, _Process] = {}
+        self._install_seconds = 0.0
 
     def check(self, job: TrainingJob) -> None:
         """Looks for what the replicas run in.
@@ -120,8 +124,8 @@ class LocalRunner:
             yield JobEvent(clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without")
         own = self._python == sys.executable
         needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
-        for command in pip_commands(needed, str(self._packages), self._python):
-            yield from self._install(command)
+        if script := pip_script(needed, str(self._packages), self._python):
+            yield from self._install(script, (*needed.packages, *needed.alone))
             if not self._packages.is_dir():
                 return
         count = len(self._last)
@@ -137,12 +141,15 @@ class LocalRunner:
             yield Quiet(clock())
         yield JobEnded(clock(), step.action == "succeed", step.reason)
 
-    def _install(self, command: list[str]) -> Iterator[Fact]:
+    def _install(self, script: str, packages: Sequence[str]) -> Iterator[Fact]:
         """Runs pip; where it fails the job has failed, and the packages' folder is not there."""
-        yield JobEvent(clock(), f"installs {' '.join(command[command.index('--target') + 2 :])}")
+        yield JobEvent(clock(), f"installs {' '.join(packages)}")
+        for name in self._last:
+            yield self._changed(name, "installing", reason="pip installs its packages")
+        started = clock()
         log = self._folder / "pip.log"
         with log.open("wb") as output:
-            child = self._group.start("pip", command, cwd=self._folder, stdout=output)
+            child = self._group.start("pip", ["sh", "-c", script], cwd=self._folder, stdout=output)
         while child.poll() is None:
             yield Quiet(clock())
             time.sleep(_LOOK_SECONDS)
@@ -150,6 +157,9 @@ class LocalRunner:
             shutil.rmtree(self._packages, ignore_errors=True)
             last = " ".join(log.read_text(errors="replace").split("\n")[-4:])
             yield JobEnded(clock(), False, f"pip could not install what the program needs: {last.strip()}")
+            return
+        self._install_seconds = clock() - started
+        yield JobEvent(clock(), f"packages installed in {format_seconds(self._install_seconds)}")
 
     def _next_step(self) -> Step | None:
         everyone = tuple(self._last)
@@ -178,7 +188,7 @@ class LocalRunner:
             self._ports = dict(zip(names, self._choose_ports(len(names)), strict=True))
         for name in names:
             before = self._last[name]
-            yield self._changed(name, "starting", restart=before.restart + (before.state != "waiting"))
+            yield self._changed(name, "starting", restart=before.restart + (before.state not in _NEVER_STARTED))
             # The launcher of MPI starts what would run in its workers.
             if self._job.topology.distribution_type != "MPI" or name == self._job.topology.leader:
                 self._start_process(name)
@@ -259,7 +269,7 @@ class LocalRunner:
         del self._processes[name]
 
     def _changed(self, name: str, state: State, **details: Any) -> ReplicaChanged:  # noqa: ANN401
-        known = {"restart": self._last[name].restart}
+        known: dict[str, float] = {"restart": self._last[name].restart, "install_seconds": self._install_seconds}
         with contextlib.suppress(OSError, ValueError):
             known["peak_memory"] = int((self._folder / name / PEAK_MEMORY).read_text())
         fact = ReplicaChanged(clock(), name, state, **{**known, **details})

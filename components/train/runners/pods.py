@@ -1,6 +1,7 @@
 """Kubernetes objects -> what they say of a job and its replicas. Pure."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.runners.protocol import State
@@ -15,6 +16,9 @@ _ORDINARY = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
 _LONGEST_REASON = 300
 """Characters. A container runtime tells the whole chain of errors of a pull."""
 
+INSTALLER = "packages"
+"""Name of the init container that installs packages."""
+
 NOT_INSTALLED = "its packages cannot be installed"
 """Why a replica cannot start. A kubelet would try for ever, where the pods have restartPolicy OnFailure."""
 
@@ -28,6 +32,7 @@ class PodState(NamedTuple):
     exit_code: int | None = None
     reason: str = ""
     peak_memory: int = 0
+    install_seconds: float = 0.0
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
@@ -39,12 +44,16 @@ def replica_of(pod: Mapping[str, Any]) -> str:
 
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
-    """Reads where a pod stands, and why it is not further."""
+    """Reads where a pod stands, why it is not further, and how long its packages took to install."""
+    return _stage(pod)._replace(install_seconds=_install_seconds(pod))
+
+
+def _stage(pod: Mapping[str, Any]) -> PodState:
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
     inits, containers = status.get("initContainerStatuses", ()), _containers(pod)
     # Init containers other than ours are their operator's, and tried again until the pod has failed.
-    last = [each for each in containers if phase == "Failed" or each not in inits or each["name"] == "packages"]
+    last = [each for each in containers if phase == "Failed" or each not in inits or each["name"] == INSTALLER]
     ends = [each["state"]["terminated"] for each in last if "terminated" in each.get("state", {})]
     # The entry program's last word; another message says why the container ended.
     peak = next((int(each["message"]) for each in ends if each.get("message", "").isdecimal()), 0)
@@ -60,7 +69,7 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
             end["message"] = _memory_limit(pod)
         why = _why(status) or _why(end)
         if bad and bad["exitCode"] < 128:
-            installing = (each["state"] for each in containers if each["name"] == "packages")
+            installing = (each["state"] for each in containers if each["name"] == INSTALLER)
             why = why or (NOT_INSTALLED if any(bad in each.values() for each in installing) else "")
         return PodState("failed", bad["exitCode"] if bad else None, why, peak)
     if any("running" in each for each in main):
@@ -70,12 +79,25 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
         return PodState("waiting", None, next(map(_why, places), ""))
     for each in inits:
         if "running" in each.get("state", {}):
-            installs = each["name"] == "packages"  # Operators have others.
-            return PodState("starting", None, "packages are being installed" if installs else f"{each['name']} runs")
+            if each["name"] == INSTALLER:
+                return PodState("installing", None, "pip installs its packages")
+            return PodState("starting", None, f"{each['name']} runs")  # An init container of the operator's.
     if restarts_in_place(pod):
         return PodState("starting", None, "its container is started again")
     waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
     return PodState("pulling", None, next(filter(None, map(_why, waits)), ""))
+
+
+def _install_seconds(pod: Mapping[str, Any]) -> float:
+    """Seconds that the init container took to install all packages; 0 where it has not done so."""
+    containers = pod.get("status", {}).get("initContainerStatuses", ())
+    end: Mapping[str, Any] = next(
+        (each["state"].get("terminated", {}) for each in containers if each["name"] == INSTALLER), {}
+    )
+    if end.get("exitCode") or not (end.get("startedAt") and end.get("finishedAt")):
+        return 0.0
+    started, finished = (datetime.strptime(end[key], "%Y-%m-%dT%H:%M:%S%z") for key in ("startedAt", "finishedAt"))
+    return (finished - started).total_seconds()
 
 
 def restarts_in_place(pod: Mapping[str, Any]) -> int:

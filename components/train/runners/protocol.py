@@ -9,7 +9,7 @@ from kfp_distributed.components.train.specification import DistributionSpecifica
 from kfp_distributed.components.train.topology import Topology
 from kfp_distributed.trainers.job import JobDescription
 
-State = Literal["queued", "waiting", "pulling", "starting", "running", "succeeded", "failed", "stopped"]
+State = Literal["queued", "waiting", "pulling", "installing", "starting", "running", "succeeded", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ReplicaChanged:
     """A replica is in another state: "stopped" is what we did to it, "failed" what it did itself.
 
     "queued" is a replica of a job that its queue has not admitted, "waiting" one that has no node yet, "pulling" one
-    whose image is not there yet.
+    whose image is not there yet, "installing" one whose packages pip installs before its program starts.
 
     Attributes:
         time: Seconds since 1970, of `clock`.
@@ -52,6 +52,7 @@ class ReplicaChanged:
         restart: How often this replica has been started again.
         node: The node that it is on, where there are nodes.
         peak_memory: KiB of its largest process, once that is known; else 0.
+        install_seconds: Seconds that pip took to install its packages, once that is known; else 0.
     """
 
     time: float
@@ -63,6 +64,7 @@ class ReplicaChanged:
     restart: int = 0
     node: str = ""
     peak_memory: int = 0
+    install_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

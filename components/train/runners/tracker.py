@@ -14,7 +14,7 @@ from kfp_distributed.components.train.runners.pods import (
     restarts_in_place,
 )
 from kfp_distributed.components.train.runners.protocol import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
-from kfp_distributed.components.train.status import RECENT_SECONDS, root_failure
+from kfp_distributed.components.train.status import RECENT_SECONDS, format_seconds, root_failure
 
 Object = Mapping[str, Any]
 
@@ -252,7 +252,9 @@ class Tracker:
 
     def _change(self, name: str, now: _Seen, time: float = 0) -> Iterator[Fact]:
         before, self._seen[name] = self._seen[name], now
-        state, code, reason, peak = now.state
+        state, code, reason, peak, install_seconds = now.state
+        if install_seconds and not before.state.install_seconds:
+            yield JobEvent(clock(), f"{name}: packages installed in {format_seconds(install_seconds)}")
         if (before.state, before.restart) == (now.state, now.restart):
             return
         # A pull fails in two ways by turns, for minutes.
@@ -260,7 +262,8 @@ class Tracker:
             if (name, reason, now.restart) in self._told:
                 return
             self._told.add((name, reason, now.restart))
-        fact = ReplicaChanged(time or clock(), name, state, code, None, reason, now.restart, now.node, peak)
+        when = time or clock()
+        fact = ReplicaChanged(when, name, state, code, None, reason, now.restart, now.node, peak, install_seconds)
         yield fact
         if reason.startswith(("InvalidImageName", NOT_INSTALLED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")

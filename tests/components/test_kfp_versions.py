@@ -1,0 +1,77 @@
+"""The oldest kfp that pyproject.toml allows compiles the same YAML as the one of this environment, and runs a step."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import kfp
+import pytest
+from compiled import normalised
+from environments import environment
+
+ROOT = Path(__file__).parents[2]
+
+RUN = """\
+import sys
+from kfp import dsl
+from kfp_distributed.components import prepare_data
+from kfp_distributed.pipelines.local_run import local_run
+
+@dsl.pipeline
+def small(source: str):
+    prepare_data(source=source, label_column="kind", shards=1)
+
+with local_run(sys.argv[1], embedded_store=False):
+    small(source=sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory):
+    """The version of the oldest kfp, and what runs its Python with the project's rooms on the import path."""
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (kfp_range,) = [each for each in project["dependencies"] if each.startswith("kfp>")]
+    version = re.match(r"kfp>=(\d+\.\d+),<3$", kfp_range)[1] + ".0"
+    others = [each for each in project["dependencies"] if each != kfp_range]
+    # Of the extra `local` what prepare_data and kfp.local need; TensorFlow would take a gigabyte.
+    local = [each for each in project["optional-dependencies"]["local"] if re.match("docker|pillow|scikit", each)]
+    python = environment("kfp-oldest", [f"kfp=={version}", *others, *local])
+    rooms = tmp_path_factory.mktemp("rooms") / "kfp_distributed"
+    rooms.mkdir()
+    for room in ("components", "trainers", "storage", "processes", "pipelines", "cli"):
+        (rooms / room).symlink_to(ROOT / room)
+    variables = {**os.environ, "PYTHONPATH": str(rooms.parent), "PATH": f"{python.parent}:{os.environ['PATH']}"}
+
+    def run(*arguments):
+        done = subprocess.run([python, *arguments], env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+    return version, run
+
+
+@pytest.mark.parametrize("options", [(), ("--task-config",)])
+def test_both_ends_of_the_range_compile_the_same(tmp_path, oldest, options):
+    version, run = oldest
+    command = ("-m", "kfp_distributed.pipelines.specs")
+    run(*command, tmp_path / "oldest", *options)
+    subprocess.run([sys.executable, *command, tmp_path / "newest", *options], check=True, capture_output=True)
+
+    def meaning(folder, version):
+        files = sorted((tmp_path / folder).glob("*.yaml"))
+        text = json.dumps({file.name: normalised(file) for file in files})
+        assert f"'kfp=={version}'" in text
+        return json.loads(text.replace(f"kfp=={version}", "kfp").replace(f"kfp-{version}", "kfp"))
+
+    assert kfp.__version__ != version
+    assert meaning("oldest", version) == meaning("newest", kfp.__version__)
+
+
+def test_the_oldest_runs_a_step_on_this_machine(tmp_path, oldest):
+    rows = "".join(f"{number},{'ab'[number % 2]}\n" for number in range(40))
+    (tmp_path / "rows.csv").write_text(f"size,kind\n{rows}")
+    (tmp_path / "run.py").write_text(RUN)
+    oldest[1](tmp_path / "run.py", tmp_path / "folder", tmp_path / "rows.csv")
+    assert len(list((tmp_path / "folder" / "artifacts").rglob("train_dataset/dataset.json"))) == 1
