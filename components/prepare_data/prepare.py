@@ -48,7 +48,9 @@ def prepare(source: str, options: Options, datasets: Mapping[str, Any], overview
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
         path = None if source == "digits" else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
-        columns, label, class_counts = scan(data)
+        columns, label, class_counts, remarks = scan(data)
+        for remark in remarks:
+            print(remark, flush=True)
         plan = plan_split(class_counts, options)
         places = {split: Path(dataset.path) for split, dataset in datasets.items()}
         beside = places["train"].parent
@@ -59,7 +61,8 @@ def prepare(source: str, options: Options, datasets: Mapping[str, Any], overview
                 folder.mkdir()
             manifests, moments = write_splits(data, columns, label, plan, options, shown(source), folders)
             page = Path(unfinished, "overview")
-            page.write_text(render_overview(manifests, moments, sample_images(folders["train"], manifests["train"])))
+            images = sample_images(folders["train"], manifests["train"])
+            page.write_text(render_overview(manifests, moments, images, remarks))
             for split, place in places.items():
                 shutil.rmtree(place, ignore_errors=True)
                 folders[split].replace(place)
