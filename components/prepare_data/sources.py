@@ -94,7 +94,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         return _table_source(files, options)
     if types == {".npz"} and len(files) == 1:
         # Unpacked, so that the system keeps in memory what is being read and no more.
-        with _reading(path.name, zipfile.BadZipFile, zlib.error), zipfile.ZipFile(files[0]) as archive:
+        with _reading(path.name, zipfile.BadZipFile, zlib.error, RuntimeError), zipfile.ZipFile(files[0]) as archive:
             archive.extractall(scratch)
             arrays = {Path(name).stem: _open_array(scratch, name) for name in archive.namelist()}
         return _array_source(path.name, arrays, options)
