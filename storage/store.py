@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BytesIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -84,10 +84,25 @@ class Store(Protocol):
         """Create or replace an object."""
         self._send(key, BytesIO(data))
 
-    def upload(self, file: Path | str, key: str) -> FileEntry:
-        """Store a local file; returns its size and SHA-256. It must not change meanwhile."""
-        with Path(file).open("rb") as source:
-            return self._send(key, source)
+    def upload(self, file: Path | str, key: str, on_bytes: Callable[[], None] | None = None) -> FileEntry:
+        """Store a local file, which must not change meanwhile.
+
+        Args:
+            file: The local file.
+            key: The object.
+            on_bytes: Called for each block that is read from the file and when all is stored. What it raises ends the
+                upload.
+
+        Returns:
+            The file's size and SHA-256.
+        """
+        if on_bytes is None:
+            with Path(file).open("rb") as source:
+                return self._send(key, source)
+        with _ObservedFile(file, on_bytes) as source:
+            entry = self._send(key, source)
+        on_bytes()
+        return entry
 
     def download(self, key: str, file: Path | str, expected: FileEntry | None = None) -> FileEntry:
         """Fetch an object into a local file, which appears whole or not at all.
@@ -116,12 +131,15 @@ class Store(Protocol):
             source._fetch(source_key, file)
             self._send(key, file)
 
-    def upload_folder(self, folder: Path | str, prefix: str = "") -> tuple[FileEntry, ...]:
+    def upload_folder(
+        self, folder: Path | str, prefix: str = "", on_bytes: Callable[[], None] | None = None
+    ) -> tuple[FileEntry, ...]:
         """Store all files below a folder, several at a time; after a failure no further one is begun.
 
         Args:
             folder: The local folder. Empty folders in it are not stored.
             prefix: The folder of the store they go to.
+            on_bytes: See `upload`; several threads call it at a time.
 
         Returns:
             What was stored, sorted by path relative to the folder.
@@ -132,7 +150,7 @@ class Store(Protocol):
         if not Path(folder).is_dir():
             raise NotADirectoryError(f"{folder} is not a folder")
         return _in_parallel(
-            lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path)), list_files(folder)
+            lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path), on_bytes), list_files(folder)
         )
 
     def download_folder(
@@ -183,6 +201,21 @@ def open_store(uri: str, credentials: Credentials | None = None, retry_seconds: 
     from kfp_distributed.storage.s3 import S3Store
 
     return S3Store(uri, credentials or credentials_from_environment(uri=uri), retry_seconds)
+
+
+class _ObservedFile(FileIO):
+    """A local file that reports each block that is read from it."""
+
+    def __init__(self, file: Path | str, on_bytes: Callable[[], None]) -> None:
+        super().__init__(file)
+        self._on_bytes = on_bytes
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read as FileIO does; nothing is reported at the end of the file."""
+        data = super().read(-1 if size is None else size) or b""
+        if data:
+            self._on_bytes()
+        return data
 
 
 def _in_parallel(transfer: Callable[[str], FileEntry], paths: Sequence[str]) -> tuple[FileEntry, ...]:

@@ -2,14 +2,25 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_distributed.storage.files import list_files
+from kfp_distributed.storage.model import FORMATS
+
 Classifier = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Turns rows, [n, width], into what a model answers, [n, classes] if the model is right."""
+
+
+_NAMED_FILES = 10
+# TensorFlow's errors can hold a whole graph; the first two or three lines name the cause.
+_REASON_LENGTH = 300
+_LOAD_ADVICE = "save it with the library versions of this step, without custom classes and operations"
+_ANSWER_ADVICE = "save it with a signature that takes float32 rows in the form of the dataset"
 
 
 def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
@@ -22,16 +33,35 @@ def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
         row: Shape of one row as the dataset has it.
 
     Raises:
-        ValueError: The model has no such signature, or its input does not fit `row`.
+        ValueError: There is no such model, it cannot be loaded, it has no such signature, or its input does not fit
+            `row`. What it returns raises it too, where the model fails.
     """
-    file = folder / "model.onnx"
-    return _load_onnx(file, row) if file.exists() else _load_saved_model(folder, row)
+    load = {"model.onnx": _load_onnx, "saved_model.pb": _load_saved_model}
+    for name, load_format in load.items():
+        if (folder / name).is_file():
+            return load_format(folder, row)
+    raise ValueError(
+        f"the model in {folder} has no {' or '.join(FORMATS)}, it has {list_files(folder)[:_NAMED_FILES]}: evaluate "
+        "takes a SavedModel or an ONNX model. Save one into model_dir itself, not into a folder below it."
+    )
 
 
-def _load_onnx(file: Path, row: tuple[int, ...]) -> Classifier:
+@contextmanager
+def _failing(what: str, advice: str) -> Iterator[None]:
+    """Turn whatever a model's library raises into a ValueError of one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_REASON_LENGTH]
+        raise ValueError(f"{what}: {advice} ({type(error).__name__}: {reason})") from error
+
+
+def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
     import onnxruntime
 
-    model = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    file = folder / "model.onnx"
+    with _failing(f"{file} cannot be loaded", _LOAD_ADVICE):
+        model = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     inputs = {each.name: each for each in model.get_inputs()}
     given = inputs[pick(inputs, "features")]
     answered = pick([each.name for each in model.get_outputs()], "probabilities")
@@ -41,8 +71,9 @@ def _load_onnx(file: Path, row: tuple[int, ...]) -> Classifier:
     dtype = np.dtype({"float": "float32", "double": "float64"}.get(kind, kind))
 
     def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        rows = features.reshape(-1, *shape).astype(dtype)
-        probabilities: NDArray[np.floating] = model.run([answered], {given.name: rows})[0]
+        with _failing("the model cannot answer", _ANSWER_ADVICE):
+            rows = features.reshape(-1, *shape).astype(dtype)
+            probabilities: NDArray[np.floating] = model.run([answered], {given.name: rows})[0]
         return probabilities
 
     return answer
@@ -52,7 +83,8 @@ def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each start prints a screen of hardware remarks
     import tensorflow as tf
 
-    model = tf.saved_model.load(str(folder))
+    with _failing(f"the SavedModel in {folder} cannot be loaded", _LOAD_ADVICE):
+        model = tf.saved_model.load(str(folder))
     signature = model.signatures.get("serving_default")
     if signature is None:
         raise ValueError(f"the model has the signatures {list(model.signatures)}: save it with one 'serving_default'.")
@@ -63,10 +95,11 @@ def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
     shape = fit_shape(None if wanted.rank is None else wanted.as_list(), row)
 
     def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        rows = tf.cast(features.reshape(-1, *shape), inputs[given].dtype)
-        # Asked through the model: its variables live only as long as it does.
-        outputs = model.signatures["serving_default"](**{given: rows})
-        probabilities: NDArray[np.floating] = outputs[answered].numpy()
+        with _failing("the model cannot answer", _ANSWER_ADVICE):
+            rows = tf.cast(features.reshape(-1, *shape), inputs[given].dtype)
+            # Asked through the model: its variables live only as long as it does.
+            outputs = model.signatures["serving_default"](**{given: rows})
+            probabilities: NDArray[np.floating] = outputs[answered].numpy()
         return probabilities
 
     return answer

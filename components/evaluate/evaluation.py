@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from kfp_distributed.components.evaluate.classifier import load_classifier
+from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
 from kfp_distributed.components.evaluate.report import draw_mistake, render_report
-from kfp_distributed.components.evaluate.scores import Scores, check_probabilities
+from kfp_distributed.components.evaluate.scores import Scores, answer_matrix, check_probabilities
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
@@ -33,7 +34,8 @@ def run_evaluation(model: str, dataset: str, metrics: Any, classification_metric
         The scores.
 
     Raises:
-        ValueError: The dataset is empty or damaged, the model is another dataset's, or it answers no probabilities.
+        ValueError: The dataset is empty or damaged, the model is another dataset's, cannot be loaded, or answers no
+            finite probabilities. No metrics are written then.
         ModelIncomplete: The model lacks files, or they are not what model.json says.
     """
     scores, page = evaluate_model(Path(model), Path(dataset))
@@ -71,17 +73,23 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
     confusion = np.zeros((len(classes), len(classes)), np.int64)
     loss, first_row = 0.0, 0
     mistakes: list[str] = []
+    non_finite = NonFiniteAnswers(manifest.columns)
     for features, labels in read_batches(dataset, manifest):
-        probabilities = check_probabilities(answer(features), len(labels), len(classes), first_row)
+        begin, first_row = first_row, first_row + len(labels)
+        answers = answer_matrix(answer(features), len(labels), len(classes))
+        finite = non_finite.add(answers, features, begin)
+        probabilities = check_probabilities(answers[finite], begin + np.flatnonzero(finite))
+        if non_finite.rows:
+            continue  # Count the rest; there will be no scores.
         of_truth = probabilities[np.arange(len(labels)), labels]
         loss -= float(np.log(of_truth.clip(_SMALLEST_PROBABILITY)).sum())
         predicted = probabilities.argmax(axis=1)
         np.add.at(confusion, (labels, predicted), 1)
         for row in np.flatnonzero(predicted != labels)[: _MISTAKES - len(mistakes)]:
-            caption = f"row {first_row + row}: {classes[labels[row]]}, taken for {classes[predicted[row]]}"
+            caption = f"row {begin + row}: {classes[labels[row]]}, taken for {classes[predicted[row]]}"
             mistakes.append(draw_mistake(features[row], shape, caption))
-        first_row += len(labels)
-    scores = Scores(classes, confusion, loss / first_row)
+    non_finite.check(manifest.rows)
+    scores = Scores(classes, confusion, loss / manifest.rows)
     return scores, render_report(f"{manifest.label.name}: {manifest.split} split", scores, mistakes)
 
 
@@ -92,6 +100,8 @@ def read_dataset(folder: Path) -> DatasetManifest:
         FileNotFoundError: There is no manifest.
         ValueError: There is no row, or a shard is missing or damaged.
     """
+    if not (folder / DATASET_MANIFEST).is_file():
+        raise FileNotFoundError(f"{folder} has no {DATASET_MANIFEST}: pass a dataset that prepare_data made.")
     manifest = DatasetManifest.from_json((folder / DATASET_MANIFEST).read_text(encoding="utf-8"))
     if not manifest.rows:
         raise ValueError(f"split {manifest.split!r} has no rows: raise its fraction in prepare_data.")

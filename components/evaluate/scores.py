@@ -50,21 +50,17 @@ class Scores:
         return list(zip(*np.array(shares).tolist(), strict=True))
 
 
-def check_probabilities(output: NDArray[np.floating], rows: int, classes: int, first_row: int) -> NDArray[np.float64]:
-    """Checks what a model answered for a batch.
+def answer_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDArray[np.float64]:
+    """Bring a model's answer for a batch into the form [rows, classes].
 
     Args:
         output: The model's answer, [rows, classes]; of two classes also [rows, 1] or [rows], which is the
             probability of the second.
         rows: Number of rows it was asked for.
         classes: Number of the dataset's classes.
-        first_row: The batch's first row within the dataset, for the error.
-
-    Returns:
-        Probabilities, [rows, classes].
 
     Raises:
-        ValueError: Another shape, or a row that is no probabilities.
+        ValueError: It has another shape.
     """
     values = np.asarray(output, np.float64)
     if classes == 2 and values.shape in ((rows,), (rows, 1)):
@@ -74,11 +70,27 @@ def check_probabilities(output: NDArray[np.floating], rows: int, classes: int, f
             f"the model answered {rows} rows with an array of shape {values.shape}, where {(rows, classes)} is needed: "
             "evaluate it on the dataset it was trained with."
         )
+    return values
+
+
+def check_probabilities(values: NDArray[np.float64], row_numbers: NDArray[np.int_]) -> NDArray[np.float64]:
+    """Check that finite answers are probabilities.
+
+    Args:
+        values: The model's answers, [rows, classes].
+        row_numbers: Number of each row within the dataset, for the error.
+
+    Returns:
+        Probabilities, [rows, classes], within 0 and 1.
+
+    Raises:
+        ValueError: A row is no probabilities.
+    """
     right = (values.min(axis=1) > -_SUM_TOLERANCE) & (abs(values.sum(axis=1) - 1) < _SUM_TOLERANCE)
-    if not right.all():  # also of NaN, which is never greater or less
+    if not right.all():
         row = int(right.argmin())
         raise ValueError(
-            f"the model's answer for row {first_row + row} is {values[row]}, not probabilities: end it with a softmax "
-            "(two classes: or a sigmoid). NaN: its training diverged, or it cannot handle missing values."
+            f"the model's answer for row {row_numbers[row]} is {values[row]}, not probabilities: end it with a softmax "
+            "(two classes: or a sigmoid)."
         )
     return values.clip(0, 1)

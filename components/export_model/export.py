@@ -68,7 +68,7 @@ def run_export(
         ValueError: A name is not allowed, the version exists, another export has it, or nothing serves such a model.
         ModelIncomplete: The model lacks files, or they are not what model.json says.
         StorageError: The store refuses or is away. What was uploaded is deleted.
-        TimeoutError: The export took too long. What was uploaded is deleted by a later one.
+        LeaseLost: No bytes moved for too long. What was uploaded is deleted by a later one.
     """
     check_request(model_name, version)
     folder = Path(model_path)
@@ -111,10 +111,10 @@ def publish(
     Raises:
         ModelIncomplete: A file changed since it was checked.
         StorageError: The store refuses or is away.
-        TimeoutError: It took too long.
+        LeaseLost: No bytes moved for too long.
     """
     staged = f"{mine.folder}files/"
-    files = store.upload_folder(folder, staged)
+    files = store.upload_folder(folder, staged, lambda: mine.keep_alive(store))
     changed = [entry.path for entry in expected if entry not in files]
     if changed:
         raise ModelIncomplete(f"files of the model in {folder} changed while they were read: {changed}")
@@ -129,7 +129,7 @@ def publish(
     for path in sorted(
         [*(entry.path for entry in files), EXPORT_MANIFEST], key=lambda path: (path in FORMATS, path == EXPORT_MANIFEST)
     ):
-        mine.check_time()
+        mine.keep_alive(store)  # the copy before this one moved bytes
         store.copy(store, staged + path, mine.target + path)
 
 

@@ -28,7 +28,10 @@ _STYLE = (
 
 
 def render_overview(
-    manifests: Mapping[str, DatasetManifest], moments: Mapping[str, Moments], images: Mapping[str, Sequence[bytes]]
+    manifests: Mapping[str, DatasetManifest],
+    moments: Mapping[str, Moments],
+    images: Mapping[str, Sequence[bytes]],
+    remarks: Sequence[str] = (),
 ) -> str:
     """Draw the counts by class and split, sample images and the statistics of the columns as an HTML page.
 
@@ -36,6 +39,7 @@ def render_overview(
         manifests: The splits.
         moments: Statistics of each input of numbers in the training split.
         images: PNG files of some classes.
+        remarks: What a person should know of the columns.
     """
     train = manifests["train"]
     counts = list(zip(*(manifest.class_counts for manifest in manifests.values()), strict=True))
@@ -53,6 +57,7 @@ def render_overview(
     heads = [f"{split} {manifest.rows:,}" for split, manifest in manifests.items()]
     return (
         f"<!doctype html><meta charset=utf-8><style>{_STYLE}</style><h1>{escape(train.source)}</h1>"
+        + (f"<ul><li>{'<li>'.join(map(escape, remarks))}</ul>" if remarks else "")
         + _table(["class", *heads], classes)
         + _table(["input", "", "missing", "mean", "deviation", "lowest", "highest"], inputs)
     )

@@ -94,14 +94,22 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
     classes = tuple(sorted(counts, key=lambda name: (numbers.get(name, 0.0), name)))
     if len(classes) < 2:
         raise ValueError(f"label_column {label!r} has the classes {list(classes)}: two or more are needed")
+    regression = "it looks like a regression target, and prepare_data makes classes: name another label_column, or"
     for name, number in numbers.items():
         if not number.is_integer():
-            raise ValueError(
-                f"label_column {label!r} has the value {name} (a regression target?): give texts or whole numbers"
-            )
-    for name in classes:
-        if counts[name] == 1:
-            raise ValueError(f"label_column {label!r}: {name[:40]!r} has one row only: add rows or leave it out")
+            raise ValueError(f"label_column {label!r} has the value {name}: {regression} write texts or whole numbers")
+    rare = [name for name in classes if counts[name] == 1]
+    if rare and numbers:
+        raise ValueError(
+            f"label_column {label!r} has {len(classes)} different numbers, {len(rare)} of them in one row only "
+            f"(such as {rare[0]}): {regression} group its values into a few classes. If they are classes already, add "
+            "rows of the rare ones or leave those out; each needs two rows"
+        )
+    if rare:
+        raise ValueError(
+            f"label_column {label!r}: {rare[0][:40]!r} has one row only (classes of one row: {len(rare)}): add rows or "
+            "leave it out; each class needs two rows"
+        )
     return classes
 
 

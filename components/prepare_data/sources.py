@@ -20,16 +20,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
+from kfp_distributed.components.prepare_data.csv_files import read_csv
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.storage.dataset import Column
 
+# Arrow's names of the types of columns that can be used.
+_SCALARS = (
+    r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
+    r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
+)
 # Bytes of a batch, about.
 _BATCH_BYTES = 2**20
+_TABLES = {".csv", ".parquet", ".npz"}
 _NUMBER = r"^\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*$"
 
 
@@ -58,13 +64,10 @@ class Source:
         for name, read in self.parts.items():
             with _reading(name):
                 for part in read():
-                    rows = {self.label: _class_names(part[self.label])}
+                    rows = {self.label: _class_names(self.label, part[self.label])}
                     for column in self.columns:
-                        rows[column.name] = values = part[column.name]
-                        if not column.shape:
-                            with _reading(f"column {column.name!r}"):
-                                kind = pa.float32() if column.kind == "number" else pa.string()
-                                rows[column.name] = values.cast(kind, safe=False)
+                        values = part[column.name]
+                        rows[column.name] = values if column.shape else _cast(column.name, values, column.kind)
                     yield name, pa.record_batch(rows)
 
 
@@ -91,20 +94,19 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         return _table_source(files, options)
     if types == {".npz"} and len(files) == 1:
         # Unpacked, so that the system keeps in memory what is being read and no more.
-        with _reading(path.name, zipfile.BadZipFile, zlib.error), zipfile.ZipFile(files[0]) as archive:
+        with _reading(path.name, zipfile.BadZipFile, zlib.error, RuntimeError), zipfile.ZipFile(files[0]) as archive:
             archive.extractall(scratch)
-            names = [Path(name).stem for name in archive.namelist()]
-            arrays = {name: np.load(scratch / f"{name}.npy", mmap_mode="r") for name in names}
+            arrays = {Path(name).stem: _open_array(scratch, name) for name in archive.namelist()}
         return _array_source(path.name, arrays, options)
     images = [image for file in files if file.is_dir() for image in _visible(file)]
-    if images and types.isdisjoint({".csv", ".parquet", ".npz"}):
+    if images and _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
         # Few large images fit into a row group: classes that come one after the other would not be mixed there.
         np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
         return _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
     raise ValueError(
-        f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files, one .npz "
-        "file, or a folder with a folder of images for each class"
+        f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files "
+        "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for each class"
     )
 
 
@@ -154,11 +156,40 @@ def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv:
     return Column(name, "category", "int32")
 
 
-def _class_names(values: pa.Array) -> pa.Array:
+def _check_type(name: str, kind: pa.DataType) -> None:
+    """Check that a column's values are numbers or have one usual form as text."""
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not re.fullmatch(_SCALARS, str(values)):
+        raise ValueError(
+            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
+            "parts into columns of their own (tensors: into an .npz file), or leave the column out (drop_columns)"
+        )
+
+
+def _cast(name: str, values: pa.Array, kind: str) -> pa.Array:
+    """A column's values as float32 or as texts."""
+    _check_type(name, values.type)
+    is_number = kind == "number"
+    try:
+        # Unsafe for numbers, as float64 is rounded. For texts it would let bytes pass that are not UTF-8.
+        return values.cast(pa.float32() if is_number else pa.string(), safe=not is_number)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        advice = "or leave the column out (drop_columns)"
+        if not is_number:
+            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
+        value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
+        found = value[0] if value else f"values of type {values.type}"
+        raise ValueError(
+            f"column {name!r} has {found} and is of numbers in the first file: write one type in all files, {advice}"
+        ) from None
+
+
+def _class_names(name: str, values: pa.Array) -> pa.Array:
     """A label's values as texts: NaN is missing, and 2.0 is 2, as a column with a gap writes it."""
+    _check_type(name, values.type)
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
-    return pc.replace_substring_regex(values.cast(pa.string()), r"^(-?\d+)\.0*$", r"\1")
+    return pc.replace_substring_regex(_cast(name, values, "category"), r"^(-?\d+)\.0*$", r"\1")
 
 
 def _table_source(files: Sequence[Path], options: Options) -> Source:
@@ -168,39 +199,49 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
     reason to read the numbers as text.
     """
     first, is_csv = files[0], files[0].suffix.lower() == ".csv"
-    read = _read_csv if is_csv else _read_parquet
+    read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
+    sample = None
+    for file in files:
+        with _reading(file.name):
+            sample = next((part for part in read(file, types={}) if len(part)), None)
+        if sample is not None:
+            break
     with _reading(first.name):
-        if is_csv:
-            with first.open("rb") as file:
-                if found := re.match(rb"[^,\n]*([;\t|])[^,\n]*$", file.readline(_BATCH_BYTES)):
-                    raise ValueError(f"its columns are separated by {found[1].decode()!r}, where ',' is needed")
-        sample = next((part for file in files for part in read(file, {}) if len(part)), None)
         if sample is None:
             raise ValueError("it has no rows")
+        if is_csv and sample.schema.names != [options.label_column] and sample.num_columns == 1:
+            raise ValueError(f"its header is one column {sample.schema.names[0]!r}: separate the columns by ','")
     inputs = _input_names(sample.schema.names, options, first.name)
+    with _reading(first.name):
+        for name in (options.label_column, *inputs):
+            _check_type(name, sample.schema.field(name).type)
     columns = tuple(_column(name, sample[name], is_csv=is_csv) for name in inputs)
     types = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in columns}
     types[options.label_column] = pa.string()
-    return Source(columns, options.label_column, {file.name: partial(read, file, types) for file in files}, 1 + is_csv)
+    return Source(
+        columns, options.label_column, {file.name: partial(read, file, types=types) for file in files}, 1 + is_csv
+    )
 
 
 def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(file) as opened:
-        rows = max(1, _BATCH_BYTES // (8 * opened.metadata.num_columns))
-        yield from opened.iter_batches(rows, columns=[*types] or None)
-
-
-def _read_csv(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    """The columns of these types, or all; what stands for a missing value ("", "NA", "null", ...) as null."""
-    # One thread: many read far ahead, and do not know the number of the row that an error is about.
-    reading = pa_csv.ReadOptions(use_threads=False, block_size=_BATCH_BYTES)
-    parsing = pa_csv.ParseOptions(newlines_in_values=True)
-    converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
-    names = pa_csv.open_csv(file, reading, parsing).schema.names
     try:
-        yield from pa_csv.open_csv(file, reading, parsing, converting)
-    except pa.ArrowInvalid as error:
-        raise ValueError(re.sub(r"CSV column #(\d+)", lambda at: repr(names[int(at[1])]), str(error))) from error
+        with pq.ParquetFile(file) as opened:
+            if missing := {*types} - {*opened.schema_arrow.names}:
+                raise ValueError(f"it has no column {min(missing)!r}, which the first file has")
+            rows = max(1, _BATCH_BYTES // (8 * opened.metadata.num_columns))
+            yield from opened.iter_batches(rows, columns=[*types] or None)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(f"it is no whole Parquet file, write or copy it again ({error})") from None
+
+
+def _open_array(folder: Path, member: str) -> NDArray[Any]:
+    """An array of an unpacked .npz file. Python objects in it are refused, for unpickling them could run any code."""
+    try:
+        return np.lib.format.open_memmap(folder / member, mode="r")
+    except (ValueError, OSError) as error:
+        fault = "holds Python objects" if "objects" in str(error) else "is no array of NumPy"
+        advice = "save arrays of numbers or texts (objects: array.astype(str)) with numpy.savez"
+        raise ValueError(f"its member {member!r} {fault}: {advice}") from None
 
 
 def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Source:
@@ -212,10 +253,11 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
     inputs = _input_names([*arrays], options, name)
     kept = {key: arrays[key] for key in (label, *inputs)}
     for key, array in kept.items():
-        if array.dtype.kind not in "biuf" + "US" * (len(array.shape) == 1) or array.shape[:1] != kept[label].shape:
+        allowed = "biuf" + "US" * (len(array.shape) == 1)
+        if array.dtype.kind not in allowed or array.shape[:1] != kept[label].shape or 0 in array.shape:
             raise ValueError(
-                f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or 1-D texts, "
-                f"as many as the labels {label!r} {list(kept[label].shape)}"
+                f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or 1-D texts, at "
+                f"least one, as many as the labels {label!r} {list(kept[label].shape)}"
             )
     columns = tuple(_column(key, _arrow(kept[key][:1]), kept[key].shape[1:]) for key in inputs)
     at_once = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
@@ -229,7 +271,9 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
 
 def _arrow(values: NDArray[Any]) -> pa.Array:
     if values.ndim == 1:
-        return pa.array(values.astype(values.dtype.newbyteorder("=")))
+        # Arrow has no numbers of more than 64 bits.
+        is_long = values.dtype.kind == "f" and values.dtype.itemsize > 8
+        return pa.array(values.astype(np.float64 if is_long else values.dtype.newbyteorder("=")))
     numbers = values.reshape(-1).astype(np.uint8 if values.dtype in (np.uint8, np.bool_) else np.float32)
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers), math.prod(values.shape[1:]))
 
@@ -259,8 +303,14 @@ class _Images:
 @contextmanager
 def _opened(file: Path) -> Iterator[Image.Image]:
     """An image, turned as its camera says."""
-    errors = SyntaxError, Image.DecompressionBombError
-    with _reading(f"image {file.parent.name}/{file.name}", *errors), Image.open(file) as image:
-        if image.mode[0] in "IF":
-            raise ValueError("it has more than 8 bits a colour")
-        yield ImageOps.exif_transpose(image)
+    with _reading(f"image {file.parent.name}/{file.name}", SyntaxError, Image.DecompressionBombError):
+        if file.is_dir():
+            raise ValueError("it is a folder: put images directly into the folder of their class")
+        try:
+            image = Image.open(file)
+        except UnidentifiedImageError:
+            raise ValueError("it is no image: remove it, or convert it to PNG or JPEG") from None
+        with image:
+            if image.mode[0] in "IF":
+                raise ValueError("it has more than 8 bits a colour: convert it to 8 bits")
+            yield ImageOps.exif_transpose(image)

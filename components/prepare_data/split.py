@@ -1,11 +1,12 @@
 """The two passes over a source: look at every row, then draw where each one goes and write it there."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
+from kfp_distributed.components.prepare_data.remarks import ColumnCounts, remarks_of, text_form
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import describe_file
@@ -54,33 +56,70 @@ class Moments:
         return math.sqrt(self.squares / self.count) if self.low < self.high else 1.0
 
 
-def scan(source: Source) -> tuple[tuple[Column, ...], Label, tuple[int, ...]]:
-    """Check all rows, count the classes and collect the vocabularies.
+class Scan(NamedTuple):
+    """What the first pass found.
 
-    Returns:
-        The inputs with their vocabularies, the label with its classes, and the rows of each class.
+    Attributes:
+        columns: The inputs with their vocabularies.
+        label: The label with its classes.
+        class_counts: Rows of each class.
+        remarks: What a person should know of the columns, a line each.
+    """
+
+    columns: tuple[Column, ...]
+    label: Label
+    class_counts: tuple[int, ...]
+    remarks: list[str]
+
+
+def scan(source: Source) -> Scan:
+    """Check all rows, count the classes and collect the vocabularies.
 
     Raises:
         ValueError: A row or a column cannot be used; the message says where and what to do.
     """
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    columns = {column.name: ColumnCounts(column.kind) for column in source.columns}
+    label = ColumnCounts("label")
     for file, begin, batch in _counted(source, "pass 1 of 2 (check)"):
         for name, values in zip(batch.schema.names, batch.columns, strict=True):
-            if pa.types.is_string(values.type):
-                bad, why = np.asarray(values.is_null()) & (name == source.label), "is missing"
-                distinct = values.drop_null().value_counts().to_pylist()
-                counts[name].update({pair["values"]: pair["counts"] for pair in distinct})
-            else:
-                bad, why = np.isinf(column_matrix(values)).any(axis=1), "is infinite or too large for a 32-bit number"
-            if bad.any():
-                raise ValueError(f"row {begin + int(bad.argmax())} of {file}: {name!r} {why}")
-            if len(counts[name]) > MAXIMUM_DISTINCT:
-                is_label = name == source.label
-                advice = "name another label_column (a regression target?)" if is_label else "name it in drop_columns"
-                raise ValueError(f"column {name!r} has more than {MAXIMUM_DISTINCT} different values: {advice}")
-    label = Label(source.label, order_classes(counts[source.label], source.label))
-    columns = tuple(replace(column, vocabulary=tuple(sorted(counts[column.name]))) for column in source.columns)
-    return columns, label, tuple(counts[label.name][name] for name in label.classes)
+            counts = label if name == source.label else columns[name]
+            fault = _count(counts, values)
+            if fault:
+                row, why = fault
+                raise ValueError(f"row {begin + row} of {file}: {name!r} {why}")
+            if len(counts.values) > MAXIMUM_DISTINCT:
+                advice = (
+                    "name another label_column (a regression target?)" if counts is label else "name it in drop_columns"
+                )
+                raise ValueError(
+                    f"column {name!r} has more than {MAXIMUM_DISTINCT} different values, of the form "
+                    f"{text_form(next(iter(counts.values)))!r}: {advice}"
+                )
+    classes = order_classes(label.values, source.label)
+    return Scan(
+        tuple(replace(column, vocabulary=tuple(sorted(columns[column.name].values))) for column in source.columns),
+        Label(source.label, classes),
+        tuple(label.values[name] for name in classes),
+        remarks_of(columns, label.values.total(), source.label, classes),
+    )
+
+
+def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
+    """Add a batch's values of a column; returns the first row that cannot be used, and why."""
+    if pa.types.is_string(values.type):
+        counts.missing += values.null_count
+        distinct = values.drop_null().value_counts().to_pylist()
+        counts.values.update({pair["values"]: pair["counts"] for pair in distinct})
+        if counts.kind == "label" and values.null_count:
+            return int(np.asarray(values.is_null()).argmax()), "is missing: fill it in, or leave the row out"
+        return None
+    numbers = column_matrix(values)
+    counts.missing += int(np.isnan(numbers).any(axis=1).sum())
+    infinite = np.isinf(numbers).any(axis=1)
+    if infinite.any():
+        advice = "correct it, leave it empty, or name the column in drop_columns"
+        return int(infinite.argmax()), f"is infinite or too large for a 32-bit number: {advice}"
+    return None
 
 
 def _counted(source: Source, what: str) -> Iterator[tuple[str, int, pa.RecordBatch]]:

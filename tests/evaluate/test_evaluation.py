@@ -12,7 +12,8 @@ from kfp import dsl
 from kfp_distributed.components.evaluate.evaluation import evaluate_model, metric_values, run_evaluation
 from kfp_distributed.components.evaluate.scores import Scores
 from kfp_distributed.storage.dataset import Column
-from kfp_distributed.storage.model import ModelIncomplete
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest
 
 IMAGES = [None, 4, 4]
 
@@ -90,6 +91,21 @@ def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
     assert scores.confusion.trace() == scores.confusion.sum() == 50
 
 
+def test_a_model_that_answers_nan_gets_no_scores(numbers, save_model, tmp_path):
+    def answer(features):
+        return {"probabilities": tf.sigmoid(features[:, :1] + features[:, 1:])}
+
+    model = save_model(answer, ([None, 2], tf.float32, "features"))
+    metrics, drawn, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
+    with pytest.raises(
+        ValueError,
+        match=r"answers 10 of 50 rows with NaN or infinite numbers, the first is row 0\. These rows have missing "
+        r"values in 'second' \(10 rows\)\. .*learning rate",
+    ):
+        run_evaluation(str(model), str(numbers), metrics, drawn, str(report))
+    assert (metrics.metadata, drawn.metadata, report.exists()) == ({}, {}, False)
+
+
 def trained_on(*columns, classes=("ant", "bee", "cat")):
     return {"columns": tuple(map(asdict, columns)), "label": {"name": "kind", "classes": classes}}
 
@@ -108,7 +124,19 @@ def constant(*values):
     ("answer", "inputs", "manifest", "message"),
     [
         (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"shape \(30, 2\), where \(30, 3\) is needed"),
-        (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, r"answer for row 0 is \[nan"),
+        (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "answers 60 of 60 rows with NaN"),
+        (
+            lambda features: {"probabilities": tf.reshape(features, [tf.shape(features)[0], 7])},
+            [(IMAGES, tf.float32, "features")],
+            {},
+            r"the model cannot answer: save it with a signature .*InvalidArgumentError",
+        ),
+        (
+            lambda words: {"probabilities": tf.strings.length(words)},
+            [(IMAGES, tf.string, "words")],
+            {},
+            "the model cannot answer: save it with a signature that takes float32 rows",
+        ),
         (constant(3.0, -1.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "not probabilities"),
         (constant(1.0, 0.0, 0.0), [([None, 28, 28], tf.float32, "features")], {}, r"28\), where \(None, 4, 4\)"),
         (constant(1.0, 0.0, 0.0), [([32, 4, 4], tf.float32, "features")], {}, r"is of shape \(32, 4, 4\), where"),
@@ -133,7 +161,8 @@ def constant(*values):
         ),
     ],
     ids=[
-        "classes", "nan", "logits", "shape", "fixed batch", "two inputs", "no signature", "other class order",
+        "classes", "nan", "fails", "strings", "logits", "shape", "fixed batch", "two inputs", "no signature",
+        "other class order",
         "other columns",
     ],
 )  # fmt: skip
@@ -161,6 +190,27 @@ def test_spoilt_models(pictures, linear, tmp_path, spoil, name):
     spoil(model / name)
     with pytest.raises(ModelIncomplete, match=name):
         evaluate_model(model, pictures[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "model.pt",
+            b"weights",
+            r"has no saved_model.pb or model.onnx, it has \['model.json', 'model.pt'\]: .*SavedModel",
+        ),
+        ("saved_model.pb", b"no graph", "the SavedModel in .* cannot be loaded: save it with the library versions"),
+        ("model.onnx", b"no graph", "model.onnx cannot be loaded: save it with the library versions"),
+    ],
+)
+def test_a_folder_that_is_no_model_is_refused(pictures, tmp_path, name, content, message):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    (folder / "model.json").write_text(ModelManifest("files", describe_folder(folder)).to_json())
+    with pytest.raises(ValueError, match=message):
+        evaluate_model(folder, pictures[2])
 
 
 @pytest.mark.parametrize("spoil", [remove, corrupt])

@@ -2,7 +2,8 @@ import time
 
 import pytest
 
-from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, clear_dead, hold
+from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost, clear_dead, hold
+from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.store import open_store
 
 COMMIT = "digits/1/saved_model.pb"
@@ -99,9 +100,41 @@ def test_an_export_that_took_too_long_stops_and_touches_nothing(store, keys):
     slow = claim_of_age(LEASE_SECONDS / 2 + 2)
     with hold(store, slow, "run-1"):
         store.write(PART, b"of the one that took over")
-        with pytest.raises(TimeoutError, match="took more than 3600 s: export again"):
+        with pytest.raises(LeaseLost, match="moved no bytes for 3600 s and lost its lease: export again"):
             slow.check_time()
     assert keys() == [f"{slow.folder}claim", PART]
+
+
+def test_a_renewed_claim_lives_from_its_newest_renewal(store, keys):
+    renewed = claim_of_age(3 * LEASE_SECONDS)
+    leave(store, renewed, *(f"{renewed.folder}renewed/{time.time() - age:.0f}" for age in (2 * LEASE_SECONDS, 60)))
+    before = keys()
+    clear_dead(store, "digits")
+    with hold(store, Claim("digits", 1), "run-2") as state:
+        assert state == "claimed"
+    assert keys() == before
+
+
+def test_a_claim_whose_newest_renewal_is_old_is_dead(store, keys):
+    dead = claim_of_age(3 * LEASE_SECONDS)
+    leave(store, dead, f"{dead.folder}renewed/{time.time() - LEASE_SECONDS - 2:.0f}", PART)
+    clear_dead(store, "digits")
+    assert keys() == []
+
+
+def test_a_renewal_that_was_stored_too_late_does_not_count(tmp_path, clock, keys):
+    class SlowToStore(FolderStore):
+        def write(self, key, data):
+            super().write(key, data)
+            clock.now += LEASE_SECONDS / 2 if "/renewed/" in key else 0
+
+    mine = Claim("digits", 1)
+    clock.now += LEASE_SECONDS / 4
+    with pytest.raises(LeaseLost, match="lost its lease"):
+        mine.keep_alive(SlowToStore(tmp_path))
+    with pytest.raises(LeaseLost, match="lost its lease"):
+        mine.check_time()
+    assert len(keys()) == 1
 
 
 def test_the_leftovers_of_all_numbers_are_cleared(store, keys):

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim
+from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost
 from kfp_distributed.components.export_model.export import Exported, publish
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
@@ -112,7 +112,7 @@ def test_one_of_two_exports_of_the_same_version_wins(tmp_path, make_model, expor
 def test_an_export_that_took_too_long_is_not_made_visible(tmp_path, make_model):
     store, model = open_store(str(tmp_path / "exports")), make_model()
     slow = Claim("digits", 1, f"{time.time() - LEASE_SECONDS / 2 - 2:.0f}-ab")
-    with pytest.raises(TimeoutError, match="export again"):
+    with pytest.raises(LeaseLost, match="export again"):
         publish(store, slow, model, describe_folder(model), {})
     assert store.list("digits/") == []
 

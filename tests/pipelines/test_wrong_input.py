@@ -29,7 +29,12 @@ CASES = {
         {},
         r"ValueError: shards is 2\.5: it must be a whole number from 1 to 512",
     ),
-    "no such data": ("prepare_data", {"source": "/no/data.csv"}, {}, r"ValueError: source: there is no /no/data\.csv"),
+    "no such data": (
+        "prepare_data",
+        {"source": "/no/data.csv"},
+        {},
+        r"ValueError: source: there is no /no/data\.csv: correct its name",
+    ),
     "a server that is away": (
         "prepare_data",
         {"source": "http://127.0.0.1:1/data.csv"},
@@ -40,7 +45,7 @@ CASES = {
         "evaluate",
         {},
         {"model": "train/model", "dataset": "prepare_data/test_dataset"},
-        r"FileNotFoundError: .*/prepare_data/test_dataset/dataset\.json'",
+        r"FileNotFoundError: .*/prepare_data/test_dataset has no dataset\.json: pass a dataset .*",
     ),
     "a name that is not allowed": (
         "export_model",

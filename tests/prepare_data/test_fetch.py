@@ -3,10 +3,12 @@
 import functools
 import http.server
 import threading
+import time
 
 import pytest
 
-from kfp_distributed.components.prepare_data.prepare import local_copy, shown
+from kfp_distributed.components.prepare_data.fetch import local_copy, shown
+from kfp_distributed.components.prepare_data.objects import explain
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.store import open_store
 
@@ -118,13 +120,80 @@ def test_files_and_folders_of_an_object_store(tmp_path, run, monkeypatch):
         store.write("many/b.csv", ROWS.encode())
         assert run("s3://data/one.csv", "one", shards=1)["train"].rows == 16
         assert run("s3://data/many/", "many", shards=1)["train"].rows == 32
-        with pytest.raises(ValueError, match="there is no s3://data/none"):
+        with pytest.raises(ValueError, match="there is no s3://data/none: correct its name"):
             run("s3://data/none", "none")
+        with pytest.raises(OSError, match=r"http://.*, bucket 'dota': there is no such bucket: correct its name"):
+            run("s3://dota/one.csv", "none")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint.replace("http://", "https://"))
+        with pytest.raises(OSError, match=r"https://.*: no connection by TLS: begin AWS_ENDPOINT_URL with http://"):
+            run("s3://data/one.csv", "none")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-s3cret")
-        with pytest.raises(OSError, match=r"source s3://data/one\.csv cannot be downloaded: .*ACCESS_DENIED") as caught:
+        with pytest.raises(
+            OSError,
+            match=r"source s3://data/one\.csv cannot be downloaded: http://.*, bucket 'data': the store refuses the "
+            "keys: check AWS_ACCESS_KEY_ID",
+        ) as caught:
             run("s3://data/one.csv", "none")
         assert "s3cret" not in str(caught.value)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        with pytest.raises(OSError, match="the store refuses the keys"):
+            run("s3://data/one.csv", "none")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        (
+            "127.0.0.1:1",
+            "http://127.0.0.1:1, bucket 'data': the server does not answer: check that it runs, and AWS_ENDPOI",
+        ),
+        ("no-such-host.invalid", "http://no-such-host.invalid, bucket 'data': there is no server of that name"),
+    ],
+)
+def test_a_store_that_is_away_is_named_soon(tmp_path, monkeypatch, host, message):
+    for name, value in {
+        "ENDPOINT_URL_S3": f"http://{host}",
+        "ACCESS_KEY_ID": "me",
+        "SECRET_ACCESS_KEY": "s3cret",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    began = time.monotonic()
+    with pytest.raises(OSError, match=f"source s3://data/one.csv cannot be downloaded: {message}") as caught:
+        local_copy("s3://data/one.csv", tmp_path)
+    assert time.monotonic() - began < 15
+    assert "curl" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        (
+            "AWS Error UNKNOWN (HTTP status 301) during HeadObject operation: No response body. Looks like the "
+            "configured region is 'us-east-1' while the bucket is located in 'eu-west-1'.",
+            "it is in another region: set AWS_REGION to eu-west-1",
+        ),
+        (
+            "AWS Error UNKNOWN (HTTP status 400) during ListObjectsV2 operation: Unable to parse ExceptionName: "
+            "AuthorizationHeaderMalformed Message: the region 'us-east-1' is wrong",
+            "it is in another region: set AWS_REGION to the bucket's",
+        ),
+        (
+            "AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+            "the account may not read it: check AWS_ACCESS_KEY_ID",
+        ),
+        ("AWS Error REQUEST_TIME_TOO_SKEWED during ListObjectsV2 operation", "the store refuses this machine's time"),
+        ("AWS Error UNKNOWN (HTTP status -1) during ListObjectsV2 operation: XML_ERROR", "that is no object store"),
+        (
+            "AWS Error SLOW_DOWN during ListObjectsV2 operation",
+            "the store is starting or overloaded: run the step again",
+        ),
+        ("something\nelse", "something else"),
+    ],
+)
+def test_what_an_error_of_arrow_means(text, meaning):
+    assert explain(text).startswith(meaning)
 
 
 def test_a_key_that_leads_out_of_the_folder_is_refused(site, tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def test_a_second_run_replaces_the_first(run, tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("x,label\n" + "1,a\n2,b\n" * 9 + "3\n", {}, "data.csv cannot be read: .*Row #20"),
+        ("x,label\n" + "1,a\n2,b\n" * 9 + "3\n", {}, "data.csv cannot be read: row 20 has 1 values"),
         ("x,label\n" + "1,a\n2,b\n" * 9 + "3,c\n", {}, "'c' has one row only"),
         ("x,label\n" + "1,a\n2,b\n" * 4, {"test_fraction": 0.01}, "test_fraction 0.01 of 8 rows is no row"),
         ("x,label\n" + "1,a\n2,b\n" * 9, {"shards": 20}, "ask for fewer shards"),

@@ -1,0 +1,74 @@
+"""Which rows a model answers with NaN or infinity, and which of these rows have missing values."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kfp_distributed.storage.dataset import Column
+
+# An error in a step's log should fit on a screen.
+_NAMED_COLUMNS = 10
+
+
+@dataclass
+class NonFiniteAnswers:
+    """Counts over the batches of a dataset.
+
+    Attributes:
+        columns: The dataset's columns, in the order in which a row concatenates them.
+        rows: Rows whose answer is not finite.
+        first_row: The first of them.
+        gaps: For each column the number of these rows in which a value is missing.
+    """
+
+    columns: Sequence[Column]
+    rows: int = 0
+    first_row: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)
+
+    def add(self, answers: NDArray[np.float64], features: NDArray[np.float32], first_row: int) -> NDArray[np.bool_]:
+        """Count a batch.
+
+        Args:
+            answers: The model's answers, [rows, classes].
+            features: The rows, [rows, width]; a missing number is NaN.
+            first_row: The batch's first row within the dataset.
+
+        Returns:
+            For each row whether its answer is finite.
+        """
+        finite = np.asarray(np.isfinite(answers).all(axis=1))
+        if not finite.all():
+            if not self.rows:
+                self.first_row = first_row + int(finite.argmin())
+            self.rows += int((~finite).sum())
+            begin, missing = 0, np.isnan(features[~finite])
+            for column in self.columns:
+                end = begin + math.prod(column.shape)
+                self.gaps[column.name] += int(missing[:, begin:end].any(axis=1).sum())
+                begin = end
+        return finite
+
+    def check(self, rows: int) -> None:
+        """Check that all answers were finite.
+
+        Args:
+            rows: Rows of the dataset.
+
+        Raises:
+            ValueError: Some were not; says how many, where values are missing and what to do.
+        """
+        if not self.rows:
+            return
+        named = [f"{name!r} ({count} rows)" for name, count in self.gaps.most_common(_NAMED_COLUMNS) if count]
+        missing = f"have missing values in {', '.join(named)}" if named else "have no missing values"
+        raise ValueError(
+            f"the model answers {self.rows} of {rows} rows with NaN or infinite numbers, the first is row "
+            f"{self.first_row}. These rows {missing}. If the training data has missing values (see prepare_data's "
+            "overview), replace them in the training function or drop the columns with drop_columns. If it has none, "
+            "the training diverged: lower its learning rate and scale its inputs. No metrics were written."
+        )

@@ -1,0 +1,100 @@
+"""CSV files: what is checked before Arrow reads one, and what Arrow's errors mean."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+# A longer header would be one of some ten thousand columns.
+_HEADER_BYTES = 2**20
+_TO_UTF8 = "save it as UTF-8, such as with: iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
+# What files begin with that are named .csv and are something else.
+_SIGNATURES = {
+    rb"\x1f\x8b": "is compressed with gzip: unpack it",
+    rb"PK[\3\5]": "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV",
+    rb"PAR1[\0-\x1f]": "is a Parquet file: name it .parquet",
+    rb"(?i)\s*<(!doctype|html|\?xml)": "is a web page or XML: give the address of the file itself",
+    rb'\s*(\{"|\[\s*[\[{])': "is JSON: write it as CSV or Parquet",
+    rb"\s*\Z": "is empty: it needs a header and rows",
+    rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {_TO_UTF8}",
+}
+
+
+def check_start(start: bytes) -> None:
+    """Check by its first bytes that a file is CSV in UTF-8 with commas.
+
+    Raises:
+        ValueError: It is something else; says what and what to do.
+    """
+    for signature, advice in _SIGNATURES.items():
+        if re.match(signature, start):
+            raise ValueError(f"it {advice}")
+    header = re.sub(rb'"[^"]*"', b'""', start).partition(b"\n")[0]
+    if separator := re.match(rb"[^,]*([;\t|])[^,]*$", header):
+        raise ValueError(
+            f"its columns are separated by {separator[1].decode()!r}, where ',' is needed: write it with commas, and "
+            "decimal numbers with a point"
+        )
+    try:
+        header.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"its header is not UTF-8: {_TO_UTF8}") from None
+
+
+def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows; what stands for a missing value ("", "NA", "null", ...) is null.
+
+    Args:
+        file: The file.
+        types: The columns to read and their types; all columns if empty.
+        batch_bytes: Bytes of the file for each batch.
+
+    Raises:
+        ValueError: The file is no CSV, a column is missing, or a row or value does not fit.
+    """
+    with file.open("rb") as opened:
+        check_start(opened.read(_HEADER_BYTES))
+    # One thread: many read far ahead, and do not know the number of the row that an error is about.
+    reading = pa_csv.ReadOptions(use_threads=False, block_size=batch_bytes)
+    parsing = pa_csv.ParseOptions(newlines_in_values=True)
+    converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
+    names: list[str] = []
+    try:
+        names = pa_csv.open_csv(file, reading, parsing).schema.names
+        if missing := [name for name in types if name not in names]:
+            raise ValueError(f"it has no column {missing[0]!r}, which the first file has; it has {names[:50]}")
+        yield from pa_csv.open_csv(file, reading, parsing, converting)
+    except pa.ArrowInvalid as error:
+        if "cannot infer number of columns" not in str(error):  # Else it is a header without a line end: no rows.
+            raise ValueError(explain(str(error), names)) from None
+
+
+def explain(text: str, names: Sequence[str]) -> str:
+    """Say what an error of Arrow means and what to do.
+
+    Args:
+        text: The error's text.
+        names: The columns.
+    """
+    row = re.search(r"Row #(\d+)", text)
+    column = re.search(r"CSV column #(\d+)", text)
+    where = f"row {row[1]}" if row else "a row"
+    if column:
+        where = f"column {names[int(column[1])]!r}, {where}"
+    if counts := re.search(r"Expected (\d+) columns, got (\d+)", text):
+        return (
+            f"{where} has {counts[2]} values and the header has {counts[1]}: put texts with commas or line breaks in "
+            "double quotes, and close each quote"
+        )
+    if value := re.search(r"invalid value '(.*)'", text, re.DOTALL):
+        return (
+            f"{where}: {value[1][:40]!r} is no number, and most of the column's first values are numbers: correct it, "
+            "leave it empty, or name the column in drop_columns"
+        )
+    if "UTF8" in text:
+        return f"{where} is not UTF-8: {_TO_UTF8}"
+    if "straddl" in text:
+        return "a row is too long: close each quote, and leave out columns with very long texts"
+    return text

@@ -1,0 +1,60 @@
+"""A source as a local file or folder, wherever it is."""
+
+import re
+import shutil
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kfp_distributed.components.prepare_data.objects import download_objects
+from kfp_distributed.storage.uri import parse_uri
+
+# Seconds of silence after which an HTTP server is given up; a slow download may take longer.
+_TIMEOUT = 60
+
+
+def shown(source: str) -> str:
+    """Return a source as it may be printed: without a URL's user and query, which can hold secrets."""
+    return re.sub(r"(?<=//)[^/]*@|[?#].*", "", source) if "://" in source else source
+
+
+def local_copy(source: str, scratch: Path) -> Path:
+    """Return the path of a source's file or folder, fetched into an empty folder where it is remote.
+
+    Args:
+        source: A path, file://, http(s)://, s3:// or minio:// address.
+        scratch: Empty folder for what must be fetched.
+
+    Raises:
+        ValueError: There is no such file or object, or the address is none.
+        OSError: It cannot be downloaded.
+    """
+    try:
+        if re.match("(?i)https?://", source):
+            if name := Path(urlsplit(source).path).name:
+                return _download(source, scratch / name)
+            raise ValueError(f"source {shown(source)} names no file")
+        location = parse_uri(source)
+        path = Path(location.key)
+        if location.scheme == "s3":
+            path = scratch / path.name
+            print(f"downloading {shown(source)}", flush=True)
+            download_objects(source, location, path)
+    except (OSError, HTTPException) as error:
+        # An HTTPException can repeat the whole address, signature and all.
+        reason = error if isinstance(error, OSError) else type(error).__name__
+        raise OSError(f"source {shown(source)} cannot be downloaded: {reason}") from None
+    if not path.exists():
+        raise ValueError(f"source: there is no {shown(source)}: correct its name")
+    return path
+
+
+def _download(source: str, path: Path) -> Path:
+    with urllib.request.urlopen(source, timeout=_TIMEOUT) as answer, path.open("wb") as file:
+        size = answer.headers["Content-Length"]
+        print(f"downloading {shown(source)}, {size} bytes", flush=True)
+        shutil.copyfileobj(answer, file)
+        if size and file.tell() != int(size):
+            raise OSError(f"the connection broke after {file.tell()} of {size} bytes")
+    return path

@@ -1,0 +1,88 @@
+"""What a person should know of a source's columns: missing values, unusable texts, numbers in text form (pure)."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+# More lines are read by nobody.
+_MOST_REMARKS = 50
+# Half: then a value stands in fewer than two rows on average, and a model can learn nothing of it.
+_DISTINCT_SHARE = 0.5
+# So few values can be checked by eye, and in a small file chance alone makes half of them different.
+_DISTINCT_LEAST = 10
+# As for CSV, where a column is of numbers if at least half of its first values are.
+_NUMBER_SHARE = 0.5
+# Labels that are classes have rarely more values; the largest that are common are of 10 digits or 26 letters.
+_CLASS_NUMBERS = 30
+# An example has to be recognized, not read.
+_EXAMPLE_LENGTH = 30
+# A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
+_TEXT_NUMBER = r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+
+
+@dataclass
+class ColumnCounts:
+    """What was counted of one column.
+
+    Attributes:
+        kind: "number", "category" or "tensor".
+        missing: Rows without a value; of a tensor, rows in which an element has none.
+        values: Rows of each value of a category.
+    """
+
+    kind: str
+    missing: int = 0
+    values: Counter[str] = field(default_factory=Counter)
+
+
+def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
+    """Say in one line each what a person should look at.
+
+    Args:
+        columns: The inputs.
+        rows: Rows of the source.
+        label: The label's name.
+        classes: Its values.
+    """
+    lines = [line for name, counts in columns.items() for line in _column_remarks(name, counts, rows)]
+    if len(classes) > _CLASS_NUMBERS and all(re.fullmatch(r"-?\d+", name) for name in classes):
+        lines.append(
+            f"label_column {label!r} has {len(classes)} different numbers: each becomes a class. If it is a quantity "
+            "(a regression target), group its values into a few classes in the source"
+        )
+    hidden = len(lines) - _MOST_REMARKS
+    return lines if hidden <= 0 else [*lines[:_MOST_REMARKS], f"… and {hidden} more such lines"]
+
+
+def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
+    lines, there = [], counts.values.total()
+    if counts.missing == rows:
+        lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
+    elif counts.missing:
+        goal = (
+            'index 0, the category "missing": that needs nothing more'
+            if counts.kind == "category"
+            else "NaN. The built-in trainers use the column's mean there, a function of yours must replace NaN itself. "
+            "Or fill the gaps in the source, or name the column in drop_columns"
+        )
+        lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
+    numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
+    if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * there:
+        lines.append(
+            f"column {name!r} has numbers in text form, such as {numbers[0][:_EXAMPLE_LENGTH]!r}, and becomes a "
+            f"category of {len(counts.values):,} values. If they are quantities, write them in the source as "
+            "plain numbers (1.5)"
+        )
+    elif len(counts.values) >= max(_DISTINCT_LEAST, _DISTINCT_SHARE * there):
+        lines.append(
+            f"column {name!r} has {len(counts.values):,} different texts in {there:,} rows, of the form "
+            f"{text_form(next(iter(counts.values)))!r} (a date, an ID, free text?): a model learns nothing from a "
+            "value that it sees once. Name it in drop_columns, or write numbers or fewer categories in the source"
+        )
+    return lines
+
+
+def text_form(text: str) -> str:
+    """Return the form of a text without what it says, which may be personal: each digit as 9, each letter as a."""
+    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text[:_EXAMPLE_LENGTH]))

@@ -1,0 +1,68 @@
+"""What is refused in CSV files, with the column, the row and what to do."""
+
+import pytest
+
+from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.split import scan
+
+LABELLED = Options(label_column="kind")
+LONG = "".join(f"{i},a\n" for i in range(300_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "data.csv cannot be read: it is empty: it needs a header and rows"),
+        ("age,kind\n", "data.csv cannot be read: it has no rows"),
+        ("age,kind", "data.csv cannot be read: it has no rows"),
+        ("age,kind\n1,a\n\n2\n", "data.csv cannot be read: row 3 has 1 values and the header has 2: put"),
+        ("age,kind\n1,a\n2,b,c\n", "data.csv cannot be read: row 3 has 3 values and the header has 2"),
+        ('age,kind,x\n1,"a\nb",1\n2,b\n', "row 3 has 2 values and the header has 3"),
+        ("age,kind\n" + LONG + "1,2,3\n", "row 300002 has 3 values and the header has 2"),
+        (
+            "age,kind\n1,a\n2,b\nthree,c\n",
+            "data.csv cannot be read: column 'age', row 4: 'three' is no number, .* drop_columns",
+        ),
+        ("id,kind,age\nx,a,1\nx,b,1\nx,a,two\n", "column 'age', row 4: 'two' is no number"),
+        ("age,kind\n" + LONG + "three,c\n", "column 'age', row 300002: 'three' is no number"),
+        ("age,kind\n" + LONG + "3,\n", "row 300002 of data.csv: 'kind' is missing"),
+        ("age,kind\n1,a\n2,\n", "row 3 of data.csv: 'kind' is missing"),
+        ("age,kind\n1,a\ninf,b\n", "row 3 of data.csv: 'age' is infinite or too large"),
+        ("age,kind\n1,a\n1e39,b\n", "row 3 of data.csv: 'age' is infinite or too large"),
+        (b"town,kind\nUlm,a\nZ\xfcrich,b\n", "column 'town', row 3 is not UTF-8: save it as UTF-8, .*iconv -f LATIN1"),
+        (
+            "town,kind\n" + "".join(f"t{i},a\n" for i in range(1001)),
+            "column 'town' has more than 1000 different values, of the form 'a9': .*drop_columns",
+        ),
+        (
+            "age,kind\n" + "".join(f"1,k{i}\n" for i in range(1001)),
+            "'kind' has more than 1000 .*another label_column .a regression",
+        ),
+        ("age;kind\n1;a\n2;b\n", "data.csv cannot be read: its columns are separated by ';', where ',' is needed"),
+        ("age;kind\r\n1,5;a\r\n2;b\r\n", "its columns are separated by ';'"),
+        ("age\tkind\n1\ta\n2\tb\n", r"its columns are separated by '\\t'"),
+        ("age,kind\n1,0.5\n2,1\n", "has the value 0.5: it looks like a regression target"),
+        (("age,kind\n1,a\n").encode("utf-16"), "data.csv cannot be read: it is UTF-16 text .* save it as UTF-8"),
+        (("age,kind\n1,a\n").encode("utf-16-le"), "it is UTF-16 text"),
+        ("gr\xf6\xdfe,kind\n1,a\n".encode("latin-1"), "its header is not UTF-8: save it as UTF-8"),
+        (b"\x1f\x8b\x08\0rest", "it is compressed with gzip: unpack it"),
+        (b"PK\x03\x04rest", "it is a ZIP archive or an Excel workbook"),
+        (b"PAR1\x15\x04", "it is a Parquet file: name it .parquet"),
+        ("<!DOCTYPE html><p>Not found", "it is a web page or XML"),
+        ('[{"age": 1, "kind": "a"}]', "it is JSON"),
+        ("\n\n", "it is empty"),
+        ('"age";"size, kg";kind\n1;2;a\n', "its columns are separated by ';'"),
+        ("age kind\n1 a\n", "its header is one column 'age kind': separate the columns by ','"),
+        ("age,kind\n1,a\n3\0,b\n5,c\n", r"column 'age', row 3: '3\\x00' is no number"),
+        ("age,kind\n1,a\n" + "x" * 2**21 + ",b\n", "a row is too long: close each quote"),
+        (
+            "age,kind\n" + "".join(f"1,{i % 9}\n" for i in range(30)) + "1,77\n",
+            "has 10 different numbers, 1 of them in one row only .such as 77.: it looks like a regression target",
+        ),
+        (f"age,kind\n1,{'x' * 140_000}\n2\n", "row 3 has 1 values and the header has 2"),
+    ],
+)
+def test_a_csv_that_cannot_be_used_is_refused_with_its_row(file, text, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        scan(open_source(file("data.csv", text), LABELLED, tmp_path))

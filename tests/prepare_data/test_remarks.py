@@ -1,0 +1,106 @@
+"""What prepare_data says of columns with gaps, of texts that are nearly all different and of numbers in text form."""
+
+import html
+from collections import Counter
+
+import pytest
+
+from kfp_distributed.components.prepare_data.remarks import ColumnCounts, remarks_of, text_form
+
+DAYS = Counter({f"2024-01-{day:02}": 1 for day in range(1, 21)})
+
+
+def remarks(counts, rows=20):
+    return remarks_of({"x": counts}, rows, "kind", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "beginning", "advice"),
+    [
+        (ColumnCounts("number", 12), "column 'x' has no value in 12 of 1,000 rows: they become NaN", "drop_columns"),
+        (ColumnCounts("tensor", 1), "column 'x' has no value in 1 of 1,000 rows: they become NaN", "replace NaN"),
+        (
+            ColumnCounts("category", 400, Counter(a=300, b=300)),
+            "column 'x' has no value in 400 of 1,000 rows: they become index 0",
+            "needs nothing more",
+        ),
+        (ColumnCounts("number", 1000), "column 'x' has no value in any of 1,000 rows", "name it in drop_columns"),
+        (
+            ColumnCounts("category", 0, DAYS),
+            "column 'x' has 20 different texts in 20 rows, of the form '9999-99-99'",
+            "Name it in drop_columns",
+        ),
+        (
+            ColumnCounts("category", 0, Counter({"1,5": 500, "2,5": 499, "high": 1})),
+            "column 'x' has numbers in text form, such as '1,5', and becomes a category of 3 values",
+            "plain numbers",
+        ),
+    ],
+    ids=["number", "tensor", "category", "empty", "dates", "decimal commas"],
+)
+def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
+    (line,) = remarks(counts, 1000)
+    assert line.startswith(beginning)
+    assert advice in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        ColumnCounts("number"),
+        ColumnCounts("category", 0, Counter(a=500, b=500)),
+        ColumnCounts("category", 0, Counter({f"town {i}": 3 for i in range(300)})),
+        ColumnCounts("category", 0, Counter("abcdefghi")),
+        ColumnCounts("category", 0, Counter({"high": 501, "12": 499})),
+        ColumnCounts("category"),
+    ],
+    ids=["numbers", "categories", "many categories", "a small file", "a few numbers", "no rows"],
+)
+def test_a_usual_column_gets_no_line(counts):
+    assert remarks(counts, 1000) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months", "007"],
+)
+def test_numbers_in_text_form(value):
+    assert "has numbers in text form" in remarks(ColumnCounts("category", 0, Counter({value: 9})))[0]
+
+
+@pytest.mark.parametrize(
+    "value", ["31.01.2024", "2024-01-31", "10:30", "A17", "10.0.0.1", "1-2", "kg", "", "12 kg, wet"]
+)
+def test_texts_that_are_no_numbers(value):
+    assert remarks(ColumnCounts("category", 0, Counter({value: 9}))) == []
+
+
+def test_a_label_of_many_numbers_may_be_a_quantity():
+    (line,) = remarks_of({}, 200, "price", tuple(map(str, range(100))))
+    assert line.startswith("label_column 'price' has 100 different numbers: each becomes a class.")
+    assert remarks_of({}, 200, "digit", tuple("0123456789")) == []
+    assert remarks_of({}, 200, "word", tuple(f"w{i}" for i in range(100))) == []
+
+
+def test_a_table_with_gaps_everywhere_gets_a_bounded_number_of_lines():
+    lines = remarks_of({f"c{i}": ColumnCounts("number", 1) for i in range(3000)}, 9, "kind", ("a", "b"))
+    assert (len(lines), lines[-1]) == (51, "… and 2950 more such lines")
+
+
+def test_the_form_of_a_text_says_nothing_of_a_person():
+    assert text_form("Mrs. Ada Lovelace, 10.12.1815, Marylebone") == "aaa. aaa aaaaaaaa, 99.99.9999,"
+
+
+def test_the_lines_stand_in_the_log_and_in_the_overview(run, file, tmp_path, capsys):
+    rows = [f'{"" if i < 12 else i},2024-01-{i % 28 + 1:02}-{i},"{i % 5},5",{"ab"[i % 2]}' for i in range(100)]
+    run(file("data.csv", "age,day,price,label\n" + "\n".join(rows) + "\n"), shards=1)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("column ")]
+    assert [line.partition(":")[0] for line in lines] == [
+        "column 'age' has no value in 12 of 100 rows",
+        "column 'day' has 100 different texts in 100 rows, of the form '9999-99-99-9' (a date, an ID, free text?)",
+        "column 'price' has numbers in text form, such as '0,5', and becomes a category of 5 values. If they are "
+        "quantities, write them in the source as plain numbers (1.5)",
+    ]
+    page = html.unescape((tmp_path / "out" / "overview.html").read_text())
+    assert all(f"<li>{line}" in page for line in lines)
