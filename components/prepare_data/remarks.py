@@ -46,13 +46,29 @@ def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes:
         classes: Its values.
     """
     lines = [line for name, counts in columns.items() for line in _column_remarks(name, counts, rows)]
-    if len(classes) > _CLASS_NUMBERS and all(re.fullmatch(r"-?\d+", name) for name in classes):
-        lines.append(
-            f"label_column {label!r} has {len(classes)} different numbers: each becomes a class. If it is a quantity "
-            "(a regression target), group its values into a few classes in the source"
-        )
+    lines += _label_remarks(label, classes)
     hidden = len(lines) - _MOST_REMARKS
     return lines if hidden <= 0 else [*lines[:_MOST_REMARKS], f"… and {hidden} more such lines"]
+
+
+def _label_remarks(label: str, classes: Sequence[str]) -> list[str]:
+    lines = []
+    are_numbers = all(re.fullmatch(r"-?\d+([.,]\d+)?", name) for name in classes)
+    if are_numbers and (len(classes) > _CLASS_NUMBERS or re.search("[.,]", "".join(classes))):
+        lines.append(
+            f"label_column {label!r} has {len(classes)} different numbers, such as {classes[0][:_EXAMPLE_LENGTH]!r}: "
+            "each becomes a class. If it is a quantity (a regression target), group its values into a few classes in "
+            "the source"
+        )
+    spellings: dict[str, str] = {}
+    for name in classes:
+        other = spellings.setdefault(name.strip().casefold(), name)
+        if other != name:
+            lines.append(
+                f"label_column {label!r} has the classes {other!r} and {name!r}, which differ only in case or spaces: "
+                "if they are one class, write it in one way in the source"
+            )
+    return lines
 
 
 def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:

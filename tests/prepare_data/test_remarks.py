@@ -76,11 +76,29 @@ def test_texts_that_are_no_numbers(value):
     assert remarks(ColumnCounts("category", 0, Counter({value: 9}))) == []
 
 
-def test_a_label_of_many_numbers_may_be_a_quantity():
-    (line,) = remarks_of({}, 200, "price", tuple(map(str, range(100))))
-    assert line.startswith("label_column 'price' has 100 different numbers: each becomes a class.")
-    assert remarks_of({}, 200, "digit", tuple("0123456789")) == []
-    assert remarks_of({}, 200, "word", tuple(f"w{i}" for i in range(100))) == []
+@pytest.mark.parametrize(
+    ("classes", "beginnings"),
+    [
+        (
+            tuple(map(str, range(100))),
+            ["label_column 'y' has 100 different numbers, such as '0': each becomes a class."],
+        ),
+        (("0,5", "1,5"), ["label_column 'y' has 2 different numbers, such as '0,5': each becomes a class."]),
+        (
+            ("A", "a", "a ", "b"),
+            [
+                "label_column 'y' has the classes 'A' and 'a', which",
+                "label_column 'y' has the classes 'A' and 'a ', which",
+            ],
+        ),
+        (tuple("0123456789"), []),
+        (tuple(f"word {i}" for i in range(100)), []),
+    ],
+    ids=["many numbers", "decimal commas", "spellings", "digits", "words"],
+)
+def test_labels_to_look_at(classes, beginnings):
+    lines = remarks_of({}, 200, "y", classes)
+    assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
 
 
 def test_a_table_with_gaps_everywhere_gets_a_bounded_number_of_lines():
