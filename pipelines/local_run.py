@@ -2,16 +2,19 @@
 
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfp import local
+from kfp.local.config import LocalExecutionConfig
 
 from kfp_distributed.components.packaging import INSTALLED_VARIABLE
 from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
+from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.processes.guard import process_table
 from kfp_distributed.storage import embedded_object_store
 
@@ -56,14 +59,17 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
     root = Path(folder).resolve()
     artifacts = root / "artifacts"
     artifacts.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ)
-    with ExitStack() as stack:
+    cleanup = ExitStack()
+    # Only the main thread may handle signals. By default SIGTERM ends Python with nothing cleaned up.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
+        cleanup.callback(_restore, dict(os.environ), LocalExecutionConfig.instance)
         # kfp makes a folder for each step and leaves it there. What still writes into it may keep its own.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
-        os.environ["TMPDIR"] = stack.enter_context(scratch)
+        os.environ["TMPDIR"] = cleanup.enter_context(scratch)
         objects = None
         if embedded_store:
-            store = stack.enter_context(embedded_object_store(root / "object-store"))
+            store = cleanup.enter_context(embedded_object_store(root / "object-store"))
             os.environ.update(store.environment())
             # Pods cannot reach this store, so runner="auto" must not look for a cluster.
             os.environ[RUNNER_VARIABLE] = "local"
@@ -82,9 +88,13 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         except (KeyboardInterrupt, SystemExit):
             _await_steps(before)
             raise
-        finally:
-            os.environ.clear()
-            os.environ.update(environment)
+
+
+def _restore(environment: Mapping[str, str], configuration: LocalExecutionConfig | None) -> None:
+    """Restores the environment, and the state of `kfp.local`, which has no function for that."""
+    os.environ.clear()
+    os.environ.update(environment)
+    LocalExecutionConfig.instance = configuration
 
 
 def _children() -> set[int]:
