@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import NamedTuple
 
 import pytest
 from kfp import dsl, local
@@ -75,3 +76,30 @@ def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):
     thread.start()
     thread.join()
     assert runs == [tmp_path / "artifacts"]
+
+
+@dsl.component
+def score() -> NamedTuple("Scores", [("accuracy", float)]):
+    return (0.95,)
+
+
+@dsl.component
+def export() -> None:
+    print("exported")
+
+
+@dsl.pipeline
+def score_and_export():
+    with dsl.ParallelFor([1]):
+        scored = score()
+        with dsl.If(scored.outputs["accuracy"] >= 0.9):
+            export()
+
+
+def test_a_condition_that_kfp_cannot_evaluate_on_this_machine_is_explained(tmp_path, capsys):
+    """kfp 2.17 takes it as False. Where a later kfp evaluates it, the explanation can go."""
+    with local_run(tmp_path, embedded_store=False):
+        score_and_export()
+    printed = capsys.readouterr().out
+    assert "exported\n" not in printed
+    assert "kfp.local cannot read the output score-accuracy and takes its dsl.If as False" in printed
