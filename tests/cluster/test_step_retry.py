@@ -14,7 +14,7 @@ if [ -e "$state" ]; then
     echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"
     exit
 fi
-trap 'echo 7 > "$state"; sleep 8; exit 143' TERM
+trap 'echo 7 > "$state"; sleep 20; exit 143' TERM
 echo begun
 while :; do sleep 0.1; done
 """
