@@ -2,7 +2,8 @@
 
 import re
 import time
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -10,8 +11,9 @@ import pytest
 from train.programs.jobs import make_job
 
 from kfp_distributed.components.train.failed_report import UPLOAD_SECONDS, describe_location, store_report
-from kfp_distributed.components.train.launch import _follow
+from kfp_distributed.components.train.launch import METRICS_SECONDS, Request, _failed, _follow, plan_job
 from kfp_distributed.components.train.runners.protocol import ClusterError, ReplicaChanged
+from kfp_distributed.components.train.status import begin
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage import Credentials, embedded_object_store, open_store
 
@@ -72,29 +74,65 @@ def test_a_bucket_that_is_missing_does_not_hide_the_cause(data, tmp_path, monkey
     assert re.search(r"\nReport not stored: .*no such bucket", text)
 
 
-class Silent(BaseHTTPRequestHandler):
-    """Takes each connection and never answers."""
+@contextmanager
+def serving(answer):
+    """An HTTP server that answers each PUT and GET by a function of the request's handler; yields its URL."""
+    handler = type("Handler", (BaseHTTPRequestHandler,), {"do_PUT": answer, "do_GET": answer, "log_message": print})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    # Without waiting for the requests that are never answered.
+    server.socket.close()
 
-    def do_PUT(self):
-        time.sleep(60)
 
-    do_GET = do_HEAD = do_PUT
+def test_a_stored_report_is_an_html_page_to_a_browser(monkeypatch):
+    requests = []
+
+    def store(request):
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        requests.append((request.path, request.headers["Content-Type"], body))
+        request.send_response(200)
+        request.send_header("ETag", '"0"')
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    with serving(store) as endpoint:
+        point_to(monkeypatch, endpoint)
+        store_report("minio://mlpipeline/run/report", "<p>ü")
+    assert requests == [("/mlpipeline/run/report", "text/html; charset=utf-8", "<p>ü".encode())]
 
 
 def test_a_store_that_does_not_answer_delays_the_cause_by_seconds(data, tmp_path, monkeypatch):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Silent)
-    server.daemon_threads = True
-    Thread(target=server.serve_forever, daemon=True).start()
-    point_to(monkeypatch, f"http://127.0.0.1:{server.server_port}")
-    # A local training keeps its model on the disk, so only the report goes to the store.
-    text = failed_step(data, tmp_path)
+    with serving(lambda request: time.sleep(60)) as endpoint:
+        point_to(monkeypatch, endpoint)
+        # A local training keeps its model on the disk, so only the report goes to the store.
+        text = failed_step(data, tmp_path)
+        begun = time.monotonic()
+        store_report(f"s3://mlpipeline/{RUN}/report", "<p>")
+        seconds = time.monotonic() - begun
     assert re.search(CAUSE, text)
     assert text.endswith(f"\nReport not stored: minio://mlpipeline/{RUN}/report was not written within 5 s.")
-    begun = time.monotonic()
-    store_report(f"s3://mlpipeline/{RUN}/report", "<p>")
-    assert time.monotonic() - begun < UPLOAD_SECONDS + 2
-    server.shutdown()
-    server.server_close()
+    assert seconds < UPLOAD_SECONDS + 2
+
+
+def test_metrics_that_cannot_be_read_do_not_hold_a_failure_back(data, tmp_path, monkeypatch):
+    request = Request(
+        train_uri=data,
+        model_uri=str(tmp_path / "model"),
+        train_specification={"command": ["false"]},
+        identity=("run", "train"),
+    )
+    description = replace(plan_job(request).description, metrics_uri="s3://mlpipeline/metrics")
+    status = begin(make_job(["unused"]), 0)
+    with serving(lambda request: time.sleep(60)) as endpoint:
+        point_to(monkeypatch, endpoint)
+        begun = time.monotonic()
+        error = _failed("worker-0 failed.", status, description)
+        seconds = time.monotonic() - begun
+    assert (str(error), error.status, error.metrics) == ("worker-0 failed.", status, {})
+    assert seconds < METRICS_SECONDS + 2
 
 
 def test_the_address_of_a_report_is_quoted_for_a_browser_and_for_a_shell():
