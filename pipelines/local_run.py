@@ -1,17 +1,21 @@
 """Runs pipelines on this machine: kfp's local runner, with an S3 server of its own for the length of the run."""
 
+import logging
 import os
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kfp import local
+from kfp.local.config import LocalExecutionConfig
 
 from kfp_distributed.components.packaging import INSTALLED_VARIABLE
 from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
+from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.processes.guard import process_table
 from kfp_distributed.storage import embedded_object_store
 
@@ -47,6 +51,10 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
             AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server, so with it runner="auto" means
             this machine, whatever KUBECONFIG says, and runner="kubernetes" is refused.
 
+    The local runner of kfp 2.17 takes a `dsl.If` as False if it compares a named output, such as `outputs["accuracy"]`,
+    of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the log says when this
+    happens. To run in both places, put the `dsl.If` into a pipeline of its own that takes the value as an input.
+
     Yields:
         Where things are.
 
@@ -56,14 +64,19 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
     root = Path(folder).resolve()
     artifacts = root / "artifacts"
     artifacts.mkdir(parents=True, exist_ok=True)
-    environment = dict(os.environ)
-    with ExitStack() as stack:
+    cleanup = ExitStack()
+    # Only the main thread may handle signals. By default SIGTERM ends Python with nothing cleaned up.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
+        cleanup.callback(_restore, dict(os.environ), LocalExecutionConfig.instance)
+        logging.getLogger().addFilter(_explain_unresolved_condition)
+        cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
         # kfp makes a folder for each step and leaves it there. What still writes into it may keep its own.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
-        os.environ["TMPDIR"] = stack.enter_context(scratch)
+        os.environ["TMPDIR"] = cleanup.enter_context(scratch)
         objects = None
         if embedded_store:
-            store = stack.enter_context(embedded_object_store(root / "object-store"))
+            store = cleanup.enter_context(embedded_object_store(root / "object-store"))
             os.environ.update(store.environment())
             # Pods cannot reach this store, so runner="auto" must not look for a cluster.
             os.environ[RUNNER_VARIABLE] = "local"
@@ -82,9 +95,29 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         except (KeyboardInterrupt, SystemExit):
             _await_steps(before)
             raise
-        finally:
-            os.environ.clear()
-            os.environ.update(environment)
+
+
+def _restore(environment: Mapping[str, str], configuration: LocalExecutionConfig | None) -> None:
+    """Restores the environment, and the state of `kfp.local`, which has no function for that."""
+    os.environ.clear()
+    os.environ.update(environment)
+    LocalExecutionConfig.instance = configuration
+
+
+def _explain_unresolved_condition(record: logging.LogRecord) -> bool:
+    """Explains what kfp's local runner only hints at; keeps each record.
+
+    `ConditionEvaluator` of kfp 2.17 finds outputs of tasks beside the condition by their name "Output" alone, logs that
+    it could not resolve another one, and goes on with False.
+    """
+    hint, _, output = record.getMessage().partition("Could not resolve CEL parameter: pipelinechannel--")
+    if output and not hint:
+        print(
+            f"kfp.local cannot read the output {output} and takes its dsl.If as False, as a cluster would not. "
+            "Put the dsl.If into a pipeline of its own that takes the value as an input",
+            flush=True,
+        )
+    return True
 
 
 def _children() -> set[int]:

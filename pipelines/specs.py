@@ -1,13 +1,23 @@
 """Compiles every component and pipeline to YAML: `python -m kfp_distributed.pipelines.specs FOLDER`."""
 
 import argparse
+import re
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
+import yaml  # type: ignore[import-untyped]
 from kfp import compiler
 
 from kfp_distributed.components import steps
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
+
+_WHOLE_DEFAULT = re.compile(r"#    \w+: (int|dict|list) \[Default: ")
+"""A comment line with the default of a parameter that may have whole numbers."""
+
+_WHOLE_NUMBER = re.compile(r"(?<=[\s\[])(-?\d+)\.0(?=[,\]}])")
+"""A whole number as Python prints a float: after a space or a bracket, before the next item or the end."""
 
 
 def write_specs(folder: Path, *, image: str = "", package: str = "", task_config: bool = False) -> list[Path]:
@@ -31,7 +41,49 @@ def write_specs(folder: Path, *, image: str = "", package: str = "", task_config
     for name, deliverable in {**make(local=True)._asdict(), **pipelines}.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))
+        files[-1].write_text(with_whole_numbers(files[-1].read_text(encoding="utf-8")), encoding="utf-8")
     return files
+
+
+def with_whole_numbers(text: str) -> str:
+    """Rewrites a compiled pipeline or component so that a default such as 15.0 reads 15.
+
+    kfp keeps every number as a double, and so writes 15.0 also for an int or in a dict. KFP reads both as the same
+    value. A default that is declared as a float stays as it is.
+
+    Args:
+        text: What kfp's compiler wrote: comment lines, then one or two YAML documents.
+
+    Returns:
+        The same with whole numbers in the defaults of parameters, and in the comments that show these.
+    """
+    lines = text.splitlines(keepends=True)
+    comments = list(takewhile(lambda line: line.startswith("#"), lines))
+    header = "".join(_WHOLE_NUMBER.sub(r"\1", line) if _WHOLE_DEFAULT.match(line) else line for line in comments)
+    documents = [_with_whole_defaults(document) for document in yaml.safe_load_all("".join(lines[len(comments) :]))]
+    # The same call as in kfp's `write_pipeline_spec_to_file`.
+    body: str = yaml.dump_all(documents, sort_keys=True)
+    return header + body
+
+
+def _with_whole_defaults(node: Any) -> Any:  # noqa: ANN401  (any YAML)
+    if isinstance(node, list):
+        return [_with_whole_defaults(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: _with_whole_defaults(value) for key, value in node.items()}
+    if "defaultValue" in node and node.get("parameterType") != "NUMBER_DOUBLE":
+        node["defaultValue"] = _whole(node["defaultValue"])
+    return node
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401  (any YAML)
+    """A value whose whole numbers are ints."""
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def main() -> None:

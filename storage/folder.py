@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry, hash_stream, list_files, relative_path, unfinished_file
-from kfp_distributed.storage.store import Entry, Store
+from kfp_distributed.storage.store import BYTES, Entry, Store
 
 
 class FolderStore(Store):
@@ -55,7 +55,7 @@ class FolderStore(Store):
             with path.open("rb") as source:
                 return hash_stream(source, key, target)
 
-    def _send(self, key: str, source: BinaryIO) -> FileEntry:
+    def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
         source.seek(0)
         with self._errors(key), unfinished_file(self._path(key)) as target:
             return hash_stream(source, key, target)

@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError, ProtocolError, TimeoutError
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.files import FileEntry, hash_stream
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Entry, Store
+from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, Store
 from kfp_distributed.storage.uri import parse_uri
 
 # By what is found in an error's code or text; the first that fits.
@@ -135,7 +135,7 @@ class S3Store(Store):
                         raise
         return found
 
-    def _send(self, key: str, source: BinaryIO) -> FileEntry:
+    def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
         source.seek(0)
         entry = hash_stream(source, key)
         source.seek(0)
@@ -144,7 +144,7 @@ class S3Store(Store):
         part = (8 << 20) + entry.size // 10_000
         with self._errors(key):
             self._client.put_object(
-                self.bucket, self._key(key), source, entry.size, part_size=part, num_parallel_uploads=1
+                self.bucket, self._key(key), source, entry.size, content_type, part_size=part, num_parallel_uploads=1
             )
         return entry
 

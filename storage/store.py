@@ -20,6 +20,9 @@ from kfp_distributed.storage.uri import parse_uri
 # Files on their way at a time. More did not help against one server; each takes up to one part of memory (s3.py).
 PARALLEL_TRANSFERS = 8
 
+BYTES = "application/octet-stream"
+"""The content type of an object whose writer names none."""
+
 
 @dataclass(frozen=True, order=True)
 class Entry:
@@ -57,7 +60,7 @@ class Store(Protocol):
     def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
         """Write an object's bytes to an empty file."""
 
-    def _send(self, key: str, source: BinaryIO) -> FileEntry:
+    def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
         """Create or replace an object from a whole file."""
 
     def _key(self, key: str) -> str:
@@ -80,9 +83,9 @@ class Store(Protocol):
         self._fetch(key, data := BytesIO())
         return data.getvalue()
 
-    def write(self, key: str, data: bytes) -> None:
-        """Create or replace an object."""
-        self._send(key, BytesIO(data))
+    def write(self, key: str, data: bytes, content_type: str = BYTES) -> None:
+        """Create or replace an object. A local folder keeps no content type."""
+        self._send(key, BytesIO(data), content_type)
 
     def upload(self, file: Path | str, key: str, on_bytes: Callable[[], None] | None = None) -> FileEntry:
         """Store a local file, which must not change meanwhile.

@@ -5,7 +5,7 @@ import json
 import re
 import select
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -13,7 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.runners.protocol import (
+    ClusterError,
+    Fact,
     JobEnded,
     JobEvent,
     LogLine,
@@ -45,6 +48,9 @@ from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters
 
 STORE_AWAY_SECONDS = 600.0
 """How long the object store may be away when a model is there: as long as its leader tries to save it."""
+
+METRICS_SECONDS = 3.0
+"""How long reading the metrics of a failed job may delay its error. They are two small objects."""
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -131,7 +137,7 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
         runner.start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:
-        raise TrainingFailed(failure_cause(status), status, read_metrics(description.metrics_uri))
+        raise _failed(failure_cause(status), status, description)
     try:
         model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
         if model.job != job.name:
@@ -139,8 +145,14 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
     except (ModelIncomplete, StorageError) as error:
         fault = "left no whole model" if isinstance(error, ModelIncomplete) else "its model could not be looked at"
         cause = f"The job succeeded, but {fault}: {error}."
-        raise TrainingFailed(cause, status, read_metrics(description.metrics_uri)) from None
+        raise _failed(cause, status, description) from None
     return Outcome(status, model, read_metrics(description.metrics_uri))
+
+
+def _failed(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
+    """The error of a started job. A store that does not answer must not hold it back; the report then has no curves."""
+    metrics = call_within(METRICS_SECONDS, lambda: read_metrics(description.metrics_uri))
+    return TrainingFailed(cause, status, metrics or {})
 
 
 def plan_job(request: Request) -> TrainingJob:
@@ -236,7 +248,7 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
     logs = f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}"
     told = [JobEvent(clock(), logs)] if job.description.tensorboard else []
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
-    for fact in chain(told, runner.facts()):
+    for fact in chain(told, _facts(runner)):
         if isinstance(fact, LogLine):
             show(f"[{fact.replica}] {fact.line}")
             # There may be millions of lines, and of those before the newest the status keeps nothing.
@@ -258,6 +270,14 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
         if over:
             break
     return status
+
+
+def _facts(runner: Runner) -> Iterator[Fact]:
+    """The runner's facts. A cluster that refuses what a started job needs ends the job, so its failure has a status."""
+    try:
+        yield from runner.facts()
+    except ClusterError as error:
+        yield JobEnded(clock(), False, f"{str(error).rstrip('.')}.")
 
 
 def _reader_is_gone() -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
@@ -54,7 +55,7 @@ def job_report(
     ]
     timeline = [(format_seconds(time - status.started), text) for time, text in sorted(status.timeline)]
     measures = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
-    return (
+    page = (
         f"<!doctype html><meta charset=utf-8><title>{escape(status.job)}</title><style>{_STYLE}</style>"
         f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
         + (f"<pre>{escape(cause)}</pre>" if cause else "")
@@ -67,6 +68,8 @@ def job_report(
             else ""
         )
     )
+    # HTML allows no control characters, and replicas may print any.
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", page)
 
 
 def _curve(measure: str, metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> str:

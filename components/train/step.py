@@ -1,13 +1,13 @@
 """Between KFP's artifacts and `launch`: what a `train` step reads, writes and says."""
 
 import math
-import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.report import job_report
 from kfp_distributed.components.train.runners.choose import choose_runner, import_local
@@ -47,7 +47,8 @@ def run_step(
         wanted: The other fields of `Request`.
 
     Raises:
-        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
+        SystemExit: The training failed. The text ends the step's log, which is all that KFP shows of a failure: the
+            cause and, where a job has run, the address of its report.
     """
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -71,12 +72,13 @@ def run_step(
             near = import_local("staging").staged(request)
         with near as visible:
             outcome = launch(visible, place, partial(print, flush=True))
+            # A model that cannot be brought to this disk fails the step, and its job has a report all the same.
+            _write(report, job_report(outcome.status, outcome.metrics, place.manifest))
     except TrainingFailed as failure:
-        _write(report, job_report(failure.status, failure.metrics, place.manifest, str(failure)))
-        raise SystemExit(f"\n{failure}") from None
+        page = job_report(failure.status, failure.metrics, place.manifest, str(failure))
+        raise SystemExit(_last_lines(str(failure), report, page)) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    _write(report, job_report(outcome.status, outcome.metrics, place.manifest))
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     for measure, value in outcome.model.metrics.items():
         # JSON, in which KFP takes metrics, has no NaN.
@@ -86,8 +88,16 @@ def run_step(
             print(f"{measure} = {value!r} is left out of the step's metrics: they are finite numbers", flush=True)
 
 
-def _write(artifact: Any, text: str) -> None:  # noqa: ANN401
+def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
+    """Saves the report of a failed training; returns the cause and, after it, where the report is."""
+    # A full disk must not hide the cause.
+    with suppress(OSError):
+        _write(report, page)
+    location = store_report(report.uri, page)
+    return f"\n{cause}\n\n{location}" if location else f"\n{cause}"
+
+
+def _write(artifact: Any, page: str) -> None:  # noqa: ANN401
     file = Path(artifact.path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    # A page may have no control characters, whatever the replicas print.
-    file.write_text(re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", text), encoding="utf-8")
+    file.write_text(page, encoding="utf-8")

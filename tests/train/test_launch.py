@@ -351,7 +351,9 @@ class Artifact:
 
 
 def step(data, folder, **wanted):
-    model, metrics, report = (Artifact(str(folder / name), f"s3://b/{name}", {}, {}) for name in ("m", "metrics", "r"))
+    model, metrics, report = (
+        Artifact(str(folder / name), str(folder / name), {}, {}) for name in ("m", "metrics", "r")
+    )
     wanted = {"train_specification": FIT} | wanted
     run_step(
         train_dataset=Artifact(data, "s3://b/data", {}, {}),

@@ -22,6 +22,7 @@ from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.pods import job_end, replica_of
 from kfp_distributed.components.train.runners.preflight import check_cluster, served_mpi_version
+from kfp_distributed.components.train.runners.previous_attempt import await_pods_gone
 from kfp_distributed.components.train.runners.protocol import (
     ClusterError,
     Fact,
@@ -140,16 +141,26 @@ class KubernetesRunner:
         Raises:
             ClusterError: The API server refused, or there is another job of this name.
         """
-        found = self._existing()
+        while (found := self._existing()) and not self._adopt():
+            pass
         if found:
             self._ours = True
             self._how = "is there already: this step goes on with it"
-            if self._setting.owner:
-                owned = {"metadata": {"ownerReferences": [self._setting.owner]}}
-                self._api.call("PATCH", self._path, owned)
             self._own(found)
         else:
             self._create()
+
+    def _adopt(self) -> bool:
+        """Makes this step's pod the owner of the job; False where the job was removed together with the last owner."""
+        if not self._setting.owner:
+            return True
+        try:
+            self._api.call("PATCH", self._path, {"metadata": {"ownerReferences": [self._setting.owner]}})
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
 
     def _existing(self) -> Object | None:
         """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
@@ -166,6 +177,7 @@ class KubernetesRunner:
             if time.monotonic() > until:
                 raise ClusterError(409, f"{self._path} is being deleted, but does not go away")
             time.sleep(0.2)
+        await_pods_gone(self._api, self._job.name)
         return None
 
     def _has_model(self) -> bool:

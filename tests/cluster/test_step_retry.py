@@ -1,0 +1,36 @@
+"""A train step that Kubernetes ends gently, as where its node is drained, and that Argo then starts again."""
+
+import pytest
+from cluster.jobs import left_behind
+from cluster.test_launch import cancel
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+# At SIGTERM it takes as long as training programs do to write a checkpoint.
+TRAINING = """
+state="$KFP_DISTRIBUTED_CHECKPOINT_DIR/epochs"
+if [ -e "$state" ]; then
+    echo "starts after epoch $(cat "$state")"
+    echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"
+    exit
+fi
+trap 'echo 7 > "$state"; sleep 20; exit 143' TERM
+echo begun
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize(
+    "distribution", [{}, {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}]
+)
+def test_a_step_that_is_ended_gently_and_started_again_resumes_its_training(start, distribution):
+    program = {"command": ["bash", "-c", TRAINING]}
+    first = start(program, distribution)
+    first.wait_for(r"\[worker-0\] begun", 300)
+    cancel(first)
+    second = start(program, distribution, **{key: first.request[key] for key in ("identity", "model_uri")})
+    verdict = second.verdict(400)
+    assert verdict["succeeded"], second.log
+    assert "waiting for the pods of the previous attempt to end: " in second.log
+    assert "[worker-0] starts after epoch 7" in second.log
+    assert left_behind(second) == []

@@ -1,0 +1,105 @@
+"""What a local run leaves in the process that it ran in, whichever way it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+import pytest
+from kfp import dsl, local
+from kfp.local.config import LocalExecutionConfig
+
+from kfp_distributed.pipelines.local_run import local_run
+
+
+@dsl.component
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@pytest.mark.parametrize("initialised", [False, True])
+def test_kfp_local_and_the_environment_are_as_before(tmp_path, monkeypatch, initialised):
+    monkeypatch.setattr(LocalExecutionConfig, "instance", None)
+    if initialised:
+        local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "own"))
+    configuration, environment = LocalExecutionConfig.instance, dict(os.environ)
+    with local_run(tmp_path / "run", embedded_store=False):
+        assert LocalExecutionConfig.instance.pipeline_root == str(tmp_path / "run" / "artifacts")
+        scratch = Path(os.environ["TMPDIR"])
+    assert LocalExecutionConfig.instance is configuration
+    assert dict(os.environ) == environment
+    assert not scratch.exists()
+    if not initialised:
+        with pytest.raises(RuntimeError, match="Local environment not initialized"):
+            add(a=1, b=2)
+
+
+PROGRAM = """
+import os, sys, time
+from kfp.local.config import LocalExecutionConfig
+from kfp_distributed.pipelines.local_run import local_run
+try:
+    with local_run(sys.argv[1]):
+        print(os.environ["TMPDIR"], flush=True)
+        time.sleep(60)
+finally:
+    print(LocalExecutionConfig.instance, "AWS_SECRET_ACCESS_KEY" in os.environ, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_neither_a_folder_nor_kfp_local_initialised(tmp_path, number):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "AWS_SECRET_ACCESS_KEY"},
+    )
+    scratch = Path(process.stdout.readline().strip())
+    assert scratch.is_dir()
+    process.send_signal(number)
+    rest = process.stdout.read()
+    assert (process.wait(30), rest, scratch.exists()) == (128 + number, "None False\n", False)
+
+
+def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):
+    runs = []
+
+    def run():
+        with local_run(tmp_path, embedded_store=False) as made:
+            runs.append(made.artifacts)
+
+    thread = Thread(target=run)
+    thread.start()
+    thread.join()
+    assert runs == [tmp_path / "artifacts"]
+
+
+@dsl.component
+def score() -> NamedTuple("Scores", [("accuracy", float)]):
+    return (0.95,)
+
+
+@dsl.component
+def export() -> None:
+    print("exported")
+
+
+@dsl.pipeline
+def score_and_export():
+    with dsl.ParallelFor([1]):
+        scored = score()
+        with dsl.If(scored.outputs["accuracy"] >= 0.9):
+            export()
+
+
+def test_a_condition_that_kfp_cannot_evaluate_on_this_machine_is_explained(tmp_path, capsys):
+    """kfp 2.17 takes it as False. Where a later kfp evaluates it, the explanation can go."""
+    with local_run(tmp_path, embedded_store=False):
+        score_and_export()
+    printed = capsys.readouterr().out
+    assert "exported\n" not in printed
+    assert "kfp.local cannot read the output score-accuracy and takes its dsl.If as False" in printed

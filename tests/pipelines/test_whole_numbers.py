@@ -1,0 +1,76 @@
+"""Whole-number defaults of the compiled YAML, as people read them."""
+
+import re
+
+import yaml
+from google.protobuf import json_format
+from kfp import compiler, components, dsl
+from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
+
+from kfp_distributed.pipelines.specs import with_whole_numbers, write_specs
+
+
+@dsl.component
+def step(epochs: int = 3, rate: float = 2.0, options: dict = {"layers": [8, 4]}) -> None:  # noqa: B006
+    """Prints 5.0 lines."""
+
+
+@dsl.pipeline(name="numbers", description="Version 1.0, 2.0")
+def numbers(
+    shards: int = 8,
+    seed: int = -1,
+    rate: float = 1.0,
+    sizes: list = [1, 2.5, {"rows": 3}],  # noqa: B006
+    parameters: dict = {"epochs": 15, "rate": 0.5, "name": "v1.0", "deep": {"steps": [10]}},  # noqa: B006
+) -> None:
+    step(epochs=shards, rate=rate, options=parameters)
+
+
+def compiled(tmp_path):
+    file = tmp_path / "numbers.yaml"
+    compiler.Compiler().compile(numbers, str(file))
+    return file, file.read_text()
+
+
+def test_defaults_have_whole_numbers_and_floats_stay(tmp_path):
+    rewritten = with_whole_numbers(compiled(tmp_path)[1])
+    parameters = yaml.safe_load(rewritten)["root"]["inputDefinitions"]["parameters"]
+    assert {name: repr(parameter["defaultValue"]) for name, parameter in parameters.items()} == {
+        "shards": "8",
+        "seed": "-1",
+        "rate": "1.0",
+        "sizes": "[1, 2.5, {'rows': 3}]",
+        "parameters": "{'deep': {'steps': [10]}, 'epochs': 15, 'name': 'v1.0', 'rate': 0.5}",
+    }
+    inner = yaml.safe_load(rewritten)["components"]["comp-step"]["inputDefinitions"]["parameters"]
+    assert (
+        repr([inner[name]["defaultValue"] for name in ("epochs", "rate", "options")]) == "[3, 2.0, {'layers': [8, 4]}]"
+    )
+    comments = [line for line in rewritten.splitlines() if line.startswith("#")]
+    assert "# Description: Version 1.0, 2.0" in comments
+    assert "#    seed: int [Default: -1]" in comments
+    assert "#    rate: float [Default: 1.0]" in comments
+    assert not [line for line in comments if re.search(r"(int|dict|list) \[.*\d\.0[,\]}]", line)]
+
+
+def test_kfp_reads_the_same_pipeline(tmp_path):
+    file, text = compiled(tmp_path)
+    rewritten = with_whole_numbers(text)
+    before, after = (json_format.ParseDict(yaml.safe_load(each), PipelineSpec()) for each in (text, rewritten))
+    assert before == after
+    file.write_text(rewritten)
+    loaded = components.load_component_from_file(str(file))
+    assert loaded.pipeline_spec == after
+    # Compiled anew, kfp writes what it wrote at first.
+    compiler.Compiler().compile(loaded, str(file))
+    assert yaml.safe_load(file.read_text()) == yaml.safe_load(text)
+
+
+def test_the_compiled_components_and_pipelines_have_whole_numbers(tmp_path):
+    for file in write_specs(tmp_path, image="registry.example.com/steps:1"):
+        text = file.read_text()
+        assert with_whole_numbers(text) == text
+        assert not re.search(r"^#    \w+: (int|dict|list) \[Default: .*\d\.0[,\]}]", text, re.MULTILINE), file
+    parameters = yaml.safe_load(text)["root"]["inputDefinitions"]["parameters"]
+    assert repr(parameters["train_parameters"]["defaultValue"]) == "{'epochs': 15}"
+    assert repr(parameters["shards"]["defaultValue"]) == "8"

@@ -1,0 +1,160 @@
+"""Where a person finds the report of a training that failed: KFP's launcher uploads nothing of a failed step."""
+
+import re
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from train.programs.jobs import make_job
+
+from kfp_distributed.components.train.failed_report import UPLOAD_SECONDS, describe_location, store_report
+from kfp_distributed.components.train.launch import METRICS_SECONDS, Request, _failed, _follow, plan_job
+from kfp_distributed.components.train.runners.protocol import ClusterError, ReplicaChanged
+from kfp_distributed.components.train.status import begin
+from kfp_distributed.components.train.step import run_step
+from kfp_distributed.storage import Credentials, embedded_object_store, open_store
+
+RUN = "v2/artifacts/digits/run-7/train/0c5f"
+CAUSE = r"\n\[worker-0\] ZeroDivisionError: division by zero\nworker-0 failed with exit code 1, .*\n"
+
+
+@dataclass
+class Artifact:
+    path: str
+    uri: str
+
+
+def failed_step(data, folder):
+    """The last lines of a step whose program fails; its report goes to an object store."""
+    with pytest.raises(SystemExit) as end:
+        run_step(
+            train_dataset=Artifact(data, "minio://mlpipeline/data"),
+            validation_dataset=None,
+            model=Artifact(str(folder / "model"), f"minio://mlpipeline/{RUN}/model"),
+            metrics=None,
+            report=Artifact(str(folder / "report"), f"minio://mlpipeline/{RUN}/report"),
+            runner="local",
+            run_id="run-7",
+            train_specification={"function": "fit", "source": "def fit(model_dir):\n    1 / 0\n"},
+        )
+    return end.value.code
+
+
+def point_to(monkeypatch, endpoint, access_key="key", secret_key="secret"):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret_key)
+
+
+def test_a_failed_step_stores_its_report_and_says_where(data, tmp_path, monkeypatch):
+    (tmp_path / "objects" / "mlpipeline").mkdir(parents=True)
+    with embedded_object_store(tmp_path / "objects") as server:
+        point_to(monkeypatch, server.endpoint, server.access_key, server.secret_key)
+        text = failed_step(data, tmp_path)
+        stored = open_store(f"s3://mlpipeline/{RUN}").read("report").decode()
+    cause, _, location = text.partition("\n\n")
+    assert re.search(CAUSE, cause + "\n")
+    assert location == (
+        f"Report: minio://mlpipeline/{RUN}/report\n"
+        f"  in a browser: ADDRESS_OF_THE_KFP_UI/artifacts/minio/mlpipeline/{RUN}/report?namespace=kubeflow\n"
+        f"  as a file: aws s3 cp s3://mlpipeline/{RUN}/report report.html --endpoint-url {server.endpoint}"
+    )
+    assert stored == (tmp_path / "report").read_text()
+    assert "ZeroDivisionError" in stored
+
+
+def test_a_bucket_that_is_missing_does_not_hide_the_cause(data, tmp_path, monkeypatch):
+    with embedded_object_store(tmp_path / "objects") as server:
+        point_to(monkeypatch, server.endpoint, server.access_key, server.secret_key)
+        text = failed_step(data, tmp_path)
+    assert re.search(CAUSE, text)
+    assert re.search(r"\nReport not stored: .*no such bucket", text)
+
+
+@contextmanager
+def serving(answer):
+    """An HTTP server that answers each PUT and GET by a function of the request's handler; yields its URL."""
+    handler = type("Handler", (BaseHTTPRequestHandler,), {"do_PUT": answer, "do_GET": answer, "log_message": print})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    # Without waiting for the requests that are never answered.
+    server.socket.close()
+
+
+def test_a_stored_report_is_an_html_page_to_a_browser(monkeypatch):
+    requests = []
+
+    def store(request):
+        body = request.rfile.read(int(request.headers["Content-Length"]))
+        requests.append((request.path, request.headers["Content-Type"], body))
+        request.send_response(200)
+        request.send_header("ETag", '"0"')
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    with serving(store) as endpoint:
+        point_to(monkeypatch, endpoint)
+        store_report("minio://mlpipeline/run/report", "<p>ü")
+    assert requests == [("/mlpipeline/run/report", "text/html; charset=utf-8", "<p>ü".encode())]
+
+
+def test_a_store_that_does_not_answer_delays_the_cause_by_seconds(data, tmp_path, monkeypatch):
+    with serving(lambda request: time.sleep(60)) as endpoint:
+        point_to(monkeypatch, endpoint)
+        # A local training keeps its model on the disk, so only the report goes to the store.
+        text = failed_step(data, tmp_path)
+        begun = time.monotonic()
+        store_report(f"s3://mlpipeline/{RUN}/report", "<p>")
+        seconds = time.monotonic() - begun
+    assert re.search(CAUSE, text)
+    assert text.endswith(f"\nReport not stored: minio://mlpipeline/{RUN}/report was not written within 5 s.")
+    assert seconds < UPLOAD_SECONDS + 2
+
+
+def test_metrics_that_cannot_be_read_do_not_hold_a_failure_back(data, tmp_path, monkeypatch):
+    request = Request(
+        train_uri=data,
+        model_uri=str(tmp_path / "model"),
+        train_specification={"command": ["false"]},
+        identity=("run", "train"),
+    )
+    description = replace(plan_job(request).description, metrics_uri="s3://mlpipeline/metrics")
+    status = begin(make_job(["unused"]), 0)
+    with serving(lambda request: time.sleep(60)) as endpoint:
+        point_to(monkeypatch, endpoint)
+        begun = time.monotonic()
+        error = _failed("worker-0 failed.", status, description)
+        seconds = time.monotonic() - begun
+    assert (str(error), error.status, error.metrics) == ("worker-0 failed.", status, {})
+    assert seconds < METRICS_SECONDS + 2
+
+
+def test_the_address_of_a_report_is_quoted_for_a_browser_and_for_a_shell():
+    credentials = Credentials("s3.example.com", "key", "secret")
+    store = open_store("s3://models/team a/report?endpoint=s3.example.com", credentials)
+    assert describe_location(store, "team-a") == (
+        "Report: s3://models/team a/report\n"
+        "  in a browser: ADDRESS_OF_THE_KFP_UI/artifacts/s3/models/team%20a/report?namespace=team-a\n"
+        "  as a file: aws s3 cp 's3://models/team a/report' report.html --endpoint-url https://s3.example.com"
+    )
+
+
+class Refused:
+    """A runner whose cluster refuses a request while the job runs."""
+
+    def facts(self):
+        yield ReplicaChanged(1, "worker-0", "running")
+        raise ClusterError(403, "tfjobs.kubeflow.org is forbidden")
+
+
+def test_a_cluster_that_refuses_a_running_job_fails_it_with_a_status():
+    lines = []
+    status = _follow(Refused(), make_job(["unused"]), lines.append)
+    assert (status.ended.succeeded, status.ended.reason) == (False, "tfjobs.kubeflow.org is forbidden.")
+    assert lines == ["worker-0: running", "the job failed: tfjobs.kubeflow.org is forbidden."]

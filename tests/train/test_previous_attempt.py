@@ -1,0 +1,79 @@
+"""A step that Argo starts again while the job of its previous attempt is still being removed."""
+
+import pytest
+from train.kubernetes_api import KubernetesApi
+from train.programs.jobs import make_job, workers
+
+from kfp_distributed.components.train.manifests.setting import Setting
+from kfp_distributed.components.train.runners import previous_attempt
+from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+JOB, POD = "tfjobs/a-job", "pods/a-job-worker-0"
+STEP_POD = {"apiVersion": "v1", "kind": "Pod", "name": "executor", "uid": "uid-of-the-executor"}
+
+
+@pytest.fixture
+def api():
+    with KubernetesApi() as server:
+        yield server
+
+
+def start(api):
+    runner = KubernetesRunner(api.connect(), Setting("default", owner=STEP_POD))
+    job = make_job((), workers(1))
+    runner.check(job)
+    runner.start(job)
+    return runner
+
+
+def terminating_pod():
+    about = {"labels": {"kfp-distributed/job": "a-job"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {"name": "a-job-worker-0", **about}, "spec": {}, "status": {"phase": "Running"}}
+
+
+def test_a_job_is_created_only_when_the_pods_of_the_previous_attempt_have_ended(api, capsys):
+    """They may still store a checkpoint, which the new job is to start from."""
+    api.put(POD, terminating_pod())
+
+    def end_pod(request):
+        if request == "LIST pods" and api.requests.count(request) == 2:
+            api.delete(POD)
+            api.requests.append("pod ended")
+
+    api.before = end_pod
+    start(api).stop()
+    assert [request for request in api.requests if request in ("pod ended", f"POST {JOB}")] == [
+        "pod ended",
+        f"POST {JOB}",
+    ]
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "waiting for the pods of the previous attempt to end: a-job-worker-0"
+    )
+
+
+def test_pods_that_do_not_end_are_named_with_the_command_that_removes_them(api, monkeypatch):
+    monkeypatch.setattr(previous_attempt, "PODS_GONE_SECONDS", 1.0)
+    api.put(POD, terminating_pod())
+    with pytest.raises(ClusterError) as error:
+        start(api)
+    assert str(error.value) == (
+        "the pods of the deleted job a-job have not ended within 1 s: a-job-worker-0. "
+        "If their node is lost: kubectl delete pods a-job-worker-0 --force -n default"
+    )
+    assert JOB not in api.objects
+
+
+def test_a_job_that_is_removed_while_the_next_attempt_adopts_it_is_created_anew(api):
+    """The job is owned by the pod of the previous attempt, with which the garbage collector removes it."""
+    start(api)
+    first = api.objects[JOB]["metadata"]["uid"]
+
+    def collect(request):
+        if request == f"PATCH {JOB}" and api.objects[JOB]["metadata"]["uid"] == first:
+            api.delete(JOB)
+
+    api.before = collect
+    start(api)
+    assert api.objects[JOB]["metadata"]["uid"] != first
+    assert api.requests.count(f"POST {JOB}") == 2
