@@ -11,11 +11,19 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
+if TYPE_CHECKING:
+    from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+
 _NODE_ANNOTATION = "workflows.argoproj.io/node-name"
+_WHY_POD = (
+    "A backend before KFP 2.4 gives all iterations of a ParallelFor the same output folder, so the step has to read "
+    "its own pod"
+)
 _FINISHED_TRAININGS = "finished-trainings"
 """File in a task folder of `kfp.local`: the digests of the trainings there that have succeeded, one a line."""
 
@@ -81,26 +89,32 @@ def own_node_name() -> str:
     """Reads from the API server the name of this step's node in its Workflow.
 
     Raises:
-        ValueError: The step has no pod, may not read it, or the pod has no such annotation.
+        ValueError: The step has no pod, or its pod does not tell.
     """
+    # The Kubernetes client takes half a second to import.
     from kfp_distributed.components.train.runners.cluster_api import connect
 
-    reason = (
-        "A backend before KFP 2.4 gives all iterations of a ParallelFor the same output folder, so the step looks up "
-        "its own pod"
-    )
     pod_name = os.environ.get("KFP_POD_NAME")
     if not pod_name:
-        raise ValueError(f"KFP_POD_NAME is not set in the step's environment. {reason}")
-    api = connect()
-    path = f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}"
+        raise ValueError(f"KFP_POD_NAME is not set in the step's environment. {_WHY_POD}")
+    return read_node_name(connect(), pod_name)
+
+
+def read_node_name(api: "ClusterApi", pod_name: str) -> str:
+    """Reads the name of a pod's node in its Workflow.
+
+    Raises:
+        ValueError: The pod may not be read, or has no such annotation.
+    """
     try:
-        pod = api.read(path) or {}
+        pod = api.read(f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}") or {}
     except ClusterError as error:
-        raise ValueError(f"{error}. {reason}: allow `get pods` (deploy/rbac.yaml of kfp-distributed)") from None
+        raise ValueError(
+            f"{error}. {_WHY_POD}: allow `get pods`, as deploy/rbac.yaml of kfp-distributed does"
+        ) from None
     node_name = pod.get("metadata", {}).get("annotations", {}).get(_NODE_ANNOTATION)
     if not node_name:
-        raise ValueError(f"the pod {api.namespace}/{pod_name} has no annotation {_NODE_ANNOTATION}. {reason}")
+        raise ValueError(f"the pod {api.namespace}/{pod_name} has no annotation {_NODE_ANNOTATION}. {_WHY_POD}")
     return str(node_name)
 
 

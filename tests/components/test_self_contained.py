@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from compiled import STEPS, packages, whole_job
+from compiled import RUN, STEPS, output_file, packages, whole_job
 from environments import environment
 
 from kfp_distributed.storage import credentials_from_environment, embedded_object_store, open_store
@@ -39,12 +39,14 @@ def test_every_step_runs_from_its_yaml_alone(clean_python, tmp_path):
                 command, env=variables, cwd=tmp_path / step, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-            text = (tmp_path / step / "executor_output.json").read_text(encoding="utf-8")
+            text = output_file(str(tmp_path), step).read_text(encoding="utf-8")
             outputs[step] = json.loads(text).get("parameterValues", {})
             for secret in (store.access_key, store.secret_key):
                 assert secret not in done.stdout + done.stderr + text
         exported = open_store("s3://models/digits", credentials_from_environment(store.environment()))
         keys = [entry.key for entry in exported.list()]
+        manifest = json.loads(exported.read("1/export.json"))
     assert outputs["evaluate"]["accuracy"] > 0.9
     assert outputs["export_model"] == {"uri": "s3://models/digits/1", "version": 1}
     assert "1/saved_model.pb" in keys
+    assert manifest["source_run"] == RUN

@@ -36,11 +36,32 @@ CASES = {
         {},
         r"OSError: source http://127\.0\.0\.1:1/data\.csv cannot be downloaded: .*refused.*",
     ),
+    "a source with a placeholder": (
+        "prepare_data",
+        {"source": "s3://data/{{$.pipeline_job_uuid}}"},
+        {},
+        r"ValueError: source has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
+    ),
+    "a training with a placeholder": (
+        "train",
+        {
+            "train_specification": {"trainer": "keras_classifier"},
+            "train_parameters": {"note": "{{$.pipeline_job_uuid}}"},
+        },
+        {"train_dataset": "prepare_data/train_dataset"},
+        r"ValueError: train_parameters\.note has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
+    ),
+    "a bucket with a placeholder": (
+        "export_model",
+        {"model_name": "digits", "bucket": "{{$.pipeline_job_uuid}}"},
+        {"model": "train/model"},
+        r"ValueError: bucket has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
+    ),
     "a dataset that is not there": (
         "evaluate",
         {},
         {"model": "train/model", "dataset": "prepare_data/test_dataset"},
-        r"FileNotFoundError: .*/prepare_data/test_dataset/dataset\.json'",
+        r"FileNotFoundError: .*/prepare-data/.*/test_dataset/dataset\.json'",
     ),
     "a name that is not allowed": (
         "export_model",
