@@ -5,6 +5,7 @@ import re
 import shlex
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -49,32 +50,36 @@ def packages(step: str) -> list[str]:
     return [word for word in found if not word.startswith(("kfp", "typing-extensions"))]
 
 
-RUN = "0b5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
-"""ID of the run that steps belong to unless a test names another."""
+@dataclass(frozen=True)
+class Run:
+    """A pipeline run on a backend.
 
-
-def output_uri(root: str, output: str, run_id: str = RUN, iteration: int = 0) -> str:
-    """The URI that the driver of KFP 2.4 and later makes for an output "TASK/OUTPUT".
-
-    Args:
+    Attributes:
         root: The pipeline root. Under a plain path, unlike under s3:// or minio://, a step needs no launcher to bring
             its inputs and outputs.
-        output: "TASK/OUTPUT".
-        run_id: ID of the run.
-        iteration: Number of the iteration of a ParallelFor: the driver's UUID differs by it.
+        run_id: Its ID.
+        iteration: Number of the ParallelFor iteration that its steps belong to.
+        has_uuids: Whether the driver gives each task a folder of its own, as since KFP 2.4.
     """
-    task, name = output.split("/")
-    salt = uuid.uuid5(uuid.UUID(run_id), f"{task}/{iteration}")
-    return f"{root}/v2/artifacts/digits/{run_id}/{task.replace('_', '-')}/{salt}/{name}"
 
+    root: str
+    run_id: str = "0b5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
+    iteration: int = 0
+    has_uuids: bool = True
 
-def output_file(root: str, task: str, run_id: str = RUN) -> Path:
-    """The file in which a step that has ended tells KFP its outputs."""
-    return Path(output_uri(root, f"{task}/output_metadata.json", run_id))
+    def uri(self, output: str) -> str:
+        """The URI that the driver makes for an output "TASK/OUTPUT"."""
+        task, name = output.split("/")
+        salt = f"/{uuid.uuid5(uuid.UUID(self.run_id), f'{task}/{self.iteration}')}" if self.has_uuids else ""
+        return f"{self.root}/v2/artifacts/digits/{self.run_id}/{task.replace('_', '-')}{salt}/{name}"
+
+    def output_file(self, task: str) -> Path:
+        """The file in which a step that has ended tells KFP its outputs."""
+        return Path(self.uri(f"{task}/output_metadata.json"))
 
 
 def executor_input(
-    component: Mapping, task: str, root: str, parameters: Mapping[str, object], inputs: Mapping[str, str], run_id: str
+    component: Mapping, run: Run, task: str, parameters: Mapping[str, object], inputs: Mapping[str, str]
 ) -> dict:
     """What the backend hands to a step: the driver resolves, and the launcher adds the component's defaults.
 
@@ -112,7 +117,7 @@ def executor_input(
             "parameterValues": {**defaults, **parameters},
             "artifacts": {
                 key: artifact(
-                    path if path.startswith(("s3://", "/")) else output_uri(root, path, run_id),
+                    path if path.startswith(("s3://", "/")) else run.uri(path),
                     declared["artifacts"][key],
                 )
                 for key, path in inputs.items()
@@ -120,60 +125,51 @@ def executor_input(
         },
         "outputs": {
             "artifacts": {
-                key: artifact(output_uri(root, f"{task}/{key}", run_id), definition)
+                key: artifact(run.uri(f"{task}/{key}"), definition)
                 for key, definition in outputs.get("artifacts", {}).items()
             },
-            "parameters": {
-                key: {"outputFile": output_uri(root, f"{task}/{key}", run_id)} for key in outputs.get("parameters", {})
-            },
-            "outputFile": str(output_file(root, task, run_id)),
+            "parameters": {key: {"outputFile": run.uri(f"{task}/{key}")} for key in outputs.get("parameters", {})},
+            "outputFile": str(run.output_file(task)),
         },
     }
 
 
 def step_command(
-    step: str,
-    root: str,
-    parameters: Mapping[str, object],
-    inputs: Mapping[str, str],
-    run_id: str = RUN,
-    task: str = "",
+    step: str, run: Run, parameters: Mapping[str, object], inputs: Mapping[str, str], task: str = ""
 ) -> list[str]:
     """The container command and arguments of a compiled step, as KFP's launcher would start it.
 
     Args:
         step: The name of its YAML file.
-        root: The pipeline root, see `output_uri`.
+        run: The run that it belongs to.
         parameters: Arguments that the task passes, by name.
         inputs: For each input artifact "TASK/OUTPUT", the output of an earlier task of the run, or an address of data.
-        run_id: ID of the run.
         task: Name of the task; by default that of the step.
     """
     spec = yaml.safe_load((SPECS / f"{step}.yaml").read_text(encoding="utf-8"))
     name = step.replace("_", "-")
-    values = executor_input(spec["components"][f"comp-{name}"], task or step, root, parameters, inputs, run_id)
+    values = executor_input(spec["components"][f"comp-{name}"], run, task or step, parameters, inputs)
     container = spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
     arguments = [json.dumps(values) if part == "{{$}}" else part for part in container["args"]]
     return [*container["command"], *arguments]
 
 
 def whole_job(
-    root: str, bucket: str = "checkpoints", export_to: str = "models", image: str = "", run_id: str = RUN
+    run: Run, bucket: str = "checkpoints", export_to: str = "models", image: str = ""
 ) -> dict[str, list[str]]:
     """The commands of the four steps, in order, for a small training on digits by one process.
 
     Args:
-        root: As for `step_command`.
+        run: The run that they belong to.
         bucket: For checkpoints.
         export_to: Bucket for the exported model.
         image: Of the replicas, where they are pods.
-        run_id: ID of the run.
     """
     return {
-        "prepare_data": step_command("prepare_data", root, {"source": "digits", "shards": 3}, {}, run_id),
+        "prepare_data": step_command("prepare_data", run, {"source": "digits", "shards": 3}, {}),
         "train": step_command(
             "train",
-            root,
+            run,
             {
                 "train_specification": {"trainer": "keras_classifier", **({"image": image} if image else {})},
                 "train_parameters": {"epochs": "8.0"},
@@ -184,12 +180,9 @@ def whole_job(
                 "train_dataset": "prepare_data/train_dataset",
                 "validation_dataset": "prepare_data/validation_dataset",
             },
-            run_id,
         ),
-        "evaluate": step_command(
-            "evaluate", root, {}, {"model": "train/model", "dataset": "prepare_data/test_dataset"}, run_id
-        ),
+        "evaluate": step_command("evaluate", run, {}, {"model": "train/model", "dataset": "prepare_data/test_dataset"}),
         "export_model": step_command(
-            "export_model", root, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}, run_id
+            "export_model", run, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}
         ),
     }

@@ -81,7 +81,7 @@ CASES = {
 @pytest.mark.parametrize(("step", "parameters", "inputs", "cause"), CASES.values(), ids=CASES)
 def test_the_cause_is_the_last_line(specs, monkeypatch, tmp_path, step, parameters, inputs, cause):
     monkeypatch.setattr(compiled, "SPECS", specs)
-    command = compiled.step_command(step, str(tmp_path), parameters, inputs)
+    command = compiled.step_command(step, compiled.Run(str(tmp_path)), parameters, inputs)
     assert "pip install" in command[2]
     done = subprocess.run(
         command[3:],  # without the installation of packages

@@ -52,7 +52,7 @@ def train(specs, data, monkeypatch, tmp_path):
     def run(run_id, task="train", resume_from="", **parameters):
         command = compiled.step_command(
             "train",
-            str(tmp_path / "root"),
+            compiled.Run(str(tmp_path / "root"), run_id),
             {
                 "train_specification": {"function": "fit", "source": FIT},
                 "train_parameters": {"stopped": str(tmp_path / "stopped"), **parameters},
@@ -61,7 +61,6 @@ def train(specs, data, monkeypatch, tmp_path):
                 "runner": "local",
             },
             {"train_dataset": data},
-            run_id,
             task,
         )
         done = subprocess.run(
@@ -128,8 +127,6 @@ def test_a_folder_without_a_checkpoint_is_refused_before_anything_starts(train, 
     (tmp_path / "empty").mkdir()
     code, lines = train(RUN_A, resume_from=str(tmp_path / "empty"))
     assert code == 1
-    assert re.match(
-        f"ValueError: resume_from = '{tmp_path}/empty': the folder has no complete checkpoint. Pass .*CHECKPOINT_URI/JOB",
-        lines[-1],
-    ), lines
+    refusal = f"ValueError: resume_from = '{tmp_path}/empty': the folder has no complete checkpoint. Pass .*URI/JOB"
+    assert re.match(refusal, lines[-1]), lines
     assert not (tmp_path / "kept").exists()
