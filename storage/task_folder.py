@@ -50,7 +50,7 @@ def parse_task_folder(output_uri: str) -> TaskFolder:
     _, mark, path = folder.rpartition("://")
     parts = path.split("/")
     is_unique = bool(_UUID.fullmatch(parts[-1]))
-    if not mark and not is_unique and len(parts) > 2:
+    if not mark and not is_unique and len(parts) > 1:
         return TaskFolder(folder, parts[-2], parts[-1], is_unique=False, is_local=True)
     if is_unique:
         parts.pop()

@@ -64,11 +64,12 @@ def copy_training(resume_from: str, description: JobDescription) -> str:
     own_checkpoints = open_store(description.checkpoint_uri)
     names = complete_checkpoints(checkpoints)
     for name in names:
-        _copy_checkpoint(checkpoints, own_checkpoints, name)
+        copy_checkpoint(checkpoints, own_checkpoints, name)
     return names[0]
 
 
-def _copy_checkpoint(source: Store, target: Store, name: str) -> None:
+def copy_checkpoint(source: Store, target: Store, name: str) -> None:
+    """Copies a checkpoint, its manifest last: a copy that breaks off is not taken for a checkpoint."""
     for entry in source.list(f"{name}/"):
         target.copy(source, entry.key, entry.key)
     target.copy(source, f"{name}.json", f"{name}.json")
