@@ -57,7 +57,7 @@ def train(specs, data, monkeypatch, tmp_path):
                 "train_specification": {"function": "fit", "source": FIT},
                 "train_parameters": {"stopped": str(tmp_path / "stopped"), **parameters},
                 "checkpoint_uri": str(tmp_path / "kept"),
-                "resume_from": resume_from,
+                **({"resume_from": resume_from} if resume_from else {}),
                 "runner": "local",
             },
             {"train_dataset": data},
