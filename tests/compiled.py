@@ -83,7 +83,7 @@ def executor_input(
 ) -> dict:
     """What the backend hands to a step: the driver resolves, and the launcher adds the component's defaults.
 
-    Placeholders are replaced by the driver, and only in arguments. No argument of a test has one that it knows, so
+    The driver replaces a placeholder only where it is the whole argument. No argument of a test is one, so
     nothing is replaced here; the defaults are handed over literally, as the launcher does.
 
     Raises:

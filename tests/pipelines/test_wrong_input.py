@@ -53,7 +53,7 @@ CASES = {
     ),
     "a bucket with a placeholder": (
         "export_model",
-        {"model_name": "digits", "bucket": "{{$.pipeline_job_uuid}}"},
+        {"model_name": "digits", "bucket": "models-{{$.pipeline_job_uuid}}"},
         {"model": "train/model"},
         r"ValueError: bucket has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
     ),
