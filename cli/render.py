@@ -18,9 +18,9 @@ from kfp_distributed.storage.kfp_store import KFP_SECRET
 
 _RUN = "minio://mlpipeline/v2/artifacts/PIPELINE/RUN"
 _URIS: dict[str, Any] = {
-    "train_uri": f"{_RUN}/prepare-data/TASK/train_dataset",
-    "validation_uri": f"{_RUN}/prepare-data/TASK/validation_dataset",
-    "model_uri": f"{_RUN}/train/TASK/model",
+    "train_uri": f"{_RUN}/prepare-data/UUID/train_dataset",
+    "validation_uri": f"{_RUN}/prepare-data/UUID/validation_dataset",
+    "model_uri": f"{_RUN}/train/UUID/model",
 }
 
 _HEADER = """\

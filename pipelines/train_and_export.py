@@ -29,6 +29,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         distribution_specification: dict = DIGITS_DISTRIBUTION,
         runner: str = "auto",
         checkpoint_uri: str = "",
+        resume_from: str = "",
         cluster_configuration_secret: str = "",
         minimum_accuracy: float = 0.9,
         model_name: str = "digits",
@@ -45,6 +46,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             distribution_specification: {"distribution_type": "TF", "number_of_workers": 3, ...}; {} is one process.
             runner: Where the replicas run: "kubernetes", "local", or "auto": pods where there is a cluster.
             checkpoint_uri: Where checkpoints go; empty means beside the model.
+            resume_from: Folder of another training, CHECKPOINT_URI/JOB, whose newest checkpoint this one starts from.
             cluster_configuration_secret: Secret with host, token and namespace of another cluster to train on.
             minimum_accuracy: A model that is worse on the test split is not exported.
             model_name: Name of the exported model.
@@ -62,6 +64,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             distribution_specification=distribution_specification,
             runner=runner,
             checkpoint_uri=checkpoint_uri,
+            resume_from=resume_from,
             cluster_configuration_secret=cluster_configuration_secret,
         )
         scored = with_steps.evaluate(model=fitted.outputs["model"], dataset=data.outputs["test_dataset"])

@@ -9,9 +9,9 @@ def export_model(
     model: dsl.Input[dsl.Model],
     model_name: str,
     bucket: str,
+    manifest: dsl.Output[dsl.Artifact],
     version: int = 0,
     metrics: dsl.Input[dsl.Metrics] = None,
-    source_run: str = dsl.PIPELINE_JOB_ID_PLACEHOLDER,
 ) -> NamedTuple("Exported", [("uri", str), ("version", int)]):  # type: ignore[valid-type]
     """Exports a model as a numbered version that TensorFlow Serving and KServe load.
 
@@ -22,9 +22,9 @@ def export_model(
         model: The model to export.
         model_name: Name of the model: the folder in the bucket that model servers are pointed at.
         bucket: Bucket to export to, made if absent: "models", or with a prefix "s3://models/team-a".
+        manifest: What export.json says.
         version: Number of the version; 0 is the next free one.
         metrics: Metrics of the model, such as evaluate's, for the manifest.
-        source_run: Id of the run that exports, for the manifest; the pipeline run's own unless said otherwise.
 
     Returns:
         uri: Where the version lies.
@@ -39,7 +39,7 @@ def export_model(
 
     try:
         return run_export(
-            model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, source_run
+            model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, manifest
         )
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None

@@ -27,7 +27,9 @@ from typing import Any, NamedTuple
 from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, keys_below
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import FORMATS, ModelIncomplete, verify_model_folder
+from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri
 
 EXPORT_MANIFEST = "export.json"
@@ -51,7 +53,7 @@ def run_export(
     bucket: str,
     version: int,
     metrics: Mapping[str, Any],
-    source_run: str,
+    manifest: Any,  # noqa: ANN401  (a KFP artifact; this module does not import kfp)
 ) -> Exported:
     """Exports a model.
 
@@ -62,15 +64,18 @@ def run_export(
         bucket: Bucket, URI or folder (see `export_root`); made if absent.
         version: The number; 0 for the next free one.
         metrics: Metrics that go into the manifest; what is no finite number is left out.
-        source_run: Id of the run, for the manifest.
+        manifest: KFP's output artifact that gets a copy of export.json. Its URI tells which run exports.
 
     Raises:
-        ValueError: A name is not allowed, the version exists, another export has it, or nothing serves such a model.
+        ValueError: A name is not allowed, a value has a placeholder, the version exists, another export has it, or
+            nothing serves such a model.
         ModelIncomplete: The model lacks files, or they are not what model.json says.
         StorageError: The store refuses or is away. What was uploaded is deleted.
         LeaseLost: No bytes moved for too long. What was uploaded is deleted by a later one.
     """
+    refuse_placeholders({"model_name": model_name, "bucket": bucket})
     check_request(model_name, version)
+    source_run = parse_task_folder(manifest.uri).run_id
     folder = Path(model_path)
     model = verify_model_folder(folder)
     if not FORMATS.keys() & {entry.path for entry in model.files}:
@@ -85,7 +90,8 @@ def run_export(
         uri = join_uri(store.uri, mine.target)
         with hold(store, mine, source_run) as state:
             if state == "free":
-                publish(store, mine, folder, model.files, description)
+                text = publish(store, mine, folder, model.files, description)
+                Path(manifest.path).write_text(text, encoding="utf-8")
                 print(f"exported {uri}")
                 return Exported(uri, mine.version)
         if version and state == "exists":
@@ -98,7 +104,7 @@ def run_export(
 
 def publish(
     store: Store, mine: Claim, folder: Path, expected: Iterable[FileEntry], description: Mapping[str, Any]
-) -> None:
+) -> str:
     """Brings a model's files into the store and makes them visible as a version.
 
     Args:
@@ -107,6 +113,9 @@ def publish(
         folder: The model.
         expected: Its files.
         description: What the manifest says beside name, number, time and files.
+
+    Returns:
+        The manifest.
 
     Raises:
         ModelIncomplete: A file changed since it was checked.
@@ -125,12 +134,14 @@ def publish(
         **description,
         "files": [asdict(entry) for entry in files],
     }
-    store.write(staged + EXPORT_MANIFEST, json.dumps(manifest, indent=1).encode())
+    text = json.dumps(manifest, indent=1)
+    store.write(staged + EXPORT_MANIFEST, text.encode())
     for path in sorted(
         [*(entry.path for entry in files), EXPORT_MANIFEST], key=lambda path: (path in FORMATS, path == EXPORT_MANIFEST)
     ):
         mine.keep_alive(store)  # the copy before this one moved bytes
         store.copy(store, staged + path, mine.target + path)
+    return text
 
 
 def export_root(bucket: str) -> str:

@@ -38,9 +38,12 @@ def prepare_data(
     """
     from kfp_distributed.components.prepare_data.plan import parse_options
     from kfp_distributed.components.prepare_data.prepare import prepare
+    from kfp_distributed.storage.placeholders import refuse_placeholders
 
     datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
+    texts = {"source": source, "label_column": label_column, "image_size": image_size, "drop_columns": drop_columns}
     try:
+        refuse_placeholders(texts)
         options = parse_options(
             label_column, validation_fraction, test_fraction, shards, seed, image_size, drop_columns
         )

@@ -15,9 +15,7 @@ def train(
     runner: str = "auto",
     checkpoint_uri: str = "",
     cluster_configuration_secret: str = "",
-    run_id: str = dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-    task_name: str = dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
-    task_id: str = dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+    resume_from: str = "",
     task_config: dsl.TaskConfig = None,
 ) -> None:
     """Trains a model by a job of one or many replicas, and waits for its end.
@@ -38,9 +36,8 @@ def train(
         checkpoint_uri: Folder for checkpoints. Empty means beside the model.
         cluster_configuration_secret: Secret with host, token and namespace of another cluster, to train there.
             Empty means the step's own.
-        run_id: What tells this run from others.
-        task_name: What tells this task from others of the run.
-        task_id: What tells this task from others of its name.
+        resume_from: Folder of another training, CHECKPOINT_URI/JOB, whose newest checkpoint this one starts from. Empty
+            means a training from the start. A task that is tried again resumes from its own checkpoints either way.
         task_config: What is set on the task itself, for the replicas. KFP fills it in.
     """
     # Each by its name. This function stands in the YAML as it is, and so is short.

@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.deadline import call_within
+from kfp_distributed.components.train.resume import (
+    CHECKPOINTS,
+    METRICS,
+    check_resume,
+    copy_training,
+    training_folder,
+)
 from kfp_distributed.components.train.runners.protocol import (
     ClusterError,
     Fact,
@@ -81,9 +88,9 @@ class Request:
         train_parameters: Its arguments.
         distribution_specification: How it is distributed.
         checkpoint_uri: Folder for the checkpoints of all jobs; "" means the folder `checkpoints` beside the model.
-        identity: What tells this task of this run from all others: the run's id first, then such as task name and
-            task id.
+        identity: The run ID, then what tells this training from all others of all runs.
         task_name: For people to recognise the job by.
+        resume_from: Folder of another training, whose newest checkpoint this one starts from; "" for none.
     """
 
     train_uri: str
@@ -95,6 +102,7 @@ class Request:
     distribution_specification: Any = None
     checkpoint_uri: str = ""
     task_name: str = "train"
+    resume_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,11 +137,15 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
     """
     job = plan_job(request)
     description = job.description
+    resumes_other = check_resume(request.resume_from, description)
     # An earlier start of this step may have left the job, and a cancel ends that too.
     with ended_by_signals(runner.stop):
         runner.check(job)
         # Replicas begin by looking for a checkpoint: whether the store lets us in is known before they start.
         open_store(description.checkpoint_uri).make_bucket()
+        if resumes_other:
+            name = copy_training(request.resume_from, description)
+            show(f"starts from checkpoint {name} of {request.resume_from}")
         runner.start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:
@@ -202,8 +214,8 @@ def plan_job(request: Request) -> TrainingJob:
         train_uri=train_uri,
         validation_uri=validation_uri,
         model_uri=model_uri,
-        checkpoint_uri=join_uri(folder, "checkpoints"),
-        metrics_uri=join_uri(folder, "metrics"),
+        checkpoint_uri=join_uri(folder, CHECKPOINTS),
+        metrics_uri=join_uri(folder, METRICS),
         leader=topology.leader,
         data_replicas=topology.data_replicas,
         parameter_servers=specification.number_of_parameter_servers,
@@ -245,8 +257,9 @@ def read_metrics(uri: str) -> Metrics:
 
 def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:
     status = begin(job, clock())
-    logs = f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}"
-    told = [JobEvent(clock(), logs)] if job.description.tensorboard else []
+    told = [JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")]
+    if job.description.tensorboard:
+        told.append(JobEvent(clock(), f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}"))
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
     for fact in chain(told, _facts(runner)):
         if isinstance(fact, LogLine):

@@ -38,6 +38,7 @@ def job_report(
         A page that needs nothing else.
     """
     ended = status.ended
+    title = escape(status.title or status.job)
     verdict = "succeeded" if ended and ended.succeeded else "failed"
     seconds = format_seconds((ended.time if ended else status.started) - status.started)
     replicas = [
@@ -56,8 +57,8 @@ def job_report(
     timeline = [(format_seconds(time - status.started), text) for time, text in sorted(status.timeline)]
     measures = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
     page = (
-        f"<!doctype html><meta charset=utf-8><title>{escape(status.job)}</title><style>{_STYLE}</style>"
-        f"<h1>{escape(status.job)} {verdict} after {seconds}</h1>"
+        f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style>"
+        f"<h1>{title} {verdict} after {seconds}</h1><p>Job {escape(status.job)}"
         + (f"<pre>{escape(cause)}</pre>" if cause else "")
         + "".join(_curve(each, metrics) for each in sorted(measures - {"epoch"}))
         + _table(("replica", "state", "end", "restarts", "peak memory", "pip", "node"), replicas)

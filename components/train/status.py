@@ -74,6 +74,7 @@ class JobStatus:
         ended: How it ended; None while it has not.
         failures: The last failure of each replica that had any; it may have been started again since.
         spared: The replicas whose failure is not why the job failed.
+        title: Task and run of the job, for people; "" where it has none.
     """
 
     job: str
@@ -87,13 +88,15 @@ class JobStatus:
     ended: JobEnded | None = None
     failures: Mapping[str, ReplicaStatus] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
+    title: str = ""
 
 
 def begin(job: TrainingJob, now: float) -> JobStatus:
     """The status of a job that is about to start."""
     replicas = {each.name: ReplicaStatus(now, each.name, "waiting", since=now) for each in job.topology.replicas}
     leader, slots, spared = job.topology.leader, job.specification.slots_per_worker, job.topology.spared
-    return JobStatus(job.name, leader, slots, now, now, replicas, spared=spared)
+    title = "{task} of run {run}".format_map(job.labels) if job.labels else ""
+    return JobStatus(job.name, leader, slots, now, now, replicas, spared=spared, title=title)
 
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:

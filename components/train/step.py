@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.failed_report import store_report
+from kfp_distributed.components.train.identity import identify_training, record_success
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.report import job_report
 from kfp_distributed.components.train.runners.choose import choose_runner, import_local
 from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.placeholders import refuse_placeholders
+
+_PROGRAM_TEXTS = ("train_specification.source", "train_specification.command")
 
 
 def run_step(
@@ -25,9 +30,6 @@ def run_step(
     runner: str,
     cluster_configuration_secret: str = "",
     task_config: Any = None,  # noqa: ANN401
-    task_name: str = "train",
-    run_id: str,
-    task_id: str = "",
     **wanted: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.
@@ -41,9 +43,6 @@ def run_step(
         runner: "auto", "kubernetes" or "local".
         cluster_configuration_secret: Name of the Secret of another cluster; "" means the step's own.
         task_config: kfp's TaskConfig or None, for replicas that are pods: others have the step's environment.
-        task_name: What tells this task from others of the run.
-        run_id: What tells this run from others.
-        task_id: What tells this task from others of its name.
         wanted: The other fields of `Request`.
 
     Raises:
@@ -53,6 +52,10 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
+        parameters = {**wanted, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
+        refuse_placeholders(parameters, _PROGRAM_TEXTS)
+        inputs = {**parameters, "manifests": [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]}
+        identity = identify_training(model.uri, inputs)
         place = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
         # Replicas that see this step's disk take what KFP has put there, and need no credentials.
         train_uri, validation_uri, model_uri = (
@@ -63,8 +66,8 @@ def run_step(
             train_uri=train_uri,
             validation_uri=validation_uri,
             model_uri=model_uri,
-            task_name=task_name,
-            identity=(run_id, task_name, task_id),
+            task_name=identity.task_name,
+            identity=(identity.run_id, *identity.distinction),
             **wanted,
         )
         near: AbstractContextManager[Request] = nullcontext(request)
@@ -74,6 +77,7 @@ def run_step(
             outcome = launch(visible, place, partial(print, flush=True))
             # A model that cannot be brought to this disk fails the step, and its job has a report all the same.
             _write(report, job_report(outcome.status, outcome.metrics, place.manifest))
+        record_success(model.uri, inputs)
     except TrainingFailed as failure:
         page = job_report(failure.status, failure.metrics, place.manifest, str(failure))
         raise SystemExit(_last_lines(str(failure), report, page)) from None
@@ -95,6 +99,12 @@ def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
         _write(report, page)
     location = store_report(report.uri, page)
     return f"\n{cause}\n\n{location}" if location else f"\n{cause}"
+
+
+def _manifest(dataset: Any) -> str:  # noqa: ANN401
+    """The manifest of a Dataset on this machine's disk; "" where there is none."""
+    file = Path(dataset.path, DATASET_MANIFEST) if dataset else None
+    return file.read_text(encoding="utf-8") if file and file.exists() else ""
 
 
 def _write(artifact: Any, page: str) -> None:  # noqa: ANN401

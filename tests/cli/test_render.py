@@ -141,11 +141,11 @@ SOURCES
      "parameters": {
       "epochs": 2
      },
-     "train_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/prepare-data/TASK/train_dataset",
-     "validation_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/prepare-data/TASK/validation_dataset",
-     "model_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/model",
-     "checkpoint_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/checkpoints/train-4f73820a8556/checkpoints",
-     "metrics_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/checkpoints/train-4f73820a8556/metrics",
+     "train_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/prepare-data/UUID/train_dataset",
+     "validation_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/prepare-data/UUID/validation_dataset",
+     "model_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/UUID/model",
+     "checkpoint_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/UUID/checkpoints/train-4f73820a8556/checkpoints",
+     "metrics_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/UUID/checkpoints/train-4f73820a8556/metrics",
      "leader": "master-0",
      "data_replicas": [
       "master-0",

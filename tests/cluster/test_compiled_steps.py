@@ -10,10 +10,11 @@ import pytest
 import yaml
 from cluster.jobs import left_behind
 from cluster.test_launch import function
-from compiled import step_command, whole_job
+from compiled import Run, step_command, whole_job
 from kubernetes import client, watch
 from kubernetes.stream import stream
 
+from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 
@@ -51,10 +52,11 @@ def pipeline_runner(api, training_namespace):
 def run_in_pod(api, training_namespace, pipeline_runner):
     """Starts a pod that runs the commands of steps, by name, in turn; returns the pod."""
 
-    def run(name: str, commands: dict[str, list[str]]):
+    def run(name: str, commands: dict[str, list[str]], annotations: dict[str, str] | None = None):
         data = {"run.py": _RUN, "commands.json": json.dumps(commands)}
         api.create_namespaced_config_map(training_namespace, {"metadata": {"name": name}, "data": data})
-        return api.create_namespaced_pod(training_namespace, {"metadata": {"name": name}, "spec": spec_of(name)})
+        metadata = {"name": name, "annotations": annotations or {}}
+        return api.create_namespaced_pod(training_namespace, {"metadata": metadata, "spec": spec_of(name)})
 
     def spec_of(name: str) -> dict:
         container = {
@@ -68,7 +70,12 @@ def run_in_pod(api, training_namespace, pipeline_runner):
                 {"name": "HOME", "value": "/steps"},
                 {"name": "PIP_DEFAULT_TIMEOUT", "value": "60"},
             ],
-            "volumeMounts": [{"name": "job", "mountPath": "/job"}, {"name": "work", "mountPath": "/steps"}],
+            "volumeMounts": [
+                {"name": "job", "mountPath": "/job"},
+                {"name": "work", "mountPath": "/steps"},
+                # Where kfp has the outputs of a pipeline root s3://.
+                {"name": "work", "mountPath": "/s3", "subPath": "s3"},
+            ],
             "securityContext": _RESTRICTED,
         }
         volumes = [{"name": "job", "configMap": {"name": name}}, {"name": "work", "emptyDir": {}}]
@@ -91,8 +98,10 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(
     api, training_namespace, run_in_pod, bucket, store_environment, trainer_image
 ):
     namespace = training_namespace
-    commands = whole_job("/steps", bucket, f"{bucket}/exported", trainer_image)
-    fails = train_command(function("raise RuntimeError('no such column: price')"), trainer_image, bucket, "fails")
+    commands = whole_job(Run("/steps"), bucket, f"{bucket}/exported", trainer_image)
+    fails = train_command(
+        function("raise RuntimeError('no such column: price')"), trainer_image, bucket, Run("/steps", str(uuid.uuid4()))
+    )
     run_in_pod("steps", {**commands, "fails": fails})
     phase = _end_of(api, namespace, "steps")
     log = api.read_namespaced_pod_log("steps", namespace) if phase != "Pending" else "the pod did not start"
@@ -110,22 +119,18 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(
     assert cause.startswith("worker-0 failed with exit code 1, "), cause
 
 
-def train_command(program: dict, image: str, bucket: str, run: str) -> list[str]:
+def train_command(program: dict, image: str, bucket: str, run: Run) -> list[str]:
     """The command of a train step of one worker, whose data are in the store."""
-    command = step_command(
+    return step_command(
         "train",
-        "/steps",
+        run,
         {
             "train_specification": {**program, "image": image},
             "distribution_specification": ONE_WORKER,
             "checkpoint_uri": f"s3://{bucket}/checkpoints",
-            "run_id": run,
-            "task_name": "train",
-            "task_id": "1",
         },
-        {"train_dataset": "store/train_dataset"},
+        {"train_dataset": f"s3://{bucket}/train_dataset"},
     )
-    return [word.replace('"/steps/store/', f'"s3://{bucket}/') for word in command]
 
 
 ONE_WORKER = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
@@ -134,8 +139,9 @@ ONE_WORKER = {"distribution_type": "TF", "number_of_workers": 1, "number_of_para
 @pytest.mark.timeout(600)
 def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod, bucket, trainer_image):
     """Another pod goes on with the job of a killed one. When that is gone too, Kubernetes alone deletes the job."""
-    namespace, run = training_namespace, f"run-{uuid.uuid4().hex[:8]}"
-    step = SimpleNamespace(name=job_name("train", (run, "train", "1")), namespace=namespace)
+    namespace, run = training_namespace, Run("/steps", str(uuid.uuid4()))
+    identity = identify_training(run.uri("train/model"), {})
+    step = SimpleNamespace(name=job_name("train", (run.run_id, *identity.distinction)), namespace=namespace)
     sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     command = train_command(sleeps, trainer_image, bucket, run)
 
@@ -161,6 +167,33 @@ def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod
     assert left_behind(step, 3) != []
     delete_pod(api, second)
     assert left_behind(step) == []
+
+
+@pytest.mark.timeout(600)
+def test_iterations_on_a_backend_before_kfp_2_4_have_jobs_of_their_own(
+    api, training_namespace, run_in_pod, bucket, trainer_image
+):
+    """Their output folder is the same, so each step reads its own pod, with the rights that deploy/ gives."""
+    run = Run(f"s3://{bucket}", str(uuid.uuid4()), has_uuids=False)
+    sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
+    command = train_command(sleeps, trainer_image, bucket, run)
+    pods, expected = [], set()
+    for iteration in (0, 1):
+        node = f"digits-h9hh4(0).root(0).iteration-iterations({iteration}:{iteration})(0).train(0).executor(0)"
+        annotations = {"workflows.argoproj.io/node-name": node}
+        pods.append(run_in_pod(f"iteration-{iteration}", {"train": command}, annotations))
+        identity = identify_training(run.uri("train/model"), {}, lambda node=node: node)
+        expected.add(job_name("train", (run.run_id, *identity.distinction)))
+    for pod in pods:
+        wait_for_log(api, pod, "[worker-0] begun")
+    jobs = client.CustomObjectsApi().list_namespaced_custom_object(
+        "kubeflow.org", "v1", training_namespace, "tfjobs", label_selector=f"kfp-distributed/run={run.run_id}"
+    )
+    assert {job["metadata"]["name"] for job in jobs["items"]} == expected
+    assert len(expected) == 2
+    for pod in pods:
+        delete_pod(api, pod)
+    assert [left_behind(SimpleNamespace(name=name, namespace=training_namespace)) for name in expected] == [[], []]
 
 
 def job_of(step) -> dict:

@@ -17,10 +17,12 @@ import pytest
 from cluster.jobs import SECONDS, left_behind
 from cluster.test_failures import as_account
 from cluster.test_launch import function
+from compiled import Run
 from kfp import dsl
 from kubernetes import client
 
 from kfp_distributed.components import train
+from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import find_object_store, kubernetes_reader
@@ -132,8 +134,8 @@ def test_the_step_itself_with_the_store_that_is_found_there(
     for name, value in {**store_environment, **describe(remote)["environment"]}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", os.environ["KUBECONFIG"])
-    number = uuid.uuid4().hex[:8]
-    model = dsl.Model(uri=f"s3://{bucket}/models/{number}/model")
+    run_id = str(uuid.uuid4())
+    model = dsl.Model(uri=Run(f"s3://{bucket}", run_id).uri("train/model"))
     report = SimpleNamespace(path=str(tmp_path / "report.html"))
     train.python_func(
         train_dataset=dsl.Dataset(uri=f"s3://{bucket}/train_dataset"),
@@ -142,12 +144,9 @@ def test_the_step_itself_with_the_store_that_is_found_there(
         report=report,
         train_specification={**function(""), "image": trainer_image},
         cluster_configuration_secret="gpu",
-        run_id=number,
-        task_name="train",
-        task_id="1",
     )
     api.delete_namespaced_secret("mlpipeline-minio-artifact", remote["namespace"])
-    job = job_name("train", (number, "train", "1"))
+    job = job_name("train", (run_id, *identify_training(model.uri, {}).distinction))
     assert model.metadata["job"] == job
     shown = capsys.readouterr().out + Path(report.path).read_text()
     assert "mlpipeline-minio-artifact" in shown

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from compiled import STEPS, packages, whole_job
+from compiled import STEPS, Run, packages, whole_job
 from environments import environment
 
 from kfp_distributed.storage import credentials_from_environment, embedded_object_store, open_store
@@ -24,6 +24,7 @@ def clean_python():
 
 
 def test_every_step_runs_from_its_yaml_alone(clean_python, tmp_path):
+    run = Run(str(tmp_path))
     pip = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTPS_"))}
     with embedded_object_store(tmp_path / "object-store") as store:
         variables = {
@@ -33,18 +34,20 @@ def test_every_step_runs_from_its_yaml_alone(clean_python, tmp_path):
             **store.environment(),
         }
         outputs = {}
-        for step, command in whole_job(str(tmp_path)).items():
+        for step, command in whole_job(run).items():
             (tmp_path / step).mkdir()
             done = subprocess.run(
                 command, env=variables, cwd=tmp_path / step, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-            text = (tmp_path / step / "executor_output.json").read_text(encoding="utf-8")
+            text = run.output_file(step).read_text(encoding="utf-8")
             outputs[step] = json.loads(text).get("parameterValues", {})
             for secret in (store.access_key, store.secret_key):
                 assert secret not in done.stdout + done.stderr + text
         exported = open_store("s3://models/digits", credentials_from_environment(store.environment()))
         keys = [entry.key for entry in exported.list()]
+        manifest = json.loads(exported.read("1/export.json"))
     assert outputs["evaluate"]["accuracy"] > 0.9
     assert outputs["export_model"] == {"uri": "s3://models/digits/1", "version": 1}
     assert "1/saved_model.pb" in keys
+    assert manifest["source_run"] == run.run_id

@@ -52,6 +52,14 @@ def test_the_pipeline_fits_into_a_workflow(fresh):
     assert len(json.dumps(spec["deploymentSpec"])) <= 95_000
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_default_has_a_placeholder(fresh, name):
+    """The backend hands a default over as it stands."""
+    spec = yaml.safe_load((fresh / f"{name}.yaml").read_text(encoding="utf-8"))
+    inputs = [part.get("inputDefinitions", {}) for part in (*spec["components"].values(), spec["root"])]
+    assert "{{" not in json.dumps(inputs)
+
+
 def test_compiling_twice_gives_the_same_bytes(fresh, tmp_path):
     write_specs(tmp_path)
     for name in NAMES:

@@ -1,8 +1,10 @@
 import os
 import time
 import uuid
+from pathlib import Path
 
 import pytest
+from kfp import dsl
 
 from kfp_distributed.components.export_model import claims
 from kfp_distributed.components.export_model.export import run_export
@@ -65,11 +67,13 @@ def make_model(tmp_path):
 
 
 @pytest.fixture
-def export():
+def export(tmp_path):
     """Exports a folder as version `version` of the model "digits"."""
 
     def run(folder, bucket, version=0, uri="", metrics=None, run_id="run-1", name="digits"):
-        return run_export(str(folder), uri or str(folder), name, bucket, version, metrics or {}, run_id)
+        manifest = dsl.Artifact(uri=str(tmp_path / run_id / "export-model" / "manifest"))
+        Path(manifest.path).parent.mkdir(parents=True, exist_ok=True)
+        return run_export(str(folder), uri or str(folder), name, bucket, version, metrics or {}, manifest)
 
     return run
 

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 from kfp import dsl
@@ -17,10 +18,12 @@ def test_interface():
         "bucket": ("String", False),
         "version": ("Integer", True),
         "metrics": ("system.Metrics@0.0.1", True),
-        "source_run": ("String", True),
     }
-    assert spec.inputs["source_run"].default == dsl.PIPELINE_JOB_ID_PLACEHOLDER
-    assert {name: one.type for name, one in spec.outputs.items()} == {"uri": "String", "version": "Integer"}
+    assert {name: one.type for name, one in spec.outputs.items()} == {
+        "manifest": "system.Artifact@0.0.1",
+        "uri": "String",
+        "version": "Integer",
+    }
 
 
 def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
@@ -37,11 +40,16 @@ def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
     (model / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(model)).to_json())
     metrics = dsl.Metrics(metadata={"accuracy": 0.75})
 
-    uri, version = export_model(dsl.Model(uri=str(model)), "digits", bucket, 3, metrics, "run-1")
+    manifest = dsl.Artifact(uri=str(tmp_path / "run-1" / "export-model" / "manifest"))
+    Path(manifest.path).parent.mkdir(parents=True)
+
+    uri, version = export_model(dsl.Model(uri=str(model)), "digits", bucket, manifest, 3, metrics)
 
     assert (uri, version) == (f"s3://{bucket}/digits/3", 3)
     served = tmp_path / "served"
     open_store(f"s3://{bucket}/digits").download_folder(served)
-    assert json.loads((served / "3" / "export.json").read_text())["metrics"] == {"accuracy": 0.75}
+    text = (served / "3" / "export.json").read_text()
+    assert json.loads(text)["metrics"] == {"accuracy": 0.75}
+    assert Path(manifest.path).read_text() == text
     answer = tf.saved_model.load(str(served / "3")).signatures["serving_default"](tf.constant([[1.0, 10.0]]))
     np.testing.assert_array_equal(answer["probabilities"], [[2.0, 30.0]])

@@ -14,9 +14,10 @@ from kfp_distributed.storage.store import open_store
 
 EXPORT = """
 import sys
+from kfp import dsl
 from kfp_distributed.components.export_model.export import run_export
-folder, bucket, run = sys.argv[1:]
-run_export(folder, folder, "digits", bucket, 0, {}, run)
+folder, bucket, manifest = sys.argv[1:]
+run_export(folder, folder, "digits", bucket, 0, {}, dsl.Artifact(uri=manifest))
 """
 
 
@@ -39,7 +40,7 @@ def killed(request, bucket, make_model):
     store.make_bucket()
     model = make_model("killed", assets=300)
     process = subprocess.Popen(
-        [sys.executable, "-c", EXPORT, str(model), bucket, "killed-run"],
+        [sys.executable, "-c", EXPORT, str(model), bucket, "/root/killed-run/export-model/manifest"],
         env={**os.environ, "_KFP_RUNTIME": "true"},
         stdout=subprocess.DEVNULL,
     )

@@ -41,11 +41,32 @@ CASES = {
         {},
         r"OSError: source http://127\.0\.0\.1:1/data\.csv cannot be downloaded: .*refused.*",
     ),
+    "a source with a placeholder": (
+        "prepare_data",
+        {"source": "s3://data/{{$.pipeline_job_uuid}}"},
+        {},
+        r"ValueError: source has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
+    ),
+    "a training with a placeholder": (
+        "train",
+        {
+            "train_specification": {"trainer": "keras_classifier"},
+            "train_parameters": {"note": "{{$.pipeline_job_uuid}}"},
+        },
+        {"train_dataset": "prepare_data/train_dataset"},
+        r"ValueError: train_parameters\.note has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
+    ),
+    "a bucket with a placeholder": (
+        "export_model",
+        {"model_name": "digits", "bucket": "models-{{$.pipeline_job_uuid}}"},
+        {"model": "train/model"},
+        r"ValueError: bucket has the placeholder '\{\{\$\.pipeline_job_uuid\}\}', .*",
+    ),
     "a dataset that is not there": (
         "evaluate",
         {},
         {"model": "train/model", "dataset": "prepare_data/test_dataset"},
-        r"FileNotFoundError: .*/prepare_data/test_dataset has no dataset\.json: pass a dataset .*",
+        r"FileNotFoundError: .*/prepare-data/.*/test_dataset has no dataset\.json: pass a dataset .*",
     ),
     "a name that is not allowed": (
         "export_model",
@@ -65,7 +86,7 @@ CASES = {
 @pytest.mark.parametrize(("step", "parameters", "inputs", "cause"), CASES.values(), ids=CASES)
 def test_the_cause_is_the_last_line(specs, monkeypatch, tmp_path, step, parameters, inputs, cause):
     monkeypatch.setattr(compiled, "SPECS", specs)
-    command = compiled.step_command(step, str(tmp_path), parameters, inputs)
+    command = compiled.step_command(step, compiled.Run(str(tmp_path)), parameters, inputs)
     assert "pip install" in command[2]
     done = subprocess.run(
         command[3:],  # without the installation of packages

@@ -17,7 +17,7 @@ from kfp_distributed.components.train.status import begin
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage import Credentials, embedded_object_store, open_store
 
-RUN = "v2/artifacts/digits/run-7/train/0c5f"
+RUN = "v2/artifacts/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111-aaaa-4bbb-8ccc-dddddddddddd"
 CAUSE = r"\n\[worker-0\] ZeroDivisionError: division by zero\nworker-0 failed with exit code 1, .*\n"
 
 
@@ -37,7 +37,6 @@ def failed_step(data, folder):
             metrics=None,
             report=Artifact(str(folder / "report"), f"minio://mlpipeline/{RUN}/report"),
             runner="local",
-            run_id="run-7",
             train_specification={"function": "fit", "source": "def fit(model_dir):\n    1 / 0\n"},
         )
     return end.value.code

@@ -86,7 +86,8 @@ def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_al
         "worker-0": [2]
     }
     assert "[worker-0] begins after epoch 0 on 1 shard" in said
-    assert said[0].startswith("starts 2 processes in ")
+    assert said[0] == f"checkpoints are stored in {tmp_path}/checkpoints/{name}"
+    assert said[1].startswith("starts 2 processes in ")
     assert said[-1] == "the job succeeded"
     assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]
@@ -249,6 +250,7 @@ def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next
     status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), said.append)
     assert status.ended == JobEnded(4, False, "Exit codes from 1 to 127 are not tried again.")
     assert said == [
+        "checkpoints are stored in ",
         "[worker-1] ValueError: no such column",
         "[launcher-0]   Process name: [[51234,1],1]",
         "launcher-0: failed (exit code 1)",
@@ -350,9 +352,14 @@ class Artifact:
         self.logged[name] = value
 
 
+TASK_FOLDER = "s3://b/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111-aaaa-4bbb-8ccc-dddddddddddd"
+STEP_JOB = job_name("train", ("4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11", TASK_FOLDER))
+
+
 def step(data, folder, **wanted):
+    uris = {"m": f"{TASK_FOLDER}/m"}
     model, metrics, report = (
-        Artifact(str(folder / name), str(folder / name), {}, {}) for name in ("m", "metrics", "r")
+        Artifact(str(folder / name), uris.get(name, str(folder / name)), {}, {}) for name in ("m", "metrics", "r")
     )
     wanted = {"train_specification": FIT} | wanted
     run_step(
@@ -362,7 +369,6 @@ def step(data, folder, **wanted):
         metrics=metrics,
         report=report,
         runner="local",
-        run_id="run",
         **wanted,
     )
     return model, metrics, Path(report.path).read_text()
@@ -370,11 +376,11 @@ def step(data, folder, **wanted):
 
 def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     model, metrics, report = step(data, tmp_path)
-    name = job_name("train", ("run", "train", ""))
-    assert model.metadata == {"framework": "files", "job": name}
+    assert model.metadata == {"framework": "files", "job": STEP_JOB}
     # KFP takes metrics as JSON, which has no NaN.
     assert metrics.logged == {"loss": 0.5}
-    assert f"<h1>{name} succeeded after " in report
+    assert "<h1>train of run 4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11 succeeded after " in report
+    assert f"<p>Job {STEP_JOB}" in report
     assert "worker-0 loss" in report
     said = capsys.readouterr().out.splitlines()
     assert "[worker-0] begins after epoch 0 on 1 shard" in said
@@ -396,7 +402,7 @@ def fit(model_dir, tensorboard_dir):
 def test_logs_for_tensorboard_are_kept_where_log_and_report_say(data, tmp_path, capsys):
     _, _, report = step(data, tmp_path, train_specification=LOGS, distribution_specification={"tensorboard": "true"})
     (said,) = re.findall("^TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert said == f"{tmp_path}/checkpoints/{job_name('train', ('run', 'train', ''))}/metrics/tensorboard"
+    assert said == f"{tmp_path}/checkpoints/{STEP_JOB}/metrics/tensorboard"
     assert Path(said, "run", "events").read_text() == "logged"
     assert said in report
 
@@ -417,7 +423,7 @@ def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data,
             distribution_specification={"total_timeout": 0.5},
         )
     assert re.match(r"\ntotal_timeout ran out after 0\.5 s: worker-0 silent for .* s\.$", end.value.code)
-    assert f"<h1>{job_name('train', ('run', 'train', ''))} failed after " in (tmp_path / "r").read_text()
+    assert f"<p>Job {STEP_JOB}" in (tmp_path / "r").read_text()
 
 
 def test_a_report_has_no_control_characters_whatever_a_replica_prints(data, tmp_path):

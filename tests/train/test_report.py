@@ -99,6 +99,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
         "title",
         "style",
         "h1",
+        "p",
         "svg",
         "polyline",
         "text",

@@ -1,0 +1,132 @@
+"""The compiled train step with one `checkpoint_uri` for several runs, started as a KFP backend starts it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import compiled
+import pytest
+from kfp import compiler
+
+from kfp_distributed.components import steps
+
+RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
+RUN_B = "c1d2e3f4-0000-4111-8222-333344445555"
+
+# Ends with an error after the epoch `stops_after`, each time that there is no file `stopped` yet.
+FIT = """
+def fit(model_dir, checkpoint_dir, metrics_dir, epochs: int = 3, stops_after: int = 0, stopped: str = ""):
+    import json, time
+    from pathlib import Path
+    state, metrics = Path(checkpoint_dir, "state"), Path(metrics_dir, "training.json")
+    begun = int(state.read_text()) if state.exists() else 0
+    history = json.loads(metrics.read_text())["epochs"] if metrics.exists() else []
+    print(f"begins after epoch {begun}")
+    for epoch in range(begun + 1, epochs + 1):
+        history.append({"epoch": epoch, "loss": 1 / epoch})
+        metrics.write_text(json.dumps({"replica": "worker-0", "epochs": history}))
+        state.write_text(str(epoch))
+        print(f"epoch {epoch}/{epochs}")
+        if epoch == stops_after and not Path(stopped).exists():
+            Path(stopped).touch()
+            time.sleep(5)  # The folder is stored once it has rested.
+            raise RuntimeError("out of luck")
+    Path(model_dir, "weights").write_text(str(epochs))
+"""
+
+
+@pytest.fixture(scope="module")
+def specs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("specs")
+    compiler.Compiler().compile(steps(local=True).train, str(folder / "train.yaml"))
+    return folder
+
+
+@pytest.fixture
+def train(specs, data, monkeypatch, tmp_path):
+    """Runs the step of a task of a run; returns its exit code and its lines."""
+    monkeypatch.setattr(compiled, "SPECS", specs)
+
+    def run(run_id, task="train", resume_from="", **parameters):
+        command = compiled.step_command(
+            "train",
+            compiled.Run(str(tmp_path / "root"), run_id),
+            {
+                "train_specification": {"function": "fit", "source": FIT},
+                "train_parameters": {"stopped": str(tmp_path / "stopped"), **parameters},
+                "checkpoint_uri": str(tmp_path / "kept"),
+                **({"resume_from": resume_from} if resume_from else {}),
+                "runner": "local",
+            },
+            {"train_dataset": data},
+            task,
+        )
+        done = subprocess.run(
+            command[3:],  # without the installation of packages
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout.splitlines()
+
+    return run
+
+
+def trained(lines):
+    """After which epoch the training began, and which epochs it did; a cause of failure repeats its last lines."""
+    text = "\n".join(dict.fromkeys(lines))
+    (begun,) = re.findall(r"begins after epoch (\d+)$", text, re.MULTILINE)
+    return int(begun), [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/", text)]
+
+
+def stored_in(lines):
+    (folder,) = re.findall("^checkpoints are stored in (.*)$", "\n".join(lines), re.MULTILINE)
+    return folder
+
+
+def test_each_run_and_task_trains_for_itself_and_a_retry_resumes(train, tmp_path):
+    code, first = train(RUN_A)
+    assert (code, trained(first)) == (0, (0, [1, 2, 3])), first
+
+    code, of_other_run = train(RUN_B)
+    assert (code, trained(of_other_run)) == (0, (0, [1, 2, 3])), of_other_run
+
+    code, failed = train(RUN_A, "train-2", stops_after=2)
+    assert (code, trained(failed)) == (1, (0, [1, 2])), failed
+    code, retried = train(RUN_A, "train-2", stops_after=2)
+    assert (code, trained(retried)) == (0, (2, [3])), retried
+
+    folders = [stored_in(lines) for lines in (first, of_other_run, retried)]
+    assert sorted(Path(folder) for folder in folders) == sorted((tmp_path / "kept").iterdir())
+    pages = {path.parts[-4]: path.read_text() for path in (tmp_path / "root").rglob("report") if "train" in path.parts}
+    assert f"<title>train of run {RUN_A}</title>" in pages[RUN_A]
+    assert f"<h1>train of run {RUN_B} succeeded after " in pages[RUN_B]
+
+
+def test_another_run_is_continued_only_where_resume_from_names_it(train):
+    _, first = train(RUN_A)
+
+    code, longer = train(RUN_B, resume_from=stored_in(first), epochs=5)
+    assert (code, trained(longer)) == (0, (3, [4, 5])), longer
+    assert f"starts from checkpoint 00000001 of {stored_in(first)}" in longer
+    assert stored_in(longer) != stored_in(first)
+    metrics = Path(stored_in(longer), "metrics", "training.json").read_text()
+    assert re.findall(r'"epoch": (\d)', metrics) == ["1", "2", "3", "4", "5"]
+
+    # Its own checkpoints come first when it is tried again.
+    code, again = train(RUN_B, resume_from=stored_in(first), epochs=6)
+    assert (code, trained(again)) == (0, (5, [6])), again
+
+
+def test_a_folder_without_a_checkpoint_is_refused_before_anything_starts(train, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, lines = train(RUN_A, resume_from=str(tmp_path / "empty"))
+    assert code == 1
+    refusal = f"ValueError: resume_from = '{tmp_path}/empty': the folder has no complete checkpoint. Pass .*URI/JOB"
+    assert re.match(refusal, lines[-1]), lines
+    assert not (tmp_path / "kept").exists()

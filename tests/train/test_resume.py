@@ -1,0 +1,123 @@
+"""Continuing another training, from one bucket of a real object store to another."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kfp_distributed.components.train.resume import check_resume, copy_checkpoint, copy_training, training_folder
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.folder import FolderStore
+from kfp_distributed.trainers.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.job import JobDescription
+
+OTHER = "s3://other/jobs/train-1"
+
+
+def description(folder="s3://own/jobs/train-2"):
+    return JobDescription(
+        name="train-2",
+        program={},
+        parameters={},
+        train_uri="",
+        validation_uri="",
+        model_uri="",
+        checkpoint_uri=f"{folder}/checkpoints",
+        metrics_uri=f"{folder}/metrics",
+        leader="worker-0",
+        data_replicas=("worker-0",),
+    )
+
+
+@pytest.fixture
+def other(tmp_path, monkeypatch):
+    """Another training, which has stored two checkpoints and begun to store a third; there is no bucket `own` yet."""
+    with embedded_object_store(tmp_path / "objects") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        open_store("s3://other").make_bucket()
+        checkpoints = open_store(f"{OTHER}/checkpoints")
+        folder = tmp_path / "state"
+        folder.mkdir()
+        for epoch in (1, 2):
+            (folder / "epoch").write_text(str(epoch))
+            save_checkpoint(checkpoints, folder)
+        checkpoints.write("00000003/epoch", b"3")
+        open_store(f"{OTHER}/metrics").write("training.json", json.dumps({"epochs": [1, 2]}).encode())
+        yield checkpoints
+
+
+def test_complete_checkpoints_and_metrics_are_copied_once(other, tmp_path):
+    own = description()
+    assert check_resume(OTHER, own)
+    open_store("s3://own").make_bucket()
+    assert copy_training(OTHER, own) == "00000002"
+    assert [entry.key for entry in open_store(training_folder(own)).list()] == [
+        "checkpoints/00000001.json",
+        "checkpoints/00000001/epoch",
+        "checkpoints/00000002.json",
+        "checkpoints/00000002/epoch",
+        "metrics/training.json",
+    ]
+    assert restore_checkpoint(open_store(own.checkpoint_uri), tmp_path / "restored") == "00000002"
+    assert (tmp_path / "restored" / "epoch").read_text() == "2"
+    assert not check_resume(OTHER, own)
+    assert not check_resume("s3://gone/by/now", own)
+
+
+class BreaksOff(FolderStore):
+    """Fails after some copies."""
+
+    def __init__(self, root, copies):
+        super().__init__(root)
+        self.copies = copies
+
+    def copy(self, source, source_key, key):
+        if not self.copies:
+            raise StorageError("", "", key, "the store is away")
+        self.copies -= 1
+        super().copy(source, source_key, key)
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_a_copy_that_breaks_off_is_no_checkpoint(tmp_path, copies):
+    folder = tmp_path / "state"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).touch()
+    source = open_store(str(tmp_path / "other"))
+    save_checkpoint(source, folder)
+    target = BreaksOff(tmp_path / "own", copies)
+    with pytest.raises(StorageError, match="the store is away"):
+        copy_checkpoint(source, target, "00000001")
+    assert complete_checkpoints(target) == []
+    target.copies = 3
+    copy_checkpoint(source, target, "00000001")
+    assert complete_checkpoints(target) == ["00000001"]
+
+
+def test_without_resume_from_nothing_is_looked_at():
+    assert not check_resume("", description("s3://bucket/of/no/store"))
+
+
+@pytest.mark.parametrize(
+    ("resume_from", "cause"),
+    [
+        ("s3://other/jobs", "the folder has no complete checkpoint"),
+        (f"{OTHER}/checkpoints", "the folder has no complete checkpoint"),
+        ("s3://absent/train-1", "there is no such bucket"),
+        ("gs://bucket/train-1", "'gs://bucket' is no address"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(other, resume_from, cause):
+    with pytest.raises(ValueError, match=rf"^resume_from = '{resume_from}': .*{cause}.*CHECKPOINT_URI/JOB"):
+        check_resume(resume_from, description())
+    with pytest.raises(StorageError, match="there is no such bucket"):
+        open_store("s3://own").list()
+
+
+def test_the_folder_of_a_training_in_a_store_with_settings():
+    own = replace(description(), checkpoint_uri="s3://b/checkpoints/train-2/checkpoints?endpoint=http://h:1/")
+    assert training_folder(own) == "s3://b/checkpoints/train-2?endpoint=http://h:1/"
