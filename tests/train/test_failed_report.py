@@ -156,4 +156,4 @@ def test_a_cluster_that_refuses_a_running_job_fails_it_with_a_status():
     lines = []
     status = _follow(Refused(), make_job(["unused"]), lines.append)
     assert (status.ended.succeeded, status.ended.reason) == (False, "tfjobs.kubeflow.org is forbidden.")
-    assert lines == ["worker-0: running", "the job failed: tfjobs.kubeflow.org is forbidden."]
+    assert lines[1:] == ["worker-0: running", "the job failed: tfjobs.kubeflow.org is forbidden."]
