@@ -43,6 +43,7 @@ from kfp_distributed.trainers.job import (
     JobDescription,
 )
 from kfp_distributed.trainers.launcher import CHILD_SECONDS, LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.peers import is_lost_peer
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
 from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
@@ -54,12 +55,6 @@ _SAVE_SECONDS = 600.0
 
 _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
-
-_LOST_PEER = re.compile(
-    r"(Unavailable|Aborted|HorovodInternal|Dist\w+)Error|ValueError: Horovod initialization failed"
-    "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe|Timed out initializing)"
-)
-"""What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
@@ -298,7 +293,7 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
             raise
     except Exception as error:
         # The peer's own end tells why, and all start again.
-        if not _LOST_PEER.match(f"{type(error).__name__}: {error}"):
+        if not is_lost_peer(error):
             raise
         traceback.print_exc()
         return PEER_LOST

@@ -237,19 +237,28 @@ def test_a_checkpoint_that_is_half_written_is_not_kept(make_replicas, digits, fo
     assert open_store(replicas.job.checkpoint_uri).list() == []
 
 
-def write_half_and_fail(model_dir, checkpoint_dir, error: str):
+def write_half_and_fail(model_dir, checkpoint_dir, error: str, message: str):
+    import builtins
     from pathlib import Path
 
     Path(checkpoint_dir, "state").write_text("half")
-    raise type(error, (Exception,), {})("the peer does not answer")
+    raise getattr(builtins, error, type(error, (Exception,), {}))(message)
 
 
-@pytest.mark.parametrize("error", ["UnavailableError", "AbortedError"])
-def test_a_function_that_loses_a_peer_while_it_writes_keeps_nothing(make_replicas, digits, error):
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        ("RuntimeError", "[../third_party/gloo/gloo/transport/tcp/pair.cc:589] Connection closed", PEER_LOST),
+        ("DistributionError", "the shapes do not fit", 1),
+        ("UnavailableError", "no such column", 1),
+    ],
+)
+def test_a_function_that_fails_while_it_writes_keeps_nothing(make_replicas, digits, error, message, code):
     program = train_specification(write_half_and_fail)
-    replicas = make_replicas(program, {"error": error}, {"worker": 1}, digits)
+    replicas = make_replicas(program, {"error": error, "message": message}, {"worker": 1}, digits)
     replicas.start_all()
-    assert replicas.wait("worker-0") == PEER_LOST
+    assert replicas.wait("worker-0") == code
+    assert message in replicas.text("worker-0")
     assert open_store(replicas.job.checkpoint_uri).list() == []
 
 

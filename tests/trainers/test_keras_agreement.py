@@ -105,8 +105,8 @@ def train(digits, place, workers=1, devices=1):
 DISAGREEMENT = """
 import os, sys
 import tensorflow as tf
-from kfp_distributed.trainers.entry import _LOST_PEER
 from kfp_distributed.trainers.keras_classifier import _check_agreement
+from kfp_distributed.trainers.peers import is_lost_peer
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 _check_agreement(strategy, 2)
@@ -115,7 +115,7 @@ try:
 except Exception as error:
     print(error, flush=True)
     # Not by the way out, on which the other one's end is an error too.
-    os._exit(5 if _LOST_PEER.match(f"{type(error).__name__}: {error}") else 1)
+    os._exit(5 if is_lost_peer(error) else 1)
 """
 
 

@@ -31,12 +31,12 @@ IMPATIENT = """
 import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
-from kfp_distributed.trainers.entry import _LOST_PEER
+from kfp_distributed.trainers.peers import is_lost_peer
 trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:
     trainer.torch_classifier(**json.loads(sys.argv[1]))
 except RuntimeError as error:
-    sys.exit(138 if _LOST_PEER.match(f"RuntimeError: {error}") else str(error))
+    sys.exit(138 if is_lost_peer(error) else str(error))
 """
 
 
