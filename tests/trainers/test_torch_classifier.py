@@ -2,9 +2,11 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -110,6 +112,27 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(data):
     np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
     assert found[0].argmax() == 1
     np.testing.assert_allclose(found[1], found[2], err_msg="a missing number counts as the mean")
+
+
+class Intruder:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def __reduce__(self):
+        return Path.touch, (self._file,)
+
+
+def test_a_checkpoint_runs_no_code(data):
+    """Whoever can write to the bucket can write a checkpoint."""
+    proof, checkpoint = data / "proof", data / "alone" / "checkpoint" / "checkpoint.pt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(pickle.dumps(Intruder(proof)))
+    process = start(data, "alone", {"epochs": 1})
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, printed
+    assert not proof.exists()
 
 
 @pytest.mark.parametrize(("program", "rate"), [(TRAIN, 0.02), (DESCENT, 0.5)], ids=["Adam", "SGD"])
