@@ -10,7 +10,7 @@ _CLASSES = {
 }
 """Exceptions that a framework raises for a lost peer: package, and names of its classes."""
 
-_MESSAGES = {
+_MESSAGES: dict[type[BaseException], re.Pattern[str]] = {
     ValueError: re.compile("Horovod initialization failed"),
     RuntimeError: re.compile(".*gloo/transport|Connection reset by peer|Broken pipe|Timed out initializing"),
 }

@@ -1,6 +1,7 @@
 """Local folders that are kept in object storage while a program goes on writing into them, and an epoch's metrics."""
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -86,11 +87,26 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
 
 
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, float]) -> None:
-    """Say that an epoch is done: in the metrics file, in object storage, and by the progress line."""
+    """Say that an epoch is done: in the metrics file, in object storage, and by the progress line.
+
+    A metric that becomes NaN or infinite is named in one line. The program goes on: it may know what it does, and a
+    model that answers NaN fails at its evaluation.
+    """
     past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
+    before = _not_finite(past[-1]) if past else set()
+    for name in sorted(_not_finite(metrics) - before):
+        print(
+            f"warning: {name} is {metrics[name]} in epoch {epoch}: fill missing values, which are NaN in the rows, "
+            "or set a smaller learning rate",
+            flush=True,
+        )
     file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **metrics}]}))
     flush()
     print(format_progress(epoch, epochs, metrics), flush=True)
+
+
+def _not_finite(metrics: Mapping[str, float]) -> set[str]:
+    return {name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
 
 
 def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> str:

@@ -112,6 +112,11 @@ def train_epoch(
     return _means(totals, ranks)
 
 
+def has_finite_weights(network: Network) -> bool:
+    """Return whether no weight of a network is NaN or infinite."""
+    return all(bool(torch.isfinite(weights).all()) for weights in network.parameters())
+
+
 def score(network: Network, folder: str, ranks: Ranks) -> dict[str, float]:
     """Return val_loss and val_accuracy over a dataset, of which each rank takes a part; nothing where folder is ""."""
     if not folder:

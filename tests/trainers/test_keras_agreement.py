@@ -81,7 +81,9 @@ for name, parameters in trainings.items():
 def train(digits, place, workers=1, devices=1):
     """Does the trainings by so many processes of so many devices, each in a folder of its own."""
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
-    arguments = [json.dumps(each) for each in (folders, TRAININGS, devices)]
+    ranks = workers * devices
+    scaled = {**TRAININGS["whole"], "learning_rate": 0.01 / ranks, "scale_learning_rate": True}
+    arguments = [json.dumps(each) for each in (folders, {**TRAININGS, "scaled": scaled}, devices)]
     environment = {**os.environ, **tensorflow_environment({}, workers, True, processors())}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
@@ -167,6 +169,7 @@ def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, wo
     together = train(digits, tmp_path, workers, devices)
     for training, tolerance in {"whole": EXACT, "parts": EXACT if workers == 1 else NOISY}.items():
         assert curve(together, training) == pytest.approx(curve(alone, training), rel=tolerance), training
+    assert curve(together, "scaled") == pytest.approx(curve(alone, "whole"), rel=EXACT)
     assert curve(alone, "whole")[0] > 1.5 * curve(alone, "whole")[-1]
 
     folder = digits.folder / "train"

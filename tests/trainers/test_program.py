@@ -330,7 +330,14 @@ def test_a_number_that_no_training_can_take_is_named(trainer, wrong, reason):
     program = parse_program({"trainer": trainer})
     with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
         check_parameters(program, wrong)
-    assert check_parameters(program, {"hidden_units": [], "seed": 0}) == {"hidden_units": [], "seed": 0}
+    accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False}
+    assert check_parameters(program, accepted) == accepted
+
+
+def test_our_trainers_have_the_same_parameters():
+    first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
+    assert others == [first] * (len(TRAINERS) - 1)
+    assert first[-1] == Parameter("scale_learning_rate", "bool", False, False)
 
 
 JSON = st.recursive(
