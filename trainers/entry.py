@@ -45,6 +45,7 @@ from kfp_distributed.trainers.job import (
 from kfp_distributed.trainers.launcher import CHILD_SECONDS, LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.peers import is_lost_peer
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+from kfp_distributed.trainers.quiet_import import quiet_tensorflow_imports
 from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
@@ -148,6 +149,9 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
     """Set what TensorFlow reads of the environment when it is imported."""
     # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
+    # Warnings of ours are known; those of a user's program stay.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
+    quiet_tensorflow_imports()
     neighbours = rank.local_size if rank else cluster.neighbours
     os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:
@@ -180,7 +184,7 @@ def tensorflow_environment(
         legacy_keras: Whether `tf.keras` is to be tf_keras, which is Keras 2.
         cpus: How many there are for all of them.
     """
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
+    settings = {"TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
     if legacy_keras:
         settings["TF_USE_LEGACY_KERAS"] = "1"
     return {name: value for name, value in settings.items() if name not in environment}

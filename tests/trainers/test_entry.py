@@ -3,6 +3,8 @@
 import contextlib
 import inspect
 import json
+import os
+import re
 import shutil
 import signal
 import socket
@@ -276,6 +278,52 @@ def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits,
     folders = {name: tmp_path / name for name in FOLDERS}
     _fetch_data(job, True, (0, 5000), folders)
     assert np.fromfile(RECORDS, "<f4").tolist() == [0.0] * 66, "one, of weight 0"
+
+
+def warn(model_dir):
+    import os
+    from pathlib import Path
+
+    import tensorflow as tf
+
+    next(iter(tf.data.Dataset.range(4).cache().repeat().take(2)))
+    os.write(2, b"I0000 this one is of the program\n")
+    Path(model_dir, "weights").touch()
+
+
+START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature_guard|Unable to register")
+
+
+@pytest.mark.parametrize(("level", "remarks"), [("", 0), ("0", 4)])
+def test_the_log_has_warnings_of_tensorflow_and_no_remarks_of_its_start(make_replicas, digits, level, remarks):
+    environment = {"TF_CPP_MIN_LOG_LEVEL": level} if level else {}
+    replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits, environment=environment)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    lines = replicas.text("worker-0").splitlines()
+    if remarks:
+        assert sum(bool(START_UP.search(line)) for line in lines) >= remarks
+    else:
+        assert [line for line in lines if START_UP.search(line)] == []
+    assert any("did not fully read the dataset being cached" in line for line in lines), lines
+    assert "I0000 this one is of the program" in lines
+
+
+def test_the_last_words_of_an_import_that_aborts_are_shown(make_replicas, digits, tmp_path):
+    package = tmp_path / "packages" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os\nos.write(2, b'I0000 a remark\\nF0000 compiled to use AVX instructions\\n')\nos.abort()\n"
+    )
+    paths = os.pathsep.join([str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits, environment={"PYTHONPATH": paths})
+    replicas.start_all()
+    assert replicas.wait("worker-0") == -signal.SIGABRT
+    deadline = time.monotonic() + 10
+    while not replicas.text("worker-0") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "F0000 compiled to use AVX instructions" in replicas.text("worker-0")
+    assert "a remark" not in replicas.text("worker-0")
 
 
 class Gate:

@@ -168,7 +168,8 @@ def test_a_metric_that_becomes_nan_is_named_once(folder, capsys):
         record_epoch(folder / "training.json", "worker-0", epoch, 3, {"accuracy": 0.9, "loss": loss})
     assert capsys.readouterr().out.splitlines() == [
         "epoch 1/3 accuracy=0.9000 loss=0.5000",
-        "warning: loss is nan in epoch 2: fill missing values, which are NaN in the rows, or set a smaller learning rate",
+        "warning: loss is nan in epoch 2: fill missing values, which are NaN in the rows, "
+        "or set a smaller learning rate",
         "epoch 2/3 accuracy=0.9000 loss=nan",
         "epoch 3/3 accuracy=0.9000 loss=nan",
     ]
