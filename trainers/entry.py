@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store, open_store
@@ -276,15 +277,20 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
     metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
     # The metrics first: the epoch of a checkpoint that is stored is not done again.
     if leads or evaluates:
-        sync.keep(folders["metrics_dir"], lambda *_: metrics.upload_folder(folders["metrics_dir"]))
+        sync.keep(
+            folders["metrics_dir"],
+            lambda *_: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
+        )
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda _, *how: save_checkpoint(checkpoints, folder, *how))
-        sync.keep(
-            logs,
-            lambda changed, *_: [metrics.upload(file, f"{TENSORBOARD}/{file.relative_to(logs)}") for file in changed],
-            grows=True,
-        )
+        sync.keep(logs, lambda changed, *_: _send_logs(metrics, logs, changed), grows=True)
+
+
+def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
+    for path in storable_files(folder, sync.leave_out):
+        if folder / path in changed:
+            store.upload(folder / path, f"{TENSORBOARD}/{path}")
 
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
@@ -335,13 +341,13 @@ def load_function(program: Program) -> Callable[..., object]:
 
 def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
     """Store what the program has left in model_dir at the job's model_uri, the manifest last."""
+    if not storable_files(folder):
+        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
     store = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS)
     # What an earlier attempt left: its manifest goes first, so that it never describes another's files.
     store.delete([MODEL_MANIFEST])
     store.delete([entry.key for entry in store.list()])
     files = store.upload_folder(folder)
-    if not files:
-        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
     form = next((form for file, form in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     described = ModelManifest(form, files, metrics, job.name, columns, asdict(manifest.label))

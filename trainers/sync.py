@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from kfp_distributed.storage.errors import StorageError
@@ -69,6 +70,12 @@ def flush(at_rest: bool = False) -> None:
                 print(f"not stored, will be tried again: {error}", flush=True)
 
 
+@cache
+def leave_out(reason: str) -> None:
+    """Say, once, why a file is not kept in object storage. The training goes on: its other files are kept."""
+    print(f"left out of what is stored: {reason}", flush=True)
+
+
 def flush_at_rest() -> None:
     """Flush for ever: for a thread beside a program that does not do it by itself."""
     while True:
@@ -115,5 +122,6 @@ def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> st
 
 
 def _state(folder: Path) -> dict[Path, tuple[int, int]]:
-    files = [(file, file.stat()) for file in folder.rglob("*") if file.is_file()]
+    # With links, FIFOs and the like, so that `leave_out` is told of them.
+    files = [(file, file.lstat()) for file in folder.rglob("*") if file.is_symlink() or not file.is_dir()]
     return {file: (status.st_mtime_ns, status.st_size) for file, status in files}

@@ -280,6 +280,39 @@ def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits,
     assert np.fromfile(RECORDS, "<f4").tolist() == [0.0] * 66, "one, of weight 0"
 
 
+def leave_links(model_dir, checkpoint_dir, target: str):
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import flush
+
+    Path(checkpoint_dir, "state").write_text("1")
+    Path(checkpoint_dir, "newest").symlink_to("nowhere")
+    for _ in range(3):
+        flush()
+    Path(checkpoint_dir, "newest").unlink()
+    Path(checkpoint_dir, "newest").symlink_to("state")
+    flush()
+    Path(model_dir, "weights").write_text("1")
+    Path(model_dir, "link").symlink_to(target)
+
+
+@pytest.mark.parametrize(("target", "code"), [("weights", 0), ("/etc/hostname", 1)])
+def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, digits, target, code):
+    replicas = make_replicas(train_specification(leave_links), {"target": target}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == code
+    text = replicas.text("worker-0")
+    # A link of checkpoint_dir that cannot be stored ends no training, and is said once.
+    assert text.count("left out of what is stored: ") == 1
+    assert "newest is a link to nowhere, which does not exist" in text
+    last, first = complete_checkpoints(store := open_store(replicas.job.checkpoint_uri))
+    assert [entry.key for entry in store.list(f"{first}/")] == [f"{first}/state"]
+    assert store.read(f"{last}/newest") == b"1"
+    model = [entry.key for entry in open_store(replicas.job.model_uri).list()]
+    assert model == (["link", MODEL_MANIFEST, "weights"] if code == 0 else [])
+    assert ("link is a link to /etc/hostname, which is not inside" in text) == (code != 0)
+
+
 def warn(model_dir):
     import os
     from pathlib import Path
