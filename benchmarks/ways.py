@@ -87,8 +87,7 @@ def _tensorflow(workers: int, servers: int) -> dict[str, object]:
 
 def _horovod(trainer: str, ranks: int, **elastic: int) -> _Training:
     distribution = {"distribution_type": "MPI", "number_of_workers": ranks, **elastic}
-    # Horovod's batch is of one rank.
-    return _Training({"trainer": trainer}, distribution, {**_NETWORK, "batch_size": _BATCH // ranks})
+    return _Training({"trainer": trainer}, distribution, _NETWORK)
 
 
 def _pytorch(ranks: int) -> dict[str, object]:

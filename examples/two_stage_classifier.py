@@ -182,7 +182,8 @@ def two_stage_classifier(
         """Put both stages into rank 0's checkpoint_dir, where they appear at once or not at all."""
         fresh = Path("fresh")
         fresh.mkdir(exist_ok=True)
-        state = {"network": stage.state_dict(), "optimizer": optimizer.state_dict()}
+        # Without the optimizer's settings: torch 1.13 reads no float with weights_only, and they are parameters anyway.
+        state = {"network": stage.state_dict(), "optimizer_state": optimizer.state_dict()["state"]}
         torch.save(state, fresh / f"stage-{rank}.pt")
         move_file(fresh / "stage-1.pt", source=1)
         if rank == 0:
@@ -199,15 +200,16 @@ def two_stage_classifier(
         if epoch:
             folder = kept[-1] if kept else Path()
             move_file(folder / "stage-1.pt", source=0)
-            state = torch.load(folder / f"stage-{rank}.pt")
+            state = torch.load(folder / f"stage-{rank}.pt", weights_only=True)
             stage.load_state_dict(state["network"])
-            optimizer.load_state_dict(state["optimizer"])
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state["optimizer_state"]})
         return int(epoch)
 
     def export() -> None:
         """Write the model from "features" to "probabilities": the one moment at which rank 0 has both stages."""
         second = make_stage(1)
-        second.load_state_dict(torch.load(Path(checkpoint_dir, f"epoch-{epochs:06d}", "stage-1.pt"))["network"])
+        state = torch.load(Path(checkpoint_dir, f"epoch-{epochs:06d}", "stage-1.pt"), weights_only=True)
+        second.load_state_dict(state["network"])
         export_onnx(nn.Sequential(stage, second), manifest, Path(model_dir, "model.onnx"))
 
     stage = make_stage(rank)

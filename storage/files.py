@@ -3,7 +3,8 @@
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,70 @@ def list_files(folder: Path | str) -> list[str]:
         for name in names
         if not name.startswith(_UNFINISHED) and Path(parent, name).is_file()
     )
+
+
+class UnsupportedFileError(OSError):
+    """A folder has something that cannot be stored: a dangling link, a link that leads outside, a FIFO, a device."""
+
+
+def raise_unsupported(reason: str) -> None:
+    """Raise an UnsupportedFileError."""
+    raise UnsupportedFileError(reason)
+
+
+def storable_files(folder: Path | str, on_unsupported: Callable[[str], object] = raise_unsupported) -> list[str]:
+    """The relative paths (with "/") of all files below a folder, sorted, without those still being written.
+
+    A link inside the folder to a file or folder inside it counts as what it leads to.
+
+    Args:
+        folder: The folder.
+        on_unsupported: Called with the reason for each entry that cannot be stored. The reason names the entry and says
+            what to do. Without an exception the entry is left out.
+
+    Raises:
+        UnsupportedFileError: By default, where an entry cannot be stored.
+    """
+    root = Path(folder).resolve()
+    return sorted(path.relative_to(root).as_posix() for path in _walk(root, root, (), on_unsupported))
+
+
+def _walk(
+    root: Path, folder: Path, parents: tuple[Path, ...], on_unsupported: Callable[[str], object]
+) -> Iterator[Path]:
+    """Yield the files below a folder of `root`; `parents` are the folders that led here, their links resolved."""
+    parents = (*parents, folder.resolve())
+    for entry in folder.iterdir():
+        if entry.name.startswith(_UNFINISHED):
+            continue
+        try:
+            reason = _unsupported(root, entry, parents)
+            if reason:
+                on_unsupported(reason)
+            elif entry.is_dir():
+                yield from _walk(root, entry, parents, on_unsupported)
+            else:
+                yield entry
+        except FileNotFoundError:  # Deleted meanwhile.
+            continue
+
+
+def _unsupported(root: Path, entry: Path, parents: tuple[Path, ...]) -> str:
+    """Return why an entry cannot be stored, and what to do; "" for a file, a folder and a link to one inside `root`."""
+    if entry.is_symlink():
+        name = f"{entry} is a link to {entry.readlink()}"
+        if not entry.exists():
+            return f"{name}, which does not exist, so it cannot be stored: delete the link"
+        target = entry.resolve()
+        if target in parents:
+            return f"{name}, a folder that contains the link, so it cannot be stored: delete the link"
+        if root not in target.parents:
+            return f"{name}, which is not inside {root}, so it cannot be stored: copy the file or folder instead"
+    mode = entry.stat().st_mode
+    if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+        return ""
+    kind = "FIFO" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+    return f"{entry} is a {kind}, which cannot be stored: delete it, or make it in another folder"
 
 
 def describe_folder(folder: Path | str) -> tuple[FileEntry, ...]:

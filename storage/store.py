@@ -14,7 +14,7 @@ from typing import BinaryIO, Protocol
 
 from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError  # noqa: F401
-from kfp_distributed.storage.files import FileEntry, list_files, relative_path, unfinished_file
+from kfp_distributed.storage.files import FileEntry, raise_unsupported, relative_path, storable_files, unfinished_file
 from kfp_distributed.storage.uri import parse_uri
 
 # Files on their way at a time. More did not help against one server; each takes up to one part of memory (s3.py).
@@ -135,25 +135,33 @@ class Store(Protocol):
             self._send(key, file)
 
     def upload_folder(
-        self, folder: Path | str, prefix: str = "", on_bytes: Callable[[], None] | None = None
+        self,
+        folder: Path | str,
+        prefix: str = "",
+        *,
+        on_bytes: Callable[[], None] | None = None,
+        on_unsupported: Callable[[str], object] = raise_unsupported,
     ) -> tuple[FileEntry, ...]:
         """Store all files below a folder, several at a time; after a failure no further one is begun.
 
         Args:
-            folder: The local folder. Empty folders in it are not stored.
+            folder: The local folder. Empty folders in it are not stored; links inside it are followed.
             prefix: The folder of the store they go to.
             on_bytes: See `upload`; several threads call it at a time.
+            on_unsupported: See `storable_files`.
 
         Returns:
             What was stored, sorted by path relative to the folder.
 
         Raises:
             NotADirectoryError: There is no such folder.
+            UnsupportedFileError: By default, where an entry cannot be stored; nothing is stored then.
         """
         if not Path(folder).is_dir():
             raise NotADirectoryError(f"{folder} is not a folder")
         return _in_parallel(
-            lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path), on_bytes), list_files(folder)
+            lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path), on_bytes),
+            storable_files(folder, on_unsupported),
         )
 
     def download_folder(

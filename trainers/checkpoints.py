@@ -9,6 +9,7 @@ from pathlib import Path
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.trainers.sync import leave_out
 
 KEPT = 2
 """How many complete checkpoints stay: the newest, and one before it in case the newest is damaged."""
@@ -24,6 +25,8 @@ def save_checkpoint(
 ) -> None:
     """Store a folder as the newest checkpoint, then delete what is older than the newest two.
 
+    What cannot be stored, such as a link that leads nowhere, is left out with a line in the log.
+
     Args:
         store: Where the checkpoints are.
         folder: The local folder.
@@ -38,9 +41,9 @@ def save_checkpoint(
     try:
         if at_rest:
             copy.mkdir()
-            open_store(str(copy)).upload_folder(folder)
+            open_store(str(copy)).upload_folder(folder, on_unsupported=leave_out)
             check()
-        files = store.upload_folder(copy if at_rest else folder, name)
+        files = store.upload_folder(copy if at_rest else folder, name, on_unsupported=leave_out)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
     if not at_rest:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store, open_store
@@ -43,7 +44,9 @@ from kfp_distributed.trainers.job import (
     JobDescription,
 )
 from kfp_distributed.trainers.launcher import CHILD_SECONDS, LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.peers import is_lost_peer
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+from kfp_distributed.trainers.quiet_import import quiet_tensorflow_imports
 from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
@@ -54,12 +57,6 @@ _SAVE_SECONDS = 600.0
 
 _EVALUATOR_SECONDS = 60
 """How long it waits for the evaluator to score the last epoch."""
-
-_LOST_PEER = re.compile(
-    r"(Unavailable|Aborted|HorovodInternal|Dist\w+)Error|ValueError: Horovod initialization failed"
-    "|RuntimeError: (.*gloo/transport|Connection reset by peer|Broken pipe|Timed out initializing)"
-)
-"""What TensorFlow, Horovod and PyTorch say of a peer that does not answer any more."""
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
@@ -153,6 +150,9 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
     """Set what TensorFlow reads of the environment when it is imported."""
     # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
+    # Warnings of ours are known; those of a user's program stay.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
+    quiet_tensorflow_imports()
     neighbours = rank.local_size if rank else cluster.neighbours
     os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:
@@ -185,7 +185,7 @@ def tensorflow_environment(
         legacy_keras: Whether `tf.keras` is to be tf_keras, which is Keras 2.
         cpus: How many there are for all of them.
     """
-    settings = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
+    settings = {"TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
     if legacy_keras:
         settings["TF_USE_LEGACY_KERAS"] = "1"
     return {name: value for name, value in settings.items() if name not in environment}
@@ -277,15 +277,20 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
     metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
     # The metrics first: the epoch of a checkpoint that is stored is not done again.
     if leads or evaluates:
-        sync.keep(folders["metrics_dir"], lambda *_: metrics.upload_folder(folders["metrics_dir"]))
+        sync.keep(
+            folders["metrics_dir"],
+            lambda *_: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
+        )
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         sync.keep(folder, lambda _, *how: save_checkpoint(checkpoints, folder, *how))
-        sync.keep(
-            logs,
-            lambda changed, *_: [metrics.upload(file, f"{TENSORBOARD}/{file.relative_to(logs)}") for file in changed],
-            grows=True,
-        )
+        sync.keep(logs, lambda changed, *_: _send_logs(metrics, logs, changed), grows=True)
+
+
+def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
+    for path in storable_files(folder, sync.leave_out):
+        if folder / path in changed:
+            store.upload(folder / path, f"{TENSORBOARD}/{path}")
 
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
@@ -298,7 +303,7 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
             raise
     except Exception as error:
         # The peer's own end tells why, and all start again.
-        if not _LOST_PEER.match(f"{type(error).__name__}: {error}"):
+        if not is_lost_peer(error):
             raise
         traceback.print_exc()
         return PEER_LOST
@@ -336,13 +341,13 @@ def load_function(program: Program) -> Callable[..., object]:
 
 def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
     """Store what the program has left in model_dir at the job's model_uri, the manifest last."""
+    if not storable_files(folder):
+        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
     store = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS)
     # What an earlier attempt left: its manifest goes first, so that it never describes another's files.
     store.delete([MODEL_MANIFEST])
     store.delete([entry.key for entry in store.list()])
     files = store.upload_folder(folder)
-    if not files:
-        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
     form = next((form for file, form in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     described = ModelManifest(form, files, metrics, job.name, columns, asdict(manifest.label))

@@ -9,10 +9,11 @@ import tf_keras
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.job import TRAINING_METRICS
-from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
+from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.sync import record_epoch
 
@@ -32,6 +33,7 @@ def keras_classifier(
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
+    scale_learning_rate: bool = False,
 ) -> None:
     """Train a fully connected network and save it as a SavedModel.
 
@@ -51,6 +53,7 @@ def keras_classifier(
         learning_rate: Of the Adam optimizer.
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
+        scale_learning_rate: Whether to multiply learning_rate by the number of devices of one update.
     """
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
@@ -66,17 +69,17 @@ def keras_classifier(
     # Beside parameter servers each step is one worker's, of endless records: nothing has to come out even.
     ranks = (1, 1) if has_servers else (workers, strategy.num_replicas_in_sync // workers)
     plan = plan_epoch(manifest.rows, batch_size, *ranks)
+    rate = learning_rate * (strategy.num_replicas_in_sync if scale_learning_rate else 1)
     with strategy.scope():
         model = build_model(manifest, hidden_units)
-        compile_model(
-            model, tf_keras.optimizers.Adam(learning_rate), 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE)
-        )
+        compile_model(model, tf_keras.optimizers.Adam(rate), 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE))
     done, save = keep_checkpoints(model, checkpoint_dir, has_servers)
     if not has_servers:  # Beside them the workers have written their own records.
         _check_agreement(strategy, done)
         write_records(Path(train_dir), manifest, slices_of_rank(manifest, cluster.index, workers), plan.records)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
+        end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
         save(epoch + 1)
         metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
         if validation_dir and cluster.index == 0:

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 import tf_keras
 
@@ -17,6 +18,11 @@ def compile_model(model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimize
         steps_per_execution=steps_at_once,
     )
     model.optimizer.build(model.trainable_variables)
+
+
+def has_finite_weights(model: tf_keras.Model) -> bool:
+    """Return whether no weight of a model is NaN or infinite."""
+    return all(np.isfinite(weights).all() for weights in model.get_weights())
 
 
 def keep_checkpoints(

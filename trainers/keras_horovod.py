@@ -11,10 +11,11 @@ from tensorflow.python.autograph.core import config
 
 from kfp_distributed.storage.dataset import slices_of_rank
 from kfp_distributed.trainers.cluster import check_size
+from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.horovodrun import is_elastic
 from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
-from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, keep_input
+from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.sync import record_epoch
 
@@ -34,6 +35,7 @@ def keras_horovod(
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
+    scale_learning_rate: bool = False,
 ) -> None:
     """Train a fully connected network on all ranks together and save it as a SavedModel.
 
@@ -51,10 +53,11 @@ def keras_horovod(
         metrics_dir: Gets training.json.
         tensorboard_dir: Gets rank 0's metrics as TensorBoard reads them; "" where nobody wants them.
         epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights in each rank; together they see as many times more.
-        learning_rate: Of the Adam optimizer for one rank; it is multiplied by the number of ranks.
+        batch_size: Rows of one update of the weights, over all ranks.
+        learning_rate: Of the Adam optimizer.
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
+        scale_learning_rate: Whether to multiply learning_rate by the number of ranks.
     """
     hvd.init()
     check_size(os.environ, hvd.size())
@@ -69,6 +72,8 @@ def keras_horovod(
     state = hvd.elastic.KerasState(model, done=done, metrics=kept.read_text() if kept.exists() else "")
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
+        rate = float(model.optimizer.learning_rate)
+        end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
         if hvd.rank() == 0:
             save(epoch + 1)
             metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
@@ -84,13 +89,13 @@ def keras_horovod(
         rank, size = hvd.rank(), hvd.size()
         if rank == 0 and state.metrics:
             kept.write_text(state.metrics)
-        plan = plan_epoch(manifest.rows, batch_size * size, size)
+        plan = plan_epoch(manifest.rows, batch_size, size)
         part = slices_of_rank(manifest, rank, size)
         rows = sum(each.stop - each.start for each in part)
         print(f"rank {rank} of {size} has {rows} rows and goes on after epoch {state.done}", flush=True)
         write_records(Path(train_dir), manifest, part, plan.records)
-        # The scaled rate suits the larger batch: https://arxiv.org/abs/1706.02677, section 2.1.
-        model.optimizer.learning_rate = learning_rate * size
+        # In an elastic job the number of ranks may be another one each time.
+        model.optimizer.learning_rate = learning_rate * (size if scale_learning_rate else 1)
         model.fit(
             read_records(manifest, plan.batch, seed),
             epochs=epochs,

@@ -35,7 +35,7 @@ class Program:
         command: The command's words; empty for the other forms.
         parameters: What train_parameters may name, the folders left out.
         folders: Those of FOLDERS that the function's signature has; all of them for a command.
-        any_parameter: Whether further train_parameters are taken, as a command and `**kwargs` do.
+        others: The type of further train_parameters, which a command and `**kwargs` take; None if there may be none.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Program:
     command: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     folders: tuple[str, ...] = FOLDERS
-    any_parameter: bool = False
+    others: Parameter | None = None
 
 
 def parse_program(specification: Mapping[str, Any] | str) -> Program:
@@ -76,64 +76,69 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
             _refuse("train_specification: command", name, "at least a program's name")
         for word in {*re.findall(r"(?<!\$){(\w*dir)}", " ".join(name))} - {*FOLDERS}:
             _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
-        return Program(kind, name[0], command=tuple(name), any_parameter=True)
+        return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"))
     if kind == "trainer":
         if name not in TRAINERS:
             _refuse("train_specification: trainer", name, ", ".join(TRAINERS))
         source = Path(__file__).with_name(f"{name}.py").read_text()
-    parameters, any_parameter = read_signature(source, name)
+    parameters, others = read_signature(source, name)
     folders = tuple(parameter.name for parameter in parameters if parameter.name in FOLDERS)
     if "model_dir" not in folders:
         raise ValueError(f"{name}() has no parameter model_dir: the folder in which it has to leave the model")
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
-    return Program(kind, name, source, (), own, folders, any_parameter)
+    return Program(kind, name, source, (), own, folders, others)
 
 
 def check_parameters(program: Program, parameters: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """Return the train_parameters with the types that the program's signature asks for.
 
-    Numbers and booleans may come as KFP writes them ("5", 5.0, "5.0", "true").
+    Numbers and booleans may come as KFP writes them ("5", 5.0, "5.0", "true"). Whole numbers become ints, at any depth,
+    unless the annotation asks for float.
 
     Raises:
         ValueError: A parameter is missing, unknown or of a wrong type, or one of a trainer of ours is not more than
             0; names it and what is allowed.
     """
     given = _read_dict("train_parameters", parameters)
-    known = {parameter.name: parameter for parameter in program.parameters}
+    known, others = {parameter.name: parameter for parameter in program.parameters}, program.others
     for name in given:
         if program.kind == "command" and not re.fullmatch(r"\w[\w.-]*", name):
             _refuse("train_parameters: a name", name, "letters, digits and '_', and behind the first '-' and '.'")
-        if name in FOLDERS or not (name in known or program.any_parameter):
+        if name in FOLDERS or not (name in known or others):
             names = ", ".join(known) or "none"
             raise ValueError(f"train_parameters: {program.name} has no parameter {name!r} to set; it has: {names}")
     missing = [name for name, parameter in known.items() if parameter.required and name not in given]
     if missing:
         raise ValueError(f"train_parameters: {program.name} needs {', '.join(missing)}")
     try:
-        converted = {name: known[name].convert(value) if name in known else value for name, value in given.items()}
+        converted = {
+            name: (known.get(name) or Parameter(name, others.type if others else "")).convert(value)
+            for name, value in given.items()
+        }
         for name, value in converted.items() if program.kind == "trainer" else ():
-            # Of ours each is a number or a list of numbers that count or scale something; only a seed may be 0.
-            if any(
-                each < 0 or (each == 0 and name != "seed") for each in (value if isinstance(value, list) else [value])
-            ):
-                raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
+            _check_positive(name, value)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted
 
 
+def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401
+    """Refuse a number of one of our trainers that no training can take: only a seed may be 0."""
+    numbers = value if isinstance(value, list) else [value]
+    if any(number < 0 or (number == 0 and name != "seed") for number in numbers if not isinstance(number, bool)):
+        raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
+
+
 def command_line(program: Program, folders: Mapping[str, str], parameters: Mapping[str, Any]) -> list[str]:
     """Return a command's words with the folders put in and the parameters added as --name=value.
 
-    A parameter that is None is left out; true and false, lists and dicts are written as JSON. A whole number has no
-    point: KFP makes 3.0 of a 3.
+    A parameter that is None is left out; true and false, lists and dicts are written as JSON.
     """
     words = list(program.command)
     for name, folder in folders.items():
         words = [word.replace("{" + name + "}", folder) for word in words]
     for name, value in parameters.items():
         if value is not None:
-            value = json.loads(json.dumps(value), parse_float=lambda text: json.loads(text.removesuffix(".0")))
             words.append(f"--{name}={value if isinstance(value, str) else json.dumps(value)}")
     return words
 

@@ -5,11 +5,12 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _TYPE = re.compile(r"(?:typing\.)?(\w+)(?:\[(?:str, )?(.+)\])?( \| None)?")
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Parameter:
         An annotation that is none of int, float, str, bool, list, dict, Optional takes any value. Without an
         annotation the default says the type, where a whole number stands for any number.
 
+        KFP passes numbers inside dicts and lists as floats. A whole number becomes an int again, at any depth, unless
+        the annotation asks for float.
+
         Raises:
             ValueError: The value does not fit; the message says what is allowed.
         """
@@ -46,23 +50,46 @@ class Parameter:
             raise ValueError(f"{self.name} is {value!r:.200}; allowed is {text}") from None
 
 
-def read_signature(source: str, name: str) -> tuple[tuple[Parameter, ...], bool]:
-    """Return the parameters of the function called `name`, and whether it takes any others by `**kwargs`.
+_CONSTANT = (
+    *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load),
+    *(ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator),
+)
+"""Node types of a constant expression: literals and arithmetic, no names and no calls."""
+
+
+def read_signature(source: str, name: str) -> tuple[tuple[Parameter, ...], Parameter | None]:
+    """Return the parameters of the function called `name`, and its `**kwargs` parameter or None.
 
     Raises:
-        ValueError: There is no such function, or it has a default that is not a literal.
+        ValueError: There is no such function, or it has a default that is not a constant expression.
     """
     arguments = find_function(source, name).args
     names, defaults = [*arguments.args, *arguments.kwonlyargs], [*arguments.defaults, *arguments.kw_defaults]
     parameters = []
     for argument, default in zip(names, [None] * (len(names) - len(defaults)) + defaults, strict=True):
-        text = ast.unparse(argument.annotation) if argument.annotation else ""
+        text = _unparse(argument.annotation)
         try:
-            value = ast.literal_eval(default) if default else None
-        except ValueError:
-            raise ValueError(f"{name}(): the default of {argument.arg} is not a literal, so it cannot travel") from None
+            value = _evaluate(default) if default else None
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(
+                f"{name}(): the default of {argument.arg} is {ast.unparse(default or argument)} ({error}); allowed: "
+                "literals and arithmetic, such as 1024 * 4. Use None, and set the value in the function's body"
+            ) from None
         parameters.append(Parameter(argument.arg, text, default is None, value))
-    return tuple(parameters), arguments.kwarg is not None
+    others = arguments.kwarg
+    return tuple(parameters), Parameter(others.arg, _unparse(others.annotation)) if others else None
+
+
+def _unparse(annotation: ast.expr | None) -> str:
+    return ast.unparse(annotation) if annotation else ""
+
+
+def _evaluate(expression: ast.expr) -> Any:  # noqa: ANN401
+    """Return the value of a constant expression; a TypeError names what is neither a constant nor arithmetic."""
+    for node in ast.walk(expression):
+        if not isinstance(node, _CONSTANT):
+            raise TypeError(f"{ast.unparse(node)} is not a constant expression")
+    return eval(compile(ast.Expression(expression), "<default>", "eval"), {"__builtins__": {}})
 
 
 def find_function(source: str, name: str) -> ast.FunctionDef:
@@ -79,7 +106,7 @@ def find_function(source: str, name: str) -> ast.FunctionDef:
 def _convert(text: str, value: Any) -> Any:  # noqa: ANN401
     match = _TYPE.fullmatch(text)
     if not match:
-        return value
+        return value if "float" in text else whole_numbers(value)
     name, inner, optional = match.groups()
     if value is None and (optional or name == "Optional"):
         return None
@@ -90,17 +117,29 @@ def _convert(text: str, value: Any) -> Any:  # noqa: ANN401
         return [_convert(inner, item) for item in value]
     if inner and isinstance(value, dict):
         return {key: _convert(inner, item) for key, item in value.items()}
+    return value if "float" in text else whole_numbers(value)
+
+
+def whole_numbers(value: Any) -> Any:  # noqa: ANN401
+    """Return a JSON value in which each float that is a whole number is an int."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [whole_numbers(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: whole_numbers(item) for key, item in value.items()}
     return value
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401
-    """A whole number as int, whatever it is written as; else a finite float."""
-    number = float(value)
-    if isinstance(value, bool) or not math.isfinite(number):
+    """A whole number as int, whatever it is written as; else a finite float. An int never becomes a float between."""
+    if isinstance(value, str):
+        value = int(value) if _INTEGER.fullmatch(value) else float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError
-    if not number.is_integer():
-        return number
-    return int(value) if str(value).isdigit() else int(number)
+    return whole_numbers(value)
 
 
 def _parsed(value: Any) -> Any:  # noqa: ANN401

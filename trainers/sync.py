@@ -1,9 +1,11 @@
 """Local folders that are kept in object storage while a program goes on writing into them, and an epoch's metrics."""
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from kfp_distributed.storage.errors import StorageError
@@ -68,6 +70,12 @@ def flush(at_rest: bool = False) -> None:
                 print(f"not stored, will be tried again: {error}", flush=True)
 
 
+@cache
+def leave_out(reason: str) -> None:
+    """Say, once, why a file is not kept in object storage. The training goes on: its other files are kept."""
+    print(f"left out of what is stored: {reason}", flush=True)
+
+
 def flush_at_rest() -> None:
     """Flush for ever: for a thread beside a program that does not do it by itself."""
     while True:
@@ -86,11 +94,26 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
 
 
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, float]) -> None:
-    """Say that an epoch is done: in the metrics file, in object storage, and by the progress line."""
+    """Say that an epoch is done: in the metrics file, in object storage, and by the progress line.
+
+    A metric that becomes NaN or infinite is named in one line. The program goes on: it may know what it does, and a
+    model that answers NaN fails at its evaluation.
+    """
     past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
+    before = _not_finite(past[-1]) if past else set()
+    for name in sorted(_not_finite(metrics) - before):
+        print(
+            f"warning: {name} is {metrics[name]} in epoch {epoch}: fill missing values, which are NaN in the rows, "
+            "or set a smaller learning rate",
+            flush=True,
+        )
     file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **metrics}]}))
     flush()
     print(format_progress(epoch, epochs, metrics), flush=True)
+
+
+def _not_finite(metrics: Mapping[str, float]) -> set[str]:
+    return {name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
 
 
 def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> str:
@@ -99,5 +122,6 @@ def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> st
 
 
 def _state(folder: Path) -> dict[Path, tuple[int, int]]:
-    files = [(file, file.stat()) for file in folder.rglob("*") if file.is_file()]
+    # With links, FIFOs and the like, so that `leave_out` is told of them.
+    files = [(file, file.lstat()) for file in folder.rglob("*") if file.is_symlink() or not file.is_dir()]
     return {file: (status.st_mtime_ns, status.st_size) for file, status in files}

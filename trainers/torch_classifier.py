@@ -10,10 +10,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,
+    has_finite_weights,
     keep_epoch,
     load_checkpoint,
     restore,
@@ -39,6 +41,7 @@ def torch_classifier(
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
+    scale_learning_rate: bool = False,
 ) -> None:
     """Train a fully connected network and save it as ONNX.
 
@@ -56,12 +59,14 @@ def torch_classifier(
         learning_rate: Of the Adam optimizer.
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
+        scale_learning_rate: Whether to multiply learning_rate by the number of processes.
     """
     torch.manual_seed(seed)
     manifest, (device, group) = read_manifest(train_dir), _join()
     network = Network(manifest, hidden_units).to(device)
-    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
+    rate = learning_rate * (ranks.size if scale_learning_rate else 1)
+    optimizer = torch.optim.Adam(network.parameters(), rate)
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
     done = restore(checkpoint[0], network, optimizer)
@@ -69,7 +74,9 @@ def torch_classifier(
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     rest = range(done + 1, epochs + 1)
     for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
-        metrics = train_epoch(model, optimizer, ranks, batches) | score(network, validation_dir, ranks)
+        metrics = train_epoch(model, optimizer, ranks, batches)
+        end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), rate)
+        metrics |= score(network, validation_dir, ranks)
         if ranks.rank == 0:
             keep_epoch(checkpoint_dir, metrics_dir, network, optimizer, epoch, epochs, metrics)
     if ranks.rank == 0:

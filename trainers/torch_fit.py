@@ -38,9 +38,12 @@ class Ranks(NamedTuple):
 
 
 def load_checkpoint(folder: str) -> dict[str, Any]:
-    """Return the checkpoint that `keep_epoch` has left in a folder; {} where there is none."""
+    """Return the checkpoint that `keep_epoch` has left in a folder; {} where there is none.
+
+    `weights_only` lets the file make tensors and plain values, and run no code.
+    """
     file = Path(folder, _CHECKPOINT)
-    found: dict[str, Any] = torch.load(file, map_location="cpu") if file.exists() else {}
+    found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.exists() else {}
     return found
 
 
@@ -49,7 +52,7 @@ def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim
     if not checkpoint:
         return 0
     network.load_state_dict(checkpoint["network"])
-    optimizer.load_state_dict(checkpoint["optimizer"])
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint["optimizer_state"]})
     return int(checkpoint["epoch"])
 
 
@@ -64,8 +67,9 @@ def keep_epoch(
 ) -> None:
     """Keep what an epoch has come to: for rank 0 alone."""
     with unfinished_file(Path(checkpoint_dir, _CHECKPOINT)) as stream:
-        state = {"epoch": epoch, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(state, stream)
+        # Without the optimizer's settings: torch 1.13 reads no float with weights_only, and they are parameters anyway.
+        optimizer_state = optimizer.state_dict()["state"]
+        torch.save({"epoch": epoch, "network": network.state_dict(), "optimizer_state": optimizer_state}, stream)
     replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
     record_epoch(Path(metrics_dir, TRAINING_METRICS), replica, epoch, epochs, metrics)
 
@@ -106,6 +110,11 @@ def train_epoch(
         optimizer.step()
         totals += _totals(loss, found, labels)
     return _means(totals, ranks)
+
+
+def has_finite_weights(network: Network) -> bool:
+    """Return whether no weight of a network is NaN or infinite."""
+    return all(bool(torch.isfinite(weights).all()) for weights in network.parameters())
 
 
 def score(network: Network, folder: str, ranks: Ranks) -> dict[str, float]:

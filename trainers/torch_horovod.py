@@ -8,10 +8,12 @@ import horovod.torch as hvd
 import torch
 
 from kfp_distributed.trainers.cluster import check_size
+from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,
+    has_finite_weights,
     keep_epoch,
     load_checkpoint,
     restore,
@@ -32,6 +34,7 @@ def torch_horovod(
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
+    scale_learning_rate: bool = False,
 ) -> None:
     """Train a fully connected network on all ranks together and save it as ONNX.
 
@@ -45,10 +48,11 @@ def torch_horovod(
         checkpoint_dir: Gets a checkpoint after each epoch, of rank 0.
         metrics_dir: Gets training.json, of rank 0.
         epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights in each rank; together they see as many times more.
-        learning_rate: Of the Adam optimizer for one rank; it is multiplied by the number of ranks.
+        batch_size: Rows of one update of the weights, over all ranks.
+        learning_rate: Of the Adam optimizer.
         hidden_units: Sizes of the hidden layers.
         seed: For the first weights and the order of the rows.
+        scale_learning_rate: Whether to multiply learning_rate by the number of ranks.
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -56,14 +60,16 @@ def torch_horovod(
     torch.manual_seed(seed)
     manifest, device = read_manifest(train_dir), _device()
     network = Network(manifest, hidden_units).to(device)
-    # The scaled rate suits the larger batch: https://arxiv.org/abs/1706.02677, section 2.1.
-    adam = torch.optim.Adam(network.parameters(), learning_rate * size)
+    rate = learning_rate * (size if scale_learning_rate else 1)
+    adam = torch.optim.Adam(network.parameters(), rate)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
     rest = range(_resume(checkpoint_dir, network, optimizer) + 1, epochs + 1)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     # These are the rows of this rank alone: a DistributedSampler would take a part of them once more.
-    for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size * size, seed, rest):
-        metrics = train_epoch(network, optimizer, ranks, batches) | score(network, validation_dir, ranks)
+    for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
+        metrics = train_epoch(network, optimizer, ranks, batches)
+        end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), rate)
+        metrics |= score(network, validation_dir, ranks)
         if rank == 0:
             keep_epoch(checkpoint_dir, metrics_dir, network, optimizer, epoch, epochs, metrics)
     if rank == 0:

@@ -80,8 +80,11 @@ def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
 
 
 def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
+    from kfp_distributed.trainers.quiet_import import quiet_tensorflow
+
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each start prints a screen of hardware remarks
-    import tensorflow as tf
+    with quiet_tensorflow():
+        import tensorflow as tf
 
     with _failing(f"the SavedModel in {folder} cannot be loaded", _LOAD_ADVICE):
         model = tf.saved_model.load(str(folder))

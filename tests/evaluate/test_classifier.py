@@ -1,4 +1,7 @@
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -40,6 +43,22 @@ def test_shapes_that_do_not_fit(wanted, row):
     message = f"is of shape {tuple(wanted)}, where {(None, *row)} is needed: evaluate"
     with pytest.raises(ValueError, match=re.escape(message)):
         fit_shape(wanted, row)
+
+
+LOAD = """
+import sys
+from pathlib import Path
+from kfp_distributed.components.evaluate.classifier import load_classifier
+load_classifier(Path(sys.argv[1]), (4, 4))
+"""
+
+
+def test_tensorflow_prints_no_remarks_when_it_starts(linear):
+    folder, _ = linear
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    argv = [sys.executable, "-c", LOAD, str(folder)]
+    process = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
 """What every store must do. A test class of each kind inherits this and gives a fixture `store`, empty at first."""
 
 import hashlib
+import os
+import re
+import stat
 from dataclasses import replace
 
 import pytest
 
 from kfp_distributed.storage import ChecksumMismatch, Entry, FileEntry, KeyNotFound, StorageError
+from kfp_distributed.storage.files import UnsupportedFileError
 
 KEYS = [
     "plain",
@@ -101,6 +105,40 @@ class StoreContract:
         assert store.download_folder(tmp_path / "checked", "model", entries) == entries
         assert content(tmp_path / "down") == content(tmp_path / "checked") == files
         assert store.download_folder(tmp_path / "part", "model", entries[:2]) == entries[:2]
+
+    def test_links_inside_a_folder_are_followed(self, store, tmp_path):
+        folder = fill(tmp_path / "up", {"blobs/a": b"1", "blobs/sub/b": b"22"})
+        (folder / "weights").symlink_to("blobs/a")
+        (folder / "again").symlink_to("weights")
+        (folder / "absolute").symlink_to(folder / "blobs" / "a")
+        (folder / "newest").symlink_to("blobs")
+        files = {"blobs/a": b"1", "blobs/sub/b": b"22", "weights": b"1", "again": b"1", "absolute": b"1"}
+        files |= {"newest/a": b"1", "newest/sub/b": b"22"}
+        assert store.upload_folder(folder) == tuple(sorted(entry(path, data) for path, data in files.items()))
+        store.download_folder(tmp_path / "down")
+        assert content(tmp_path / "down") == files
+
+    @pytest.mark.parametrize(
+        ("make", "reason"),
+        [
+            (lambda path: path.symlink_to("/etc/hostname"), r"odd is a link to /etc/hostname, which is not inside"),
+            (lambda path: path.symlink_to("../../beside"), r"odd is a link to ../../beside, which is not inside"),
+            (lambda path: path.symlink_to(".."), r"odd is a link to .., a folder that contains the link"),
+            (lambda path: path.symlink_to("nowhere"), r"odd is a link to nowhere, which does not exist"),
+            (lambda path: path.symlink_to("odd"), r"odd is a link to odd, which does not exist"),
+            (lambda path: path.symlink_to("."), r"odd is a link to ., a folder that contains the link"),
+            (os.mkfifo, r"odd is a FIFO, which cannot be stored: delete it"),
+            (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), r"odd is a socket"),
+        ],
+        ids=["outside", "beside", "parent", "dangling", "to itself", "cycle", "FIFO", "socket"],
+    )
+    def test_what_cannot_be_stored_is_named_and_nothing_is_stored(self, store, make, reason, tmp_path):
+        (tmp_path / "beside").touch()
+        folder = fill(tmp_path / "up", {"a": b"1", "sub/b": b"2"})
+        make(folder / "sub" / "odd")
+        with pytest.raises(UnsupportedFileError, match=re.escape(str(folder)) + "/sub/" + reason):
+            store.upload_folder(folder)
+        assert store.list() == []
 
     def test_an_empty_folder(self, store, tmp_path):
         (tmp_path / "empty").mkdir()

@@ -79,14 +79,14 @@ def slow_upload(store, save, tmp_path, monkeypatch):
     save("one")
     upload = store.upload_folder
 
-    def upload_slowly(folder, name):
+    def upload_slowly(folder, *arguments):
         (tmp_path / "local" / "part" / "weights").write_text("half of three")
-        return upload(folder, name)
+        return upload(folder, *arguments)
 
     monkeypatch.setattr(store, "upload_folder", upload_slowly)
 
 
-def test_what_a_program_leaves_at_rest_is_stored_as_it_was(store, slow_upload, tmp_path):
+def test_what_a_program_leaves_at_rest_is_stored_as_it_was(store, slow_upload, tmp_path, capsys):
     """An upload may take longer than a program leaves between two checkpoints."""
     local, left_over = tmp_path / "local", tmp_path / "local-copy"
     (local / "part" / "weights").write_text("two")
@@ -95,7 +95,8 @@ def test_what_a_program_leaves_at_rest_is_stored_as_it_was(store, slow_upload, t
     left_over.mkdir()
     (left_over / "of a process that was killed").touch()
     save_checkpoint(store, local, at_rest=True)
-    assert restore(store, tmp_path) == ("00000002", {"part/weights": "two"})
+    assert restore(store, tmp_path) == ("00000002", {"part/weights": "two", "newest/weights": "two"})
+    assert "lost is a link to pruned, which does not exist" in capsys.readouterr().out
     assert not left_over.exists()
 
 
@@ -105,7 +106,7 @@ def test_what_is_stored_at_once_needs_no_room_for_a_copy(store, slow_upload, tmp
 
 
 def test_a_copy_does_not_outlive_a_store_that_is_away(store, save, tmp_path, monkeypatch):
-    def upload_folder(folder, name):
+    def upload_folder(*arguments):
         raise ConnectionError("nobody answers")
 
     save("one")

@@ -46,9 +46,9 @@ def test_strategies_get_a_tf_config_without_the_evaluator():
 @pytest.mark.parametrize(
     ("variables", "cluster", "legacy_keras", "cpus", "expected"),
     [
-        ({}, {}, False, 8, {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_NUM_INTRAOP_THREADS": "8"}),
-        ({"TF_CPP_MIN_LOG_LEVEL": "0"}, LOCAL, True, 2, {"TF_USE_LEGACY_KERAS": "1", "TF_NUM_INTRAOP_THREADS": "1"}),
-        ({"TF_USE_LEGACY_KERAS": "0", "TF_NUM_INTRAOP_THREADS": "3"}, {}, True, 2, {"TF_CPP_MIN_LOG_LEVEL": "2"}),
+        ({}, {}, False, 8, {"TF_NUM_INTRAOP_THREADS": "8"}),
+        ({}, LOCAL, True, 2, {"TF_USE_LEGACY_KERAS": "1", "TF_NUM_INTRAOP_THREADS": "1"}),
+        ({"TF_USE_LEGACY_KERAS": "0", "TF_NUM_INTRAOP_THREADS": "3"}, {}, True, 2, {}),
     ],
 )
 def test_replicas_of_one_machine_share_its_processors(variables, cluster, legacy_keras, cpus, expected):

@@ -3,6 +3,8 @@
 import contextlib
 import inspect
 import json
+import os
+import re
 import shutil
 import signal
 import socket
@@ -237,19 +239,28 @@ def test_a_checkpoint_that_is_half_written_is_not_kept(make_replicas, digits, fo
     assert open_store(replicas.job.checkpoint_uri).list() == []
 
 
-def write_half_and_fail(model_dir, checkpoint_dir, error: str):
+def write_half_and_fail(model_dir, checkpoint_dir, error: str, message: str):
+    import builtins
     from pathlib import Path
 
     Path(checkpoint_dir, "state").write_text("half")
-    raise type(error, (Exception,), {})("the peer does not answer")
+    raise getattr(builtins, error, type(error, (Exception,), {}))(message)
 
 
-@pytest.mark.parametrize("error", ["UnavailableError", "AbortedError"])
-def test_a_function_that_loses_a_peer_while_it_writes_keeps_nothing(make_replicas, digits, error):
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        ("RuntimeError", "[../third_party/gloo/gloo/transport/tcp/pair.cc:589] Connection closed", PEER_LOST),
+        ("DistributionError", "the shapes do not fit", 1),
+        ("UnavailableError", "no such column", 1),
+    ],
+)
+def test_a_function_that_fails_while_it_writes_keeps_nothing(make_replicas, digits, error, message, code):
     program = train_specification(write_half_and_fail)
-    replicas = make_replicas(program, {"error": error}, {"worker": 1}, digits)
+    replicas = make_replicas(program, {"error": error, "message": message}, {"worker": 1}, digits)
     replicas.start_all()
-    assert replicas.wait("worker-0") == PEER_LOST
+    assert replicas.wait("worker-0") == code
+    assert message in replicas.text("worker-0")
     assert open_store(replicas.job.checkpoint_uri).list() == []
 
 
@@ -267,6 +278,85 @@ def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits,
     folders = {name: tmp_path / name for name in FOLDERS}
     _fetch_data(job, True, (0, 5000), folders)
     assert np.fromfile(RECORDS, "<f4").tolist() == [0.0] * 66, "one, of weight 0"
+
+
+def leave_links(model_dir, checkpoint_dir, target: str):
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import flush
+
+    Path(checkpoint_dir, "state").write_text("1")
+    Path(checkpoint_dir, "newest").symlink_to("nowhere")
+    for _ in range(3):
+        flush()
+    Path(checkpoint_dir, "newest").unlink()
+    Path(checkpoint_dir, "newest").symlink_to("state")
+    flush()
+    Path(model_dir, "weights").write_text("1")
+    Path(model_dir, "link").symlink_to(target)
+
+
+@pytest.mark.parametrize(("target", "code"), [("weights", 0), ("/etc/hostname", 1)])
+def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, digits, target, code):
+    replicas = make_replicas(train_specification(leave_links), {"target": target}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == code
+    text = replicas.text("worker-0")
+    # A link of checkpoint_dir that cannot be stored ends no training, and is said once.
+    assert text.count("left out of what is stored: ") == 1
+    assert "newest is a link to nowhere, which does not exist" in text
+    last, first = complete_checkpoints(store := open_store(replicas.job.checkpoint_uri))
+    assert [entry.key for entry in store.list(f"{first}/")] == [f"{first}/state"]
+    assert store.read(f"{last}/newest") == b"1"
+    model = [entry.key for entry in open_store(replicas.job.model_uri).list()]
+    assert model == (["link", MODEL_MANIFEST, "weights"] if code == 0 else [])
+    assert ("link is a link to /etc/hostname, which is not inside" in text) == (code != 0)
+
+
+def warn(model_dir):
+    import os
+    from pathlib import Path
+
+    import tensorflow as tf
+
+    next(iter(tf.data.Dataset.range(4).cache().repeat().take(2)))
+    os.write(2, b"I0000 this one is of the program\n")
+    Path(model_dir, "weights").touch()
+
+
+START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature_guard|Unable to register")
+
+
+@pytest.mark.parametrize(("level", "remarks"), [("", 0), ("0", 4)])
+def test_the_log_has_warnings_of_tensorflow_and_no_remarks_of_its_start(make_replicas, digits, level, remarks):
+    environment = {"TF_CPP_MIN_LOG_LEVEL": level} if level else {}
+    replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits, environment=environment)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    lines = replicas.text("worker-0").splitlines()
+    if remarks:
+        assert sum(bool(START_UP.search(line)) for line in lines) >= remarks
+    else:
+        assert [line for line in lines if START_UP.search(line)] == []
+    assert any("did not fully read the dataset being cached" in line for line in lines), lines
+    assert "I0000 this one is of the program" in lines
+
+
+def test_the_last_words_of_an_import_that_aborts_are_shown(make_replicas, digits, tmp_path):
+    package = tmp_path / "packages" / "tensorflow"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os\nos.write(2, b'I0000 a remark\\nF0000 compiled to use AVX instructions\\n')\nos.abort()\n"
+    )
+    paths = os.pathsep.join([str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits, environment={"PYTHONPATH": paths})
+    replicas.start_all()
+    assert replicas.wait("worker-0") == -signal.SIGABRT
+    deadline = time.monotonic() + 10
+    while not replicas.text("worker-0") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "F0000 compiled to use AVX instructions" in replicas.text("worker-0")
+    assert "a remark" not in replicas.text("worker-0")
 
 
 class Gate:

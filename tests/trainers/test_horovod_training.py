@@ -51,7 +51,7 @@ def python(monkeypatch):
 
 @pytest.fixture
 def rows_of_epochs(tmp_path, python, monkeypatch):
-    """From the epochs and the batch of a rank to the rows that each rank of the next training saw in each epoch."""
+    """From the epochs and the batch to the rows that each rank of the next training saw in each epoch."""
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(NOTING)
@@ -63,7 +63,7 @@ def rows_of_epochs(tmp_path, python, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(python).parent}:{os.environ['PATH']}")
 
     def rows(epochs, batch_size, ranks):
-        records = plan_epoch(1300, batch_size * ranks, ranks).records
+        records = plan_epoch(1300, batch_size, ranks).records
         noted = [np.fromfile(folder / f"rank-{rank}", "<f4").reshape(-1, 66) for rank in range(ranks)]
         # More may have been fetched than was trained on; those of weight 0 fill up.
         seen = [each[: records * epochs].reshape(epochs, records, 66) for each in noted]
@@ -83,9 +83,8 @@ def every_row(digits):
     return in_order(np.concatenate([np.column_stack(batch) for batch in read_batches(folder, manifest)]))
 
 
-def whole_batches(ranks):
-    """Parameters with which each step has all rows, of whatever rank: the rate is multiplied by the ranks."""
-    return {"epochs": EPOCHS, "batch_size": 1500 // ranks, "learning_rate": 0.03 / ranks}
+WHOLE_BATCHES = {"epochs": EPOCHS, "batch_size": 1500, "learning_rate": 0.03}
+"""Parameters with which each step has all rows, however many ranks there are."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def alone(digits, tmp_path_factory):
     """The metrics of one process after each epoch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
-        outcome, _ = train(digits, tmp_path_factory.mktemp("alone"), 1, parameters=whole_batches(1))
+        outcome, _ = train(digits, tmp_path_factory.mktemp("alone"), 1, parameters=WHOLE_BATCHES)
     return outcome.metrics["worker-0"]
 
 
@@ -104,11 +103,11 @@ def assert_same_curve(outcome, expected):
 
 def test_all_ranks_together_do_what_one_process_does(digits, tmp_path, alone, rows_of_epochs, every_row):
     """Three ranks have uneven parts of 1300 rows, and would have other first weights each, were it not for rank 0's."""
-    three, said = train(digits, tmp_path, 3, parameters=whole_batches(3), tensorboard=True)
+    three, said = train(digits, tmp_path, 3, parameters=WHOLE_BATCHES, tensorboard=True)
     assert_same_curve(three, alone)
     assert alone[-1]["loss"] < alone[0]["loss"] / 4
     assert alone[-1]["val_accuracy"] > 0.9
-    for parts in rows_of_epochs(EPOCHS, 500, 3):
+    for parts in rows_of_epochs(EPOCHS, 1500, 3):
         assert [len(part) for part in parts] == [433, 433, 434]
         np.testing.assert_array_equal(in_order(np.concatenate(parts)), every_row, err_msg="each row once an epoch")
     logs = tmp_path.glob("checkpoints/*/metrics/tensorboard/*/*.v2")
@@ -122,6 +121,7 @@ def test_all_ranks_together_do_what_one_process_does(digits, tmp_path, alone, ro
 
 def test_a_killed_rank_starts_all_again_from_the_last_checkpoint(digits, tmp_path, alone):
     """The curve is that of a process that nobody has killed: the weights and the optimizer are the checkpoint's."""
+    parameters = {**WHOLE_BATCHES, "learning_rate": 0.015, "scale_learning_rate": True}
     killed = []
 
     def kill_once(line):
@@ -129,7 +129,7 @@ def test_a_killed_rank_starts_all_again_from_the_last_checkpoint(digits, tmp_pat
             killed.append(line)
             kill_rank("1")
 
-    outcome, said = train(digits, tmp_path, 2, see=kill_once, parameters=whole_batches(2))
+    outcome, said = train(digits, tmp_path, 2, see=kill_once, parameters=parameters)
     assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in said)
     epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in said if "[worker-0] epoch " in line]
     assert epochs == list(range(1, EPOCHS + 1)), "went on after the last epoch that was kept"
@@ -137,9 +137,9 @@ def test_a_killed_rank_starts_all_again_from_the_last_checkpoint(digits, tmp_pat
 
 
 def test_slots_are_ranks_of_one_worker(digits, tmp_path, rows_of_epochs, every_row):
-    outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 2, "batch_size": 32}, slots_per_worker=2)
+    outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 2, "batch_size": 64}, slots_per_worker=2)
     assert list(outcome.metrics) == ["worker-0"]
-    for parts in rows_of_epochs(2, 32, 2):
+    for parts in rows_of_epochs(2, 64, 2):
         np.testing.assert_array_equal(in_order(np.concatenate(parts)), every_row, err_msg="each row once an epoch")
     assert not any(line.startswith("[launcher-0] [") for line in said), "all marks are read"
 

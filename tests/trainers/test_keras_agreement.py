@@ -81,7 +81,9 @@ for name, parameters in trainings.items():
 def train(digits, place, workers=1, devices=1):
     """Does the trainings by so many processes of so many devices, each in a folder of its own."""
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
-    arguments = [json.dumps(each) for each in (folders, TRAININGS, devices)]
+    ranks = workers * devices
+    scaled = {**TRAININGS["whole"], "learning_rate": 0.01 / ranks, "scale_learning_rate": True}
+    arguments = [json.dumps(each) for each in (folders, {**TRAININGS, "scaled": scaled}, devices)]
     environment = {**os.environ, **tensorflow_environment({}, workers, True, processors())}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
@@ -105,8 +107,8 @@ def train(digits, place, workers=1, devices=1):
 DISAGREEMENT = """
 import os, sys
 import tensorflow as tf
-from kfp_distributed.trainers.entry import _LOST_PEER
 from kfp_distributed.trainers.keras_classifier import _check_agreement
+from kfp_distributed.trainers.peers import is_lost_peer
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 _check_agreement(strategy, 2)
@@ -115,7 +117,7 @@ try:
 except Exception as error:
     print(error, flush=True)
     # Not by the way out, on which the other one's end is an error too.
-    os._exit(5 if _LOST_PEER.match(f"{type(error).__name__}: {error}") else 1)
+    os._exit(5 if is_lost_peer(error) else 1)
 """
 
 
@@ -167,6 +169,7 @@ def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, wo
     together = train(digits, tmp_path, workers, devices)
     for training, tolerance in {"whole": EXACT, "parts": EXACT if workers == 1 else NOISY}.items():
         assert curve(together, training) == pytest.approx(curve(alone, training), rel=tolerance), training
+    assert curve(together, "scaled") == pytest.approx(curve(alone, "whole"), rel=EXACT)
     assert curve(alone, "whole")[0] > 1.5 * curve(alone, "whole")[-1]
 
     folder = digits.folder / "train"

@@ -1,3 +1,4 @@
+import ast
 import contextlib
 import functools
 import json
@@ -49,7 +50,7 @@ def test_a_function_inside_a_function_is_dedented():
 
     program = parse_program(train_specification(nested))
     assert program.source.startswith("def nested(")
-    assert program.any_parameter
+    assert program.others == Parameter("options")
 
 
 def test_the_other_forms():
@@ -60,7 +61,9 @@ def test_the_other_forms():
     assert train_specification(["python", "main.py", "--data={train_dir}"]) == {
         "command": ["python", "main.py", "--data={train_dir}"]
     }
-    assert parse_program({"command": ["true"]}) == Program("command", "true", command=("true",), any_parameter=True)
+    assert parse_program({"command": ["true"]}) == Program(
+        "command", "true", command=("true",), others=Parameter("parameters")
+    )
 
 
 def closure():
@@ -132,7 +135,10 @@ def without_model(train_dir):
         (global_user, "uses SCALE, json of the module around it"),
         (generator, "is a generator"),
         (asynchronous, "is asynchronous"),
-        (default_of_the_module, "the default of scale is not a literal"),
+        (
+            default_of_the_module,
+            "the default of scale is SCALE (SCALE is not a constant expression); allowed: literals and",
+        ),
         (by_position, "before a '/'"),
         (without_model, "no parameter model_dir"),
         (eval(compile("lambda: None", "nowhere", "eval")), "lambda"),
@@ -194,6 +200,10 @@ def function_of(signature: str) -> Program:
         ("x: int", "5.0", 5),
         ("x: int", 2**70, 2**70),
         ("x: int", str(2**70), 2**70),
+        ("x: int", -9007199254740993, -9007199254740993),
+        ("x: int", "-9007199254740993", -9007199254740993),
+        ("x: int", 10**400, 10**400),
+        ("x=5", -9007199254740993, -9007199254740993),
         ("x: float", 1, 1.0),
         ("x: float", "1e-3", 0.001),
         ("x: bool", "true", True),
@@ -218,13 +228,55 @@ def function_of(signature: str) -> Program:
         ("x=5", "7.0", 7),
         ("x=5", 0.5, 0.5),
         ("x=True", "false", False),
-        ("**options", 5.0, 5.0),
+        ("x", 8.0, 8),
+        (
+            "x",
+            {"layers": [8.0, 4.0], "rate": 0.5, "deep": [{"n": 2.0}]},
+            {"layers": [8, 4], "rate": 0.5, "deep": [{"n": 2}]},
+        ),
+        ("x: Any", [8.0], [8]),
+        ("x=None", [8.0], [8]),
+        ("x=[8]", [8.0, 4.0], [8, 4]),
+        ("x: list", [8.0, "4.0"], [8, "4.0"]),
+        ("x: dict", {"8": 4.0}, {"8": 4}),
+        ("x: dict[str, Any]", {"8": [4.0]}, {"8": [4]}),
+        ("x: dict[str, list]", {"8": [4.0]}, {"8": [4]}),
+        ("x: list | None", [8.0], [8]),
+        ("x: int | str", 8.0, 8),
+        ("x: dict[str, list[float]]", {"rates": [1, 2.0]}, {"rates": [1.0, 2.0]}),
+        ("x: Union[float, str]", 2.0, 2.0),
+        ("**options", 5.0, 5),
+        ("**options", [5.0, {"n": 2.0}], [5, {"n": 2}]),
+        ("**options: float", 5, 5.0),
     ],
 )
 def test_parameters_get_the_types_of_the_signature(signature, given, expected):
     checked = check_parameters(function_of(signature), {"x": given})
-    assert checked == {"x": expected}
-    assert type(checked["x"]) is type(expected)
+    # As text, for 8 == 8.0.
+    assert repr(checked) == repr({"x": expected})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1024 * 4", 4096),
+        ("-1", -1),
+        ("1e-3 / 2", 5e-4),
+        ("2**16 - 1", 65535),
+        ("(28, 28)", (28, 28)),
+        ("[128] * 2", [128, 128]),
+        ("{'units': 2 * 64}", {"units": 128}),
+    ],
+)
+def test_a_default_may_be_a_constant_expression(text, value):
+    (parameter,) = function_of(f"x={text}").parameters
+    assert repr(parameter.default) == repr(value)
+
+
+@pytest.mark.parametrize("text", ["len('a')", "[n for n in (1, 2)]", "1 / 0", "'a' + 1", "().__class__", "f'{1}'"])
+def test_another_default_is_named(text):
+    with pytest.raises(ValueError, match=re.escape("fit(): the default of x is " + ast.unparse(ast.parse(text)))):
+        function_of(f"x={text}")
 
 
 @pytest.mark.parametrize(
@@ -278,7 +330,14 @@ def test_a_number_that_no_training_can_take_is_named(trainer, wrong, reason):
     program = parse_program({"trainer": trainer})
     with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
         check_parameters(program, wrong)
-    assert check_parameters(program, {"hidden_units": [], "seed": 0}) == {"hidden_units": [], "seed": 0}
+    accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False}
+    assert check_parameters(program, accepted) == accepted
+
+
+def test_our_trainers_have_the_same_parameters():
+    first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
+    assert others == [first] * (len(TRAINERS) - 1)
+    assert first[-1] == Parameter("scale_learning_rate", "bool", False, False)
 
 
 JSON = st.recursive(

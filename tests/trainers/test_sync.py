@@ -161,3 +161,15 @@ def test_a_metrics_file_of_another_form_is_passed_over(tmp_path, capsys, text):
     file.write_text(text)
     assert read_epochs(file) == []
     assert "training.json has no epochs of the form that is read" in capsys.readouterr().out
+
+
+def test_a_metric_that_becomes_nan_is_named_once(folder, capsys):
+    for epoch, loss in enumerate([0.5, float("nan"), float("nan")], 1):
+        record_epoch(folder / "training.json", "worker-0", epoch, 3, {"accuracy": 0.9, "loss": loss})
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 1/3 accuracy=0.9000 loss=0.5000",
+        "warning: loss is nan in epoch 2: fill missing values, which are NaN in the rows, "
+        "or set a smaller learning rate",
+        "epoch 2/3 accuracy=0.9000 loss=nan",
+        "epoch 3/3 accuracy=0.9000 loss=nan",
+    ]

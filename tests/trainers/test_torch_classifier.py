@@ -2,9 +2,11 @@
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -31,12 +33,12 @@ IMPATIENT = """
 import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
-from kfp_distributed.trainers.entry import _LOST_PEER
+from kfp_distributed.trainers.peers import is_lost_peer
 trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:
     trainer.torch_classifier(**json.loads(sys.argv[1]))
 except RuntimeError as error:
-    sys.exit(138 if _LOST_PEER.match(f"RuntimeError: {error}") else str(error))
+    sys.exit(138 if is_lost_peer(error) else str(error))
 """
 
 
@@ -112,11 +114,34 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(data):
     np.testing.assert_allclose(found[1], found[2], err_msg="a missing number counts as the mean")
 
 
+class Intruder:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def __reduce__(self):
+        return Path.touch, (self._file,)
+
+
+def test_a_checkpoint_runs_no_code(data):
+    """Whoever can write to the bucket can write a checkpoint."""
+    proof, checkpoint = data / "proof", data / "alone" / "checkpoint" / "checkpoint.pt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(pickle.dumps(Intruder(proof)))
+    process = start(data, "alone", {"epochs": 1})
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, printed
+    assert not proof.exists()
+
+
 @pytest.mark.parametrize(("program", "rate"), [(TRAIN, 0.02), (DESCENT, 0.5)], ids=["Adam", "SGD"])
 def test_all_ranks_together_do_what_one_process_does(data, program, rate):
     """With all rows in each step the curves are the same but for rounding; 301 rows are uneven for 2 and 3 ranks."""
     options = {"epochs": 12, "batch_size": 400, "learning_rate": rate, "hidden_units": [16], "seed": 3}
-    alone, *together = (train(data, f"of-{ranks}", ranks, program, **options) for ranks in (1, 2, 3))
+    alone, *together = (train(data, f"of-{ranks}", ranks, program, **options) for ranks in (1, 3))
+    scaled = {**options, "learning_rate": rate / 2, "scale_learning_rate": True}
+    together.append(train(data, "of-2", 2, program, **scaled))
     assert alone[0]["loss"] > 2 * alone[-1]["loss"]
     for curve in together:
         for epoch, expected in zip(curve, alone, strict=True):

@@ -33,9 +33,9 @@ def rows_of_ranks(said):
 
 def test_all_ranks_together_do_what_one_process_does(digits, tmp_path):
     """With all rows in each step the curves are the same but for rounding; three ranks have uneven parts of 1300."""
-    # The rate is multiplied by the ranks, and their batches add up.
-    alone, _ = train(digits, tmp_path / "1", 1, parameters={"epochs": 10, "batch_size": 1500, "learning_rate": 0.03})
-    three, said = train(digits, tmp_path / "3", 3, parameters={"epochs": 10, "batch_size": 500, "learning_rate": 0.01})
+    parameters = {"epochs": 10, "batch_size": 1500, "learning_rate": 0.03}
+    alone, _ = train(digits, tmp_path / "1", 1, parameters=parameters)
+    three, said = train(digits, tmp_path / "3", 3, parameters=parameters)
     assert rows_of_ranks(said) == [("worker-0", 3, 433), ("worker-1", 3, 433), ("worker-2", 3, 434)]
     for epoch, expected in zip(three.metrics["worker-0"], alone.metrics["worker-0"], strict=True):
         assert epoch == pytest.approx(expected, rel=1e-4)
@@ -48,7 +48,8 @@ def test_all_ranks_together_do_what_one_process_does(digits, tmp_path):
 
 def test_small_batches_take_two_ranks_as_far_as_one_process(digits, tmp_path):
     alone, _ = train(digits, tmp_path / "1", 1, parameters={"epochs": 4, "batch_size": 32, "learning_rate": 2e-3})
-    both, _ = train(digits, tmp_path / "2", 2, parameters={"epochs": 4, "batch_size": 16, "learning_rate": 1e-3})
+    scaled = {"epochs": 4, "batch_size": 32, "learning_rate": 1e-3, "scale_learning_rate": True}
+    both, _ = train(digits, tmp_path / "2", 2, parameters=scaled)
     assert losses(both) == pytest.approx(losses(alone), abs=NOISE)
     assert both.model.format == "onnx"
     session = onnxruntime.InferenceSession(str(tmp_path / "2" / "model" / "model.onnx"))

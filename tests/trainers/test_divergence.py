@@ -1,0 +1,69 @@
+"""A training of ours whose loss or weights become NaN ends at once, on all ranks, and is not retried."""
+
+import re
+import time
+
+import pytest
+from environments import trainer_python
+
+from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.trainers.divergence import end_if_diverged
+
+MPI = {"distribution_type": "MPI", "number_of_workers": 2}
+SECONDS = 240
+"""Each job below takes 10 to 30 s on two idle cores; a rank that waits for another would take minutes."""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "image", "distribution"),
+    [
+        ("keras_classifier", "", {}),
+        ("keras_classifier", "", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
+        ("keras_classifier", "", {"distribution_type": "TF", "number_of_workers": 1}),
+        ("keras_horovod", "horovod", MPI),
+        ("keras_horovod", "horovod", {**MPI, "min_workers": 1}),
+        ("torch_horovod", "horovod-pytorch", MPI),
+        ("torch_classifier", "pytorch", {"distribution_type": "PyTorch", "number_of_workers": 1}),
+    ],
+    ids=["one process", "MultiWorkerMirrored", "ParameterServer", "Horovod", "Horovod elastic", "Horovod torch", "DDP"],
+)
+def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, trainer, image, distribution):
+    if image:
+        variable = f"KFP_DISTRIBUTED_{image.upper().replace('-', '_')}_PYTHON"
+        monkeypatch.setenv(variable, trainer_python(image))
+    request = Request(
+        train_uri=str(digits.folder / "train"),
+        validation_uri=str(digits.folder / "validation"),
+        model_uri=str(tmp_path / "model"),
+        train_specification={"trainer": trainer},
+        train_parameters={"epochs": 1000, "learning_rate": 1e30},
+        distribution_specification=distribution,
+        identity=(str(tmp_path),),
+    )
+    said, begin = [], time.monotonic()
+    with pytest.raises(TrainingFailed) as raised:
+        launch(request, LocalRunner(), said.append)
+    assert time.monotonic() - begin < SECONDS, "a rank waited for another"
+    assert re.search(r"failed with exit code 1\b", str(raised.value))
+    assert "the training diverged in epoch 1: the loss is nan" in str(raised.value)
+    assert "learning_rate (now 1e+30)" in str(raised.value)
+    assert not any("restart" in line for line in said), said
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_finite_weights", "cause"),
+    [
+        (float("nan"), True, "the loss is nan"),
+        (float("inf"), True, "the loss is inf"),
+        (0.5, False, "the weights are not finite"),
+    ],
+)
+def test_what_diverged_is_named(loss, has_finite_weights, cause):
+    with pytest.raises(SystemExit, match=f"^the training diverged in epoch 7: {cause}. No model is saved"):
+        end_if_diverged(7, loss, has_finite_weights, 0.1)
+
+
+def test_a_training_that_does_not_diverge_goes_on():
+    end_if_diverged(7, 0.5, True, 0.1)

@@ -1,0 +1,27 @@
+"""Ends a training of ours that diverged: its loss or its weights are no numbers any more."""
+
+import math
+
+
+def end_if_diverged(epoch: int, loss: float, has_finite_weights: bool, learning_rate: float) -> None:
+    """End a training whose loss or weights are NaN or infinite, before anything of the epoch is saved.
+
+    Every rank calls it with the same values, so that all end in the same epoch and none waits for another.
+
+    Args:
+        epoch: Number of the epoch, from 1.
+        loss: Mean training loss of the epoch, over all ranks.
+        has_finite_weights: Whether every weight is a finite number.
+        learning_rate: Learning rate of the optimizer.
+
+    Raises:
+        SystemExit: The training diverged. The exit code is 1, which is not retried: it would diverge again.
+    """
+    if math.isfinite(loss) and has_finite_weights:
+        return
+    cause = f"the loss is {loss}" if not math.isfinite(loss) else "the weights are not finite"
+    raise SystemExit(
+        f"the training diverged in epoch {epoch}: {cause}. No model is saved. Set a smaller learning_rate "
+        f"(now {learning_rate:g}). If that does not help, look for missing, infinite or very large values in the "
+        "training data, and fill or drop them before prepare_data."
+    )
