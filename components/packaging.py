@@ -40,7 +40,7 @@ _KEPT_IMPORTS = (_NAMESPACE, "__future__")
 
 # Base 85 takes 1.25 characters a byte, base 64 takes 1.33. The three characters that mean something to KFP, to Argo or
 # to a shell are written as three that base 85 leaves unused.
-_RISKY, _HARMLESS = "{}$", ",./"
+_RISKY, _HARMLESS = "{}$&<>", ",./:[]"
 
 INSTALLED_VARIABLE = "KFP_DISTRIBUTED_INSTALLED"
 """Environment variable: "true" where a step runs in the Python that compiled it, and takes the modules from there."""
