@@ -41,17 +41,17 @@ def quiet_tensorflow() -> Iterator[None]:
         yield
         return
     stderr = os.dup(2)
-    lines = subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE, stdout=stderr)
-    assert lines.stdin
-    os.dup2(lines.stdin.fileno(), 2)
+    log_filter = subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE, stdout=stderr)
+    assert log_filter.stdin
+    os.dup2(log_filter.stdin.fileno(), 2)
     try:
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        lines.stdin.close()
+        log_filter.stdin.close()
         with suppress(subprocess.TimeoutExpired):  # A process that the import has left running keeps the pipe open.
-            lines.wait(_FILTER_SECONDS)
+            log_filter.wait(_FILTER_SECONDS)
 
 
 class _QuietFinder(MetaPathFinder):
