@@ -1,4 +1,4 @@
-"""Ends a training of ours that diverged: its loss or its weights are no numbers any more."""
+"""Ends a training of ours that diverged: its loss or a weight became NaN or infinite."""
 
 import math
 

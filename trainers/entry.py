@@ -150,7 +150,7 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
     """Set what TensorFlow reads of the environment when it is imported."""
     # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
-    # Warnings of ours are known; those of a user's program stay.
+    # 1 shows warnings and errors, 2 errors alone: under our trainers tf.data warns each worker of how Keras feeds it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
     quiet_tensorflow_imports()
     neighbours = rank.local_size if rank else cluster.neighbours

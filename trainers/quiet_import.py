@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -30,6 +30,10 @@ for line in sys.stdin.buffer:
 its own, so that the last words of a library that aborts come through."""
 
 
+_FILTER_SECONDS = 5
+"""How long to wait for the filter's last lines."""
+
+
 @contextmanager
 def quiet_tensorflow() -> Iterator[None]:
     """Import TensorFlow inside this block to leave its remarks out; TF_CPP_MIN_LOG_LEVEL=0 keeps them."""
@@ -37,14 +41,17 @@ def quiet_tensorflow() -> Iterator[None]:
         yield
         return
     stderr = os.dup(2)
-    with subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE, stdout=stderr) as lines:
-        assert lines.stdin
-        os.dup2(lines.stdin.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+    log_filter = subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE, stdout=stderr)
+    assert log_filter.stdin
+    os.dup2(log_filter.stdin.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        log_filter.stdin.close()
+        with suppress(subprocess.TimeoutExpired):  # A process that the import has left running keeps the pipe open.
+            log_filter.wait(_FILTER_SECONDS)
 
 
 class _QuietFinder(MetaPathFinder):

@@ -1,0 +1,51 @@
+"""The functions of examples/ on a table in which one row in ten lacks a value: they learn, and answer such rows."""
+
+import numpy as np
+import pytest
+from environments import trainer_python
+from mirrored_classifier import mirrored_classifier
+from partitioned_embedding import partitioned_embedding
+from samples import CLASSES, COLUMNS, table
+from two_stage_classifier import two_stage_classifier
+
+from kfp_distributed.components.evaluate.classifier import load_classifier
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
+from kfp_distributed.trainers import train_specification
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "distribution"),
+    [
+        (mirrored_classifier, {"learning_rate": 0.01}, {}),
+        (
+            partitioned_embedding,
+            {"column": "shop", "table_rows": 64},
+            {"distribution_type": "TF", "number_of_workers": 1},
+        ),
+        (two_stage_classifier, {"learning_rate": 0.01}, {"distribution_type": "PyTorch", "number_of_workers": 1}),
+    ],
+)
+def test_the_examples_learn_from_rows_with_missing_values(
+    write_dataset, tmp_path, monkeypatch, function, parameters, distribution
+):
+    if function is two_stage_classifier:
+        monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
+    arrays, labels = table(600, 0)
+    manifest: DatasetManifest = write_dataset(tmp_path / "train", COLUMNS, arrays, labels, CLASSES, [600])
+    request = Request(
+        train_uri=str(tmp_path / "train"),
+        model_uri=str(tmp_path / "model"),
+        train_specification=train_specification(function),
+        train_parameters={"epochs": 10, **parameters},
+        distribution_specification=distribution,
+        identity=(str(tmp_path),),
+    )
+    launch(request, LocalRunner(), lambda line: None)
+    ((inputs, classes),) = read_batches(tmp_path / "train", manifest)
+    lacking = np.isnan(inputs).any(axis=1)
+    assert lacking.sum() > 30
+    answers = load_classifier(tmp_path / "model", input_shape(manifest))(inputs[lacking])
+    # A model whose weights are NaN may answer the same class for each row.
+    assert (answers.argmax(axis=1) == classes[lacking]).mean() > 0.6
