@@ -268,7 +268,7 @@ class KubernetesRunner:
         self._watcher.close()
         if not self._ours:
             return
-        kept = self._tracker.end_version and self._job.specification.keep_job
+        kept = self._tracker.ended_by_itself and self._job.specification.keep_job
         # An ended job has no more use for keys.
         paths = [self._path_of(each) for each in self._parts if not kept or each["kind"] == "Secret"]
         text = f"the job is kept (keep_job); to remove it: {self._removal()}" if kept else ""
@@ -276,7 +276,7 @@ class KubernetesRunner:
             paths.insert(0, self._path)
         try:
             for path in paths:
-                if self._delete(path) and path == self._path and not self._tracker.end_version:
+                if self._delete(path) and path == self._path and not self._tracker.ended_by_itself:
                     text = f"{self._title} is deleted"
         except ClusterError as error:
             print(f"{path} could not be deleted: {error}", flush=True)
