@@ -33,7 +33,14 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
+from kfp_distributed.components.train.runners.watching import (
+    Listed,
+    News,
+    Printed,
+    ThreadFailed,
+    Trouble,
+    Watcher,
+)
 from kfp_distributed.components.train.signals import signals_wait
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.store import open_store
@@ -364,6 +371,8 @@ class KubernetesRunner:
             yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
             self._last_line = time.monotonic()
             return
+        if isinstance(news, ThreadFailed):
+            raise news.error
         if isinstance(news, Trouble):
             yield JobEvent(clock(), news.text)
             return
