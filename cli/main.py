@@ -144,7 +144,7 @@ def render(
     image: str,
     full: bool,
 ) -> None:
-    """Prints as YAML what a train step would create: the job, its ConfigMaps, and claims for volumes with a size.
+    """Prints as YAML what a train step would create: the job, its ConfigMap, and claims for volumes with a size.
 
     Needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file that has it.
     """

@@ -89,7 +89,7 @@ def rendered_objects(
     namespace: str,
     mpi_version: MpiVersion,
 ) -> list[Object]:
-    """The job, its ConfigMaps, and the PersistentVolumeClaims that the step makes where they are not there.
+    """The job, its ConfigMap, and the PersistentVolumeClaims that the step makes where they are not there.
 
     Args:
         train_specification: As `train` takes it, and likewise the two others.

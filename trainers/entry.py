@@ -32,6 +32,7 @@ from kfp_distributed.trainers import sync
 from kfp_distributed.trainers.checkpoints import restore_checkpoint, save_checkpoint
 from kfp_distributed.trainers.cluster import Cluster, Rank, processors, read_cluster, read_rank
 from kfp_distributed.trainers.feed import keep_rows, write_records
+from kfp_distributed.trainers.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.job import (
     EVALUATOR_METRICS,
@@ -43,7 +44,7 @@ from kfp_distributed.trainers.job import (
     TRAINING_METRICS,
     JobDescription,
 )
-from kfp_distributed.trainers.launcher import CHILD_SECONDS, LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.peers import is_lost_peer
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
 from kfp_distributed.trainers.quiet_import import quiet_tensorflow_imports
@@ -73,14 +74,13 @@ def main() -> int:
     """Run this replica's part of the job; returns its exit code."""
     _end_on_sigterm()
     atexit.register(_keep_peak_memory)
-    if os.environ.get(LOST_SECONDS_VARIABLE):
-        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: _end(_LAUNCHER_LOST))
+    end_when_lost(lambda: _end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
     name = replica_name(os.environ, cluster, job, rank)
     os.environ[REPLICA_VARIABLE] = name
     if has_ranks(os.environ):
-        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on looking for the train step.
+        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on reading the heartbeat.
         return _run_child([sys.executable, "-m", "kfp_distributed.trainers.torchrun"])
     elastic = is_elastic(os.environ)
     if elastic:

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kfp_distributed.trainers.heartbeat import end_when_lost
 from kfp_distributed.trainers.job import REPLICA_VARIABLE
-from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, end_when_lost
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 """What the training operator gives a launcher: how to run a command in a worker's pod, and which pods there are."""
@@ -75,9 +75,9 @@ def main(words: Sequence[str]) -> int:
     in_pods = Path(_RUN_IN_POD).exists()
     # As a container's first process it would not be ended by the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
-    if in_pods and os.environ.get(LOST_SECONDS_VARIABLE):
+    if in_pods:
         # The workers' pods end as well then, and it would wait for others. After a failure it would start again.
-        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), lambda: os._exit(0))
+        end_when_lost(lambda: os._exit(0))
 
     def find_hosts() -> dict[str, int]:
         found = [f"worker-{index}" for index in range(workers)]

@@ -42,6 +42,7 @@ class JobDescription:
         data_replicas: The replicas that read training shards, in the order of their ranks.
         parameter_servers: How many parameter servers the job has.
         tensorboard: Whether the program is given a folder for TensorBoard's logs.
+        heartbeat_uri: Object that the train step rewrites while it follows the job; "" if it writes none.
     """
 
     name: str
@@ -56,6 +57,7 @@ class JobDescription:
     data_replicas: tuple[str, ...]
     parameter_servers: int = 0
     tensorboard: bool = False
+    heartbeat_uri: str = ""
 
     def to_json(self) -> str:
         """Return the job file's text."""

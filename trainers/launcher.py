@@ -1,46 +1,18 @@
-"""Ends a replica whose train step is lost: nobody would follow the job any more, nor delete it.
+"""Runs a command that is no rank itself, and ends it when the train step is lost.
 
-`python -m kfp_distributed.trainers.launcher COMMAND` does so to what is no rank itself: MPI's launcher and, with
-`--idle`, its workers.
+`python -m kfp_distributed.trainers.launcher COMMAND` runs MPI's launcher and, with `--idle`, its workers.
 """
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 
-LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
-"""Environment variable with the longest time between two signs of life; without it nobody waits for any."""
+from kfp_distributed.trainers.heartbeat import end_when_lost
 
 CHILD_SECONDS = 25.0
 """How long a command may take to end: a kubelet kills all after 30 seconds."""
-
-SIGN_OF_LIFE = Path("/kfp-distributed/launcher/alive")
-"""A file of a mounted ConfigMap. The train step changes it, and the kubelet hands that on within 90 seconds."""
-
-
-def end_when_lost(seconds: float, end: Callable[[], object], file: Path = SIGN_OF_LIFE) -> None:
-    """Call `end` in a thread when `file` has not changed for so long."""
-
-    def wait() -> None:
-        # A replica that is started again does not wait as long: the file holds the time of the last sign of life. By
-        # half at most, for the clock of the train step may be another one than ours.
-        seen = file.read_bytes() if file.exists() else b""
-        age = time.time() - int(seen) if seen.isdigit() and int(seen) else 0.0
-        since = time.monotonic() - min(max(0.0, age), seconds / 2)
-        while time.monotonic() - since < seconds:
-            time.sleep(min(5.0, seconds / 10))
-            now = file.read_bytes() if file.exists() else b""
-            if now != seen:
-                seen, since = now, time.monotonic()
-        print(f"no sign of life of the train step for {seconds:g} s (launcher_lost_timeout)", flush=True)
-        end()
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def main() -> int:
@@ -60,8 +32,7 @@ def main() -> int:
 
     # As the first process of a container, this one gets the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
-    if os.environ.get(LOST_SECONDS_VARIABLE):
-        end_when_lost(float(os.environ[LOST_SECONDS_VARIABLE]), end)
+    end_when_lost(end)
     code = child.wait()
     if lost.is_set() or (idle and code == -signal.SIGTERM):
         return 0

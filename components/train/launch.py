@@ -220,6 +220,8 @@ def plan_job(request: Request) -> TrainingJob:
         data_replicas=topology.data_replicas,
         parameter_servers=specification.number_of_parameter_servers,
         tensorboard=specification.tensorboard,
+        # Not under `checkpoint_uri`: that may be a volume, which the step does not mount.
+        heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
     )
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
     return TrainingJob(name, topology, specification, description, labels=labels)

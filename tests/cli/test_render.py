@@ -152,7 +152,8 @@ SOURCES
       "worker-0"
      ],
      "parameter_servers": 0,
-     "tensorboard": false
+     "tensorboard": false,
+     "heartbeat_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/checkpoints/train-4f73820a8556/heartbeat"
     }
 """
 
@@ -222,7 +223,7 @@ spec:
 """
     assert made.output.endswith(claim)
     kinds = [each["kind"] for each in yaml.safe_load_all(made.output)]
-    assert kinds == ["Job", "ConfigMap", "ConfigMap", "PersistentVolumeClaim"]
+    assert kinds == ["Job", "ConfigMap", "PersistentVolumeClaim"]
 
 
 NO_IMAGE = "is no image's name; write it as HOST/NAME:TAG, with NAME in lower case"
@@ -284,11 +285,10 @@ def test_a_whole_training():
 
 
 def test_full_prints_every_module():
-    _, code, launcher = objects({"trainer": "keras_classifier"}, None, None, "--full")
+    _, code = objects({"trainer": "keras_classifier"}, None, None, "--full")
     assert {key: text for key, text in code["data"].items() if key != "job.json"} == {
         path.replace("/", "."): source for path, source in sources().items()
     }
-    assert launcher["data"] == {"alive": "0"}
 
 
 @pytest.mark.parametrize(
@@ -302,9 +302,9 @@ def test_full_prints_every_module():
     ],
 )
 def test_each_kind(distribution, options, kind):
-    job, *config_maps = objects({"command": ["python", "main.py"]}, distribution, {}, *options)
+    job, code = objects({"command": ["python", "main.py"]}, distribution, {}, *options)
     assert f"{job['apiVersion']} {job['kind']}" == kind
-    assert [each["metadata"]["name"].rpartition("-")[2] for each in config_maps] == ["code", "launcher"]
+    assert (code["kind"], code["metadata"]["name"].rpartition("-")[2]) == ("ConfigMap", "code")
 
 
 def test_a_list_of_numbers_is_one_line():
@@ -328,7 +328,7 @@ def test_from_files(tmp_path):
         ),
         (
             ({"trainer": "keras_classifier"}, {"launcher_lost_timeout": 10}),
-            "launcher_lost_timeout = 10: on Kubernetes at least 120 seconds",
+            "launcher_lost_timeout = 10: on Kubernetes at least 60 seconds",
         ),
         (
             ({"function": "fit", "source": "def fit(model_dir, epochs: int): pass"}, {}, {}),

@@ -84,6 +84,19 @@ def test_a_training_outlasts_every_fault_of_the_api_server(proxies, start):
             found.result()
 
 
+def test_a_training_outlasts_an_outage_of_the_api_server_longer_than_launcher_lost_timeout(proxies, start):
+    proxy, environment = proxies()
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(110)\nprint('done')")
+    step = start(program, {**TF, "launcher_lost_timeout": 60}, environment=environment)
+    step.wait_for(r"\[worker-0\] begun")
+    goes_wrong_for(proxy, "unreachable", 90)
+    verdict = step.verdict(200)
+    assert verdict["succeeded"], step.log
+    assert "restart" not in step.log
+    assert "[worker-0] done" in step.log
+    assert left_behind(step) == []
+
+
 def test_no_api_server_at_the_start(proxies, start):
     proxy, environment = proxies()
     with proxy.going_wrong("unreachable"):

@@ -12,7 +12,7 @@ from kubernetes import client
 # One test for all, so a cluster without any version of MPIJob leaves it out.
 pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900)]
 
-LOST = {"launcher_lost_timeout": 120}
+LOST = {"launcher_lost_timeout": 60}
 DISTRIBUTIONS = {"TF": TF, "PyTorch": {"distribution_type": "PyTorch"}, "MPI": {"distribution_type": "MPI"}, "Job": {}}
 KINDS = {
     "TF": [("kubeflow.org", "v1", "tfjobs")],
@@ -30,7 +30,7 @@ def test_jobs_whose_steps_are_lost_end_and_one_whose_step_comes_back_lives_on(st
         return start(program, {**LOST, **DISTRIBUTIONS[kind]}, namespace=open_namespace, **request)
 
     def begin_the_other(**request):
-        return start(waits(270), {**LOST, **TF}, **request)
+        return start(waits(150), {**LOST, **TF}, **request)
 
     steps = {kind: begin(kind) for kind in DISTRIBUTIONS}
     for step in steps.values():
@@ -42,13 +42,13 @@ def test_jobs_whose_steps_are_lost_end_and_one_whose_step_comes_back_lives_on(st
         step.process.kill()
         step.process.wait()
     killed = time.monotonic()
-    time.sleep(30)
+    time.sleep(20)
     with ThreadPoolExecutor(1) as pool:
         lives_on = pool.submit(see_it_live_on, begin_the_other(**of_the_same_run(comes_back)))
         see_them_end(api, steps, killed)
         see_them_start_anew(steps, lambda kind: begin(kind, **of_the_same_run(steps[kind])))
         lives_on.result()
-    assert time.monotonic() - killed > 210, "it has not outlived what it is told to: 120 s, and a kubelet's 90"
+    assert time.monotonic() - killed > 100, "it has not outlived launcher_lost_timeout"
 
 
 def of_the_same_run(step) -> dict:
@@ -71,7 +71,8 @@ def see_them_end(api, steps: dict, killed: float) -> None:
             left.pop(kind)
             took = time.monotonic() - killed
             print(f"the job of type {kind} whose step was lost had ended after {took:.0f} s")
-            assert 100 < took < 300
+            # What was read before the kill counts, and a launcher may be started once more.
+            assert 40 < took < 200
         time.sleep(1)
     assert not left, "these go on without their steps"
 

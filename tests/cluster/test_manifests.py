@@ -12,7 +12,6 @@ from kfp_distributed.components.train.manifests import (
     code_config_map,
     job_kind,
     job_manifest,
-    launcher_config_map,
     object_store_secret,
     volume_claims,
 )
@@ -188,8 +187,7 @@ def test_the_api_server_takes_it_without_a_warning(restricted, chosen, mpi_versi
     setting = _setting(restricted, full, mpi_version)
     made = job_manifest(job, setting)
     assert _dry_run(job_kind(chosen, mpi_version).plural, restricted, made) is None
-    for config_map in filter(None, (code_config_map(job, setting), launcher_config_map(job, setting))):
-        assert _dry_run("configmaps", restricted, config_map) is None
+    assert _dry_run("configmaps", restricted, code_config_map(job, setting)) is None
     if secret := object_store_secret(job, setting):
         assert _dry_run("secrets", restricted, secret) is None
     for claim in volume_claims(job, setting):

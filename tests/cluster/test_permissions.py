@@ -18,7 +18,7 @@ JOBS = ["tfjobs.kubeflow.org", "mpijobs.kubeflow.org", "pytorchjobs.kubeflow.org
 
 NEEDED = [
     *(f"{verb} {job}" for job in JOBS for verb in ("create", "get", "list", "watch", "patch", "delete")),
-    *(f"{verb} configmaps" for verb in ("create", "get", "patch", "delete")),
+    *(f"{verb} configmaps" for verb in ("create", "get")),
     "get configmaps kfp-launcher",
     "create persistentvolumeclaims",
     "get persistentvolumeclaims",
@@ -38,7 +38,8 @@ REFUSED = [
     *(f"{verb} secrets mlpipeline-minio-artifact" for verb in ("list", "watch", "patch", "delete")),
     "get services",
     "create services",
-    *(f"{verb} configmaps" for verb in ("list", "watch", "deletecollection")),
+    *(f"{verb} configmaps" for verb in ("list", "watch", "update", "patch", "delete", "deletecollection")),
+    *(f"{verb} configmaps kfp-launcher" for verb in ("update", "patch", "delete")),
     *(f"deletecollection {job}" for job in JOBS),
     "patch tfjobs.kubeflow.org/status",
     "get workflows.argoproj.io",

@@ -34,8 +34,10 @@ class KubernetesApi:
             "json" that is no API server's, or the connection is "cut".
         broken: The requests that are always answered with 500.
         refuses: With what nobody is let in any more, 401 or 403.
+        full: The kind of which a quota takes no more, whether or not the object is there.
         denied: The permissions that there are not, such as "create tfjobs".
         lingers: How often an object that was deleted in the foreground is still found.
+        collects_after: How often an object whose owner is gone is still found.
     """
 
     def __init__(self) -> None:
@@ -45,11 +47,14 @@ class KubernetesApi:
         self.broken: set[str] = set()
         self.denied: set[str] = set()
         self.refuses: HTTPStatus | None = None
+        self.full: str | None = None
         self.lingers = 0
+        self.collects_after = 0
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
         self._version = 0
         self._oldest = Counter[str]()
+        self._orphans: dict[str, int] = {}
         self._closed = False
         handler = type("Handler", (_Handler,), {"api": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -84,10 +89,26 @@ class KubernetesApi:
             return self.objects[place]
 
     def delete(self, place: str) -> Object:
-        """Deletes an object, as somebody else would."""
+        """Deletes an object, as somebody else would, and what it owns."""
         with self._changed:
             self._tell("DELETED", place)
-            return self.objects.pop(place)
+            gone = self.objects.pop(place)
+            self._orphans.pop(place, None)
+            self._orphans |= {name: self.collects_after for name in self.objects if self._is_owned(name, gone)}
+            self._collect("")
+            return gone
+
+    def _is_owned(self, place: str, owner: Object) -> bool:
+        owners = self.objects[place]["metadata"].get("ownerReferences", ())
+        return owner["metadata"]["uid"] in [each["uid"] for each in owners]
+
+    def _collect(self, seen: str) -> None:
+        """Collects garbage as Kubernetes does, some time after its owner is gone; `seen` is what somebody looks at."""
+        for place in [place for place, left in self._orphans.items() if not left]:
+            if self._orphans.pop(place, None) is not None:  # Else its own owner's end has collected it.
+                self.delete(place)
+        if seen in self._orphans:
+            self._orphans[seen] -= 1
 
     def expire(self, kind: str, change: Callable[[], object] = lambda: None) -> None:
         """Ends the watches of a kind: of a change they are never told, only who lists anew sees it."""
@@ -108,12 +129,15 @@ class KubernetesApi:
         verb, _, place = request.partition(" ")
         with self._changed:
             self.requests.append(request)
+            self._collect(place if verb == "GET" else "")
             if verb == "MAY":
                 return 201, {"status": {"allowed": place not in self.denied}}
             if verb == "LIST":
                 items = [each for name, each in self.objects.items() if name.startswith(f"{place}/")]
                 return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": items}
             if verb in ("POST", "TRY"):
+                if self.full and place.startswith(self.full):
+                    return 403, {"message": f"exceeded quota: {self.full}"}
                 if place in self.objects:
                     return 409, {"message": f"{place} already exists"}
                 return 201, self.put(place, body) if verb == "POST" else body

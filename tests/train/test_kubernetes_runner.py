@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
+from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
@@ -14,12 +16,13 @@ from train.programs.jobs import make_job, wait_until, workers
 from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
 from kfp_distributed.components.train.manifests.setting import Setting
 from kfp_distributed.components.train.runners import kubernetes, tracker
+from kfp_distributed.components.train.runners.heartbeat import Heartbeat
 from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.runners.watching import Printed
 from kfp_distributed.storage.errors import StorageError
 
-JOB, CODE, LAUNCHER = "tfjobs/a-job", "configmaps/a-job-code", "configmaps/a-job-launcher"
+JOB, CODE = "tfjobs/a-job", "configmaps/a-job-code"
 SECRET, CLAIM = "secrets/a-job-object-store", "persistentvolumeclaims/data"
 
 FAILED, SUCCEEDED = (
@@ -66,9 +69,8 @@ def owners(api):
     return {place: each["metadata"]["ownerReferences"] for place, each in state(api).items()}
 
 
-CREATED = {JOB: [], CLAIM: [], CODE: [JOB], LAUNCHER: [JOB], SECRET: [JOB]}
-REQUESTS = [f"{verb} {CODE}" for verb in ("PATCH", "POST")] + [f"{verb} {SECRET}" for verb in ("DELETE", "POST")]
-REQUESTS += [f"POST {each}" for each in (LAUNCHER, CLAIM, JOB)]
+CREATED = {JOB: [], CLAIM: [], CODE: [JOB], SECRET: [JOB]}
+REQUESTS = [f"GET {CODE}", f"DELETE {SECRET}", *(f"POST {each}" for each in (CODE, SECRET, CLAIM, JOB))]
 
 
 @pytest.mark.parametrize("fault", ["500", "cut"])
@@ -85,18 +87,72 @@ def test_an_answer_that_is_lost_while_a_job_is_created_changes_nothing(api, requ
     assert list(api.objects) == [CLAIM]
 
 
+def owned_by(uid):
+    return [{"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "a-job", "uid": uid}]
+
+
 @pytest.mark.parametrize("place", [CODE, SECRET])
-def test_a_part_that_somebody_else_creates_at_the_same_time_is_ours_after_all(api, place):
+def test_a_part_that_another_attempt_creates_at_the_same_time_is_ours_after_all(api, place):
     def create_too(request):
         if request == f"POST {place}" and request not in api.requests:
-            api.put(place, {"metadata": {"name": place.partition("/")[2]}, "data": {"not": "ours"}})
+            about = {"name": place.partition("/")[2], "ownerReferences": owned_by(api.objects[JOB]["metadata"]["uid"])}
+            api.put(place, {"metadata": about, "data": {"made": "by another attempt"}})
 
     api.before = create_too
     runner, job = prepared(api)
     runner.start(job)
+    assert owners(api) == CREATED
     runner.stop()
     assert api.requests.count(f"POST {place}") == (2 if place == SECRET else 1)
     assert list(api.objects) == [CLAIM]
+
+
+def test_the_code_of_an_earlier_job_is_removed_before_the_next_one_is_created(api):
+    """Its pods would mount what is removed under them."""
+    started(api)
+    api.collects_after = 3
+    api.delete(JOB)
+    assert CODE in api.objects
+    was_there = []
+    api.before = lambda request: was_there.append(CODE in api.objects) if request == f"POST {JOB}" else None
+    started(api)
+    assert was_there == [False]
+    assert owners(api) == CREATED
+
+
+def test_code_that_comes_with_an_earlier_owner_meanwhile_is_waited_for(api):
+    """As from another attempt of this step, whose job has gone since."""
+    runner, job = prepared(api)
+
+    def come(request):
+        if request == f"POST {CODE}" and request not in api.requests:
+            api.put(CODE, {"metadata": {"name": "a-job-code", "ownerReferences": owned_by("gone")}})
+            api.before = lambda request: api.delete(CODE) if request == f"GET {CODE}" and CODE in api.objects else None
+
+    api.before = come
+    runner.start(job)
+    assert owners(api) == CREATED
+
+
+def test_code_that_is_nobodys_is_left_alone_and_named_before_the_job_is_created(api):
+    api.put(CODE, {"metadata": {"name": "a-job-code"}, "data": {"not": "ours"}})
+    runner, job = prepared(api)
+    text = (
+        "there is configmaps default/a-job-code of another owner; "
+        "if nobody needs it: kubectl delete configmaps a-job-code -n default"
+    )
+    with pytest.raises(ClusterError, match=f"^{re.escape(text)}$"):
+        runner.start(job)
+    runner.stop()
+    assert list(api.objects) == [CODE]
+    assert f"POST {JOB}" not in api.requests
+
+
+def test_the_step_neither_changes_nor_deletes_config_maps(api):
+    runner = started(api, launcher_lost_timeout=60)
+    assert wait_until(lambda: runner._keep_connection())
+    runner.stop()
+    assert not [each for each in api.requests if re.match(r"(PATCH|DELETE) configmaps/", each)]
 
 
 @pytest.mark.parametrize("more", [{}, SUCCEEDED])
@@ -114,9 +170,11 @@ def test_a_step_that_is_started_again_goes_on_with_its_job(api, more):
 def test_a_quota_that_the_jobs_own_objects_use_up_does_not_end_it(api):
     """As quotas are told before "already exists", for a dry run too."""
     started(api)
+    api.full = "configmaps"
     del api.requests[:]
     runner = started(api)
     assert [each for each in api.requests if each.startswith("TRY")] == []
+    assert owners(api) == CREATED
     runner.stop()
 
 
@@ -138,8 +196,8 @@ def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api
 
 def test_a_page_of_a_proxy_is_no_answer_of_an_api_server(api):
     runner = started(api)
-    api.lose[f"PATCH {LAUNCHER}"] = "html"
-    assert [runner._give_sign_of_life() for _ in range(2)] == [False, True]
+    api.lose[f"GET {JOB}"] = "html"
+    assert [runner._keep_connection() for _ in range(2)] == [False, True]
     api.lose[f"GET {JOB}"] = "html"
     with pytest.raises(ClusterError, match=r"^http://127.0.0.1:\d+ does not answer as an API server does, in JSON$"):
         api.connect().read(f"/apis/kubeflow.org/v1/namespaces/default/{JOB}")
@@ -164,23 +222,108 @@ def test_a_watch_outlasts_a_page_of_a_proxy(api, kind, page):
     assert (told, fact.succeeded) == (["pod", "failed"], True)
 
 
-def test_a_sign_of_life_that_somebody_deletes_is_given_anew(api):
-    runner = started(api)
-    api.delete(LAUNCHER)
-    assert [runner._give_sign_of_life() for _ in range(2)] == [False, True]
-    assert owners(api) == CREATED
+def test_an_api_server_that_was_away_and_refuses_once_does_not_end_the_job(api, monkeypatch):
+    """As one that is just starting: only what it refuses for launcher_lost_timeout is withdrawn."""
+    monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 0.5)
+    runner = started(api, launcher_lost_timeout=0.5)
+    api.broken = {f"GET {JOB}"}
+    assert not runner._keep_connection()
+    time.sleep(0.6)
+    api.broken, api.refuses = set(), HTTPStatus.UNAUTHORIZED
+    assert not runner._keep_connection()
+    assert runner._refusal == ""
+    time.sleep(0.6)
+    assert not runner._keep_connection()
+    assert runner._refusal == "The API server refuses this step: Unauthorized."
+    api.refuses = None
     runner.stop()
+
+
+@pytest.fixture
+def heartbeat(tmp_path):
+    return tmp_path / "heartbeat"
+
+
+def with_heartbeat(api, heartbeat, **changed):
+    runner, job = prepared(api, **changed)
+    runner.check(replace(job, description=replace(job.description, heartbeat_uri=str(heartbeat))))
+    return runner, job
+
+
+def test_the_heartbeat_begins_before_the_job_and_ends_with_the_step(api, heartbeat, monkeypatch):
+    monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 1.0)
+    monkeypatch.setattr(kubernetes, "_HEARTBEAT_SECONDS", 0.1)
+    there = []
+    api.before = lambda request: there.append(heartbeat.exists()) if request == f"POST {JOB}" else None
+    runner, job = with_heartbeat(api, heartbeat, launcher_lost_timeout=8)
+    runner.start(job)
+    assert there == [True]
+    first = int(heartbeat.read_text())
+    assert abs(first - time.time()) < 60
+    assert wait_until(lambda: int(heartbeat.read_text()) > first)
+    # It is no matter of the API server's.
+    api.refuses = HTTPStatus.UNAUTHORIZED
+    second = int(heartbeat.read_text())
+    assert wait_until(lambda: int(heartbeat.read_text()) > second)
+    api.refuses = None
+    runner.stop()
+    assert not heartbeat.exists()
     assert list(api.objects) == [CLAIM]
 
 
-def test_a_job_that_is_created_again_has_its_sign_of_life_all_the_while(api):
-    """The thread that gives it may look at any moment, also when the object store's Secret is made anew."""
-    runner, signs = started(api), set()
-    api.before = lambda _: signs.add(runner._path_of(runner._sign))
-    api.delete(JOB)
-    runner._create()
-    assert {each.partition("default/")[2] for each in signs} == {LAUNCHER}
-    assert owners(api) == CREATED
+def test_without_launcher_lost_timeout_there_is_no_heartbeat(api, heartbeat):
+    runner, job = with_heartbeat(api, heartbeat, launcher_lost_timeout="unlimited")
+    runner.start(job)
+    assert not heartbeat.exists()
+    runner.stop()
+
+
+def test_a_heartbeat_that_the_store_does_not_take_is_refused_before_the_job_is_created(api, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    runner, job = with_heartbeat(api, tmp_path / "file" / "heartbeat")
+    with pytest.raises(StorageError):
+        runner.start(job)
+    runner.stop()
+    assert list(api.objects) == []
+
+
+def test_a_heartbeat_that_cannot_be_written_for_a_while_is_said_once_and_ends_nothing(tmp_path):
+    said, folder = [], tmp_path / "folder"
+    beating = Heartbeat(str(folder / "heartbeat"), said.append)
+    beating.begin()
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    assert [beating.beat() for _ in range(2)] == [False, False]
+    assert [text.partition(":")[0] for text in said] == ["cannot write the heartbeat, and keeps trying"]
+    folder.unlink()
+    assert beating.beat()
+    assert (folder / "heartbeat").exists()
+
+
+def test_what_cannot_be_deleted_is_named_and_all_else_is_deleted(api, capsys):
+    runner = started(api)
+    api.refuses = HTTPStatus.FORBIDDEN
+    runner.stop()
+    said = "{} could not be deleted: Forbidden; to remove it: kubectl delete {} -n default"
+    assert capsys.readouterr().out.splitlines() == [
+        said.format("/apis/kubeflow.org/v1/namespaces/default/tfjobs/a-job", "tfjobs a-job"),
+        said.format("/api/v1/namespaces/default/secrets/a-job-object-store", "secrets a-job-object-store"),
+    ]
+
+
+def test_a_thread_that_ends_by_an_exception_ends_the_step_with_it(api):
+    runner = started(api)
+
+    def fail():
+        raise RuntimeError("as by a bug")
+
+    facts = runner.facts()
+    next(facts)
+    runner._watcher.repeat(fail, 1)
+    with pytest.raises(RuntimeError, match=r"^as by a bug$"):
+        list(facts)
+    runner.stop()
+    assert list(api.objects) == [CLAIM]
 
 
 def test_a_failed_job_of_an_earlier_start_goes_first(api):
@@ -232,7 +375,7 @@ DELETED = "TFJob default/a-job is deleted\n"
         (False, False, [CLAIM], DELETED),
         (True, False, [CLAIM], DELETED),
         (False, True, [CLAIM], ""),
-        (True, True, sorted([CLAIM, CODE, LAUNCHER, JOB]), KEPT),
+        (True, True, sorted([CLAIM, CODE, JOB]), KEPT),
     ],
 )
 def test_what_a_job_leaves(api, capsys, keep_job, ended, left, said):
@@ -405,9 +548,10 @@ def leave(api, request, **about):
     found = api.objects[f"tfjobs/{NAME}"]
     api.put(f"tfjobs/{NAME}", {**found, "metadata": {**found["metadata"], **about}})
     del api.requests[:]
+    runner._watcher.close()
 
 
-MOMENTS = ["MAY create tfjobs", f"PATCH configmaps/{NAME}-code", "WATCH tfjobs"]
+MOMENTS = ["MAY create tfjobs", f"GET configmaps/{NAME}-code", "WATCH tfjobs"]
 OTHER = {"annotations": {"kfp-distributed/spec-hash": "another"}}
 
 
@@ -455,6 +599,7 @@ def test_a_step_that_is_started_again_and_refused_ends_its_own_job_alone(api, wa
 
 def test_a_step_that_is_started_again_and_finds_no_store_ends_its_job(api, wanted, tmp_path):
     leave(api, wanted)
+    shutil.rmtree(tmp_path / "checkpoints")
     (tmp_path / "checkpoints").write_text("no folder")
     with pytest.raises(StorageError):
         run(api, wanted)

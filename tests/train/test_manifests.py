@@ -13,7 +13,6 @@ from kfp_distributed.components.train.manifests import (
     code_config_map,
     job_kind,
     job_manifest,
-    launcher_config_map,
 )
 from kfp_distributed.components.train.manifests.setting import Setting, TaskSettings
 
@@ -75,7 +74,6 @@ TEMPLATE = {
                 "volumeMounts": [
                     {"name": "kfp-distributed-code", "mountPath": "/kfp-distributed/code"},
                     {"name": "kfp-distributed-work", "mountPath": "/kfp-distributed/work"},
-                    {"name": "kfp-distributed-launcher", "mountPath": "/kfp-distributed/launcher"},
                 ],
                 "securityContext": SECURITY,
             }
@@ -83,7 +81,6 @@ TEMPLATE = {
         "volumes": [
             CODE,
             {"name": "kfp-distributed-work", "emptyDir": {}},
-            {"name": "kfp-distributed-launcher", "configMap": {"name": "a-job-launcher"}},
         ],
     },
 }
@@ -366,17 +363,8 @@ def test_characters_count_as_their_bytes():
         code_config_map(job(), replace(SETTING, modules={"a.py": "é" * 600_000}))
 
 
-def test_the_launcher_config_map():
-    assert launcher_config_map(job(), replace(SETTING, owner=OWNER)) == {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "a-job-launcher", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
-        "data": {"alive": "0"},
-    }
-
-
-def test_where_nobody_waits_for_the_launcher_there_is_no_trace_of_it():
-    assert launcher_config_map(job(launcher_lost_timeout="unlimited"), SETTING) is None
+def test_without_launcher_lost_timeout_the_pods_know_nothing_of_it():
+    assert "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS" in json.dumps(pod_of())
     assert "launcher" not in json.dumps(pod_of(launcher_lost_timeout="unlimited")).lower()
 
 

@@ -227,8 +227,8 @@ def test_claims_are_mounted_by_every_replica():
     pods = [each["template"]["spec"] for each in spec_of("TF", volumes=VOLUMES)["tfReplicaSpecs"].values()]
     assert len(pods) == 3
     for made in [pod_of(volumes=VOLUMES), *pods]:
-        claims = {each["name"]: each["persistentVolumeClaim"] for each in made["volumes"][3:]}
-        mounts = made["containers"][0]["volumeMounts"][3:]
+        claims = {each["name"]: each["persistentVolumeClaim"] for each in made["volumes"][2:]}
+        mounts = made["containers"][0]["volumeMounts"][2:]
         assert [(claims[each["name"]], each["mountPath"]) for each in mounts] == expected
 
 

@@ -53,7 +53,7 @@ def test_each_line_of_many_replicas_is_shown_once_and_in_order(cut):
 def test_a_job_that_ends_while_its_reader_is_behind_loses_no_line(monkeypatch):
     monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 3.0)
     # Less than it takes to tell all, and more than what has been read at last.
-    monkeypatch.setattr(kubernetes, "_GONE_SECONDS", 3.0)
+    monkeypatch.setattr(kubernetes, "GONE_SECONDS", 3.0)
     monkeypatch.setattr(watching, "_READS", 4)
     count = 0
 

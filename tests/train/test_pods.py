@@ -1,12 +1,16 @@
 """Kubernetes objects -> what they say, as tables of whole values."""
 
+from datetime import datetime, timezone
+
 import pytest
 
 from kfp_distributed.components.train.runners.pods import (
     NOT_INSTALLED,
     PodState,
+    deletion_time,
     is_suspended,
     job_end,
+    job_end_time,
     pod_state,
     replica_of,
     started_containers,
@@ -163,6 +167,39 @@ def test_job_end(conditions, end):
 
 def test_a_job_without_status_has_not_ended():
     assert job_end({}) is None
+    assert job_end_time({}) is None
+
+
+def at(name, second, status="True"):
+    return condition(name, status=status) | {"lastTransitionTime": f"2026-01-01T09:00:{second:02d}Z"}
+
+
+@pytest.mark.parametrize(
+    ("status", "second"),
+    [
+        ({"conditions": [at("Running", 1, "False"), at("Failed", 7)]}, 7),
+        ({"conditions": [at("FailureTarget", 5), at("Failed", 7)]}, 5),
+        ({"conditions": [at("Running", 1), at("Failed", 7, "False")]}, None),
+        ({"conditions": [condition("Succeeded")]}, None),
+        ({"completionTime": "2026-01-01T09:00:06Z"}, 6),
+    ],
+)
+def test_job_end_time(status, second):
+    assert job_end_time({"status": status}) == (second and datetime(2026, 1, 1, 9, 0, second, tzinfo=timezone.utc))
+
+
+@pytest.mark.parametrize(
+    ("about", "second"),
+    [
+        ({}, None),
+        ({"deletionTimestamp": "2026-01-01T09:00:40Z", "deletionGracePeriodSeconds": 30}, 10),
+        # The kubelet has shortened it to nothing: the pod is gone.
+        ({"deletionTimestamp": "2026-01-01T09:00:10Z", "deletionGracePeriodSeconds": 0}, 10),
+        ({"deletionTimestamp": "2026-01-01T09:00:10Z"}, 10),
+    ],
+)
+def test_deletion_time(about, second):
+    assert deletion_time({"metadata": about}) == (second and datetime(2026, 1, 1, 9, 0, second, tzinfo=timezone.utc))
 
 
 @pytest.mark.parametrize(

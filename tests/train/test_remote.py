@@ -196,7 +196,6 @@ def test_a_job_of_its_own_secret_and_without_an_owner(pem, server, monkeypatch, 
         "Job a-job",
         "Secret a-job-object-store",
         "ConfigMap a-job-code",
-        "ConfigMap a-job-launcher",
     ]
     labels = {"app.kubernetes.io/managed-by": "kfp-distributed", "kfp-distributed/job": "a-job"}
     assert objects.pop("Secret a-job-object-store") == {

@@ -16,23 +16,30 @@ def tracker():
     return Tracker(make_job(["unused"], workers(2, restart_limit=1)), "TFJob")
 
 
-def pod_of(index, uid="", created=0, version=10, **state):
+def pod_of(index, uid="", created=0, deleted_at=None, **state):
+    """A pod of a worker; one that somebody deletes in a second has ten seconds from then."""
     labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
     about = {
         "name": f"a-job-worker-{index}",
         "uid": uid or f"pod-{index}",
         "creationTimestamp": f"2026-01-01T0{created}",
-        "resourceVersion": str(version),
     }
+    if deleted_at is not None:
+        about |= {"deletionTimestamp": second(deleted_at + 10), "deletionGracePeriodSeconds": 10}
     return {**pod(**state), "metadata": {**about, "labels": labels}}
 
 
-def job_of(*conditions, version=10):
+def job_of(*conditions, at=10):
+    """A job whose conditions are of a second."""
     return {
-        "metadata": {"resourceVersion": str(version), "uid": "job-1"},
+        "metadata": {"uid": "job-1"},
         "spec": {},
-        "status": {"conditions": list(conditions)},
+        "status": {"conditions": [{**each, "lastTransitionTime": second(at)} for each in conditions]},
     }
+
+
+def second(number):
+    return f"2026-01-01T09:00:{number:02d}Z"
 
 
 def shown(facts):
@@ -94,10 +101,10 @@ def test_how_large_a_replica_was_comes_with_its_end(tracker):
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
     (fact,) = tracker.tell_pod(pod_of(0, phase="Succeeded", main=terminated(0, message="2048")))
     assert fact.peak_memory == 2048
-    list(tracker.tell_job(job_of(condition("Succeeded"), version=20)))
+    list(tracker.tell_job(job_of(condition("Succeeded"), at=20)))
     # The operator ends what still runs.
     (fact,) = tracker.tell_pod(
-        pod_of(1, version=21, phase="Failed", main=terminated(143, message="4096")), deleted=True
+        pod_of(1, deleted_at=21, phase="Failed", main=terminated(143, message="4096")), deleted=True
     )
     assert (fact.state, fact.exit_code, fact.reason, fact.peak_memory) == ("stopped", None, "job is done", 4096)
 
@@ -202,8 +209,7 @@ def test_a_pod_that_somebody_deletes_has_failed(tracker):
 
 
 def test_a_pod_that_ends_because_it_is_deleted(tracker):
-    killed = pod_of(1, phase="Failed", main=terminated(143))
-    killed["metadata"]["deletionTimestamp"] = "2026-01-02"
+    killed = pod_of(1, deleted_at=9, phase="Failed", main=terminated(143))
     assert shown(tracker.tell_pod(killed)) == []
     # Its successor is there: it was no end of the job.
     assert shown(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING))) == [
@@ -215,7 +221,7 @@ def test_a_pod_that_ends_because_it_is_deleted(tracker):
 def test_a_deleted_pod_has_failed_when_it_went(tracker):
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
     before = clock()
-    assert list(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    assert list(tracker.tell_pod(pod_of(1, deleted_at=11, **RUNNING), deleted=True)) == []
     after = clock()
     time.sleep(0.01)
     (fact,) = tracker.tell_time(after + 4)
@@ -228,7 +234,7 @@ def test_a_pod_that_went_while_nobody_watched_is_not_what_another_failed_for(tra
     assert shown(tracker.tell_pods([pod_of(0, phase="Failed", main=terminated(1))])) == [
         ("worker-0", "failed", 1, "", 0)
     ]
-    told = tracker.tell_job(job_of(condition("Failed", "1 worker failed"), version=20))
+    told = tracker.tell_job(job_of(condition("Failed", "1 worker failed"), at=20))
     assert shown(told) == [("worker-1", "stopped", None, "job is done", 0)]
     assert not tracker.may_start_again
 
@@ -236,17 +242,49 @@ def test_a_pod_that_went_while_nobody_watched_is_not_what_another_failed_for(tra
 def test_a_pod_that_ends_because_the_job_is_done(tracker):
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
     list(tracker.tell_job(job_of(condition("Succeeded"))))
-    killed = pod_of(1, phase="Failed", main=terminated(143))
-    killed["metadata"]["deletionTimestamp"] = "2026-01-02"
+    killed = pod_of(1, deleted_at=9, phase="Failed", main=terminated(143))
     assert shown(tracker.tell_pod(killed)) == [("worker-1", "stopped", None, "job is done", 0)]
 
 
-@pytest.mark.parametrize(("version", "state"), [(19, ("failed", "pod deleted")), (21, ("stopped", "job is done"))])
-def test_whether_a_pod_or_its_job_ended_first_when_the_pod_is_told_last(tracker, version, state):
+@pytest.mark.parametrize(("deleted_at", "state"), [(15, ("failed", "pod deleted")), (25, ("stopped", "job is done"))])
+def test_whether_a_pod_or_its_job_ended_first_when_the_pod_is_told_last(tracker, deleted_at, state):
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
-    (fact,) = tracker.tell_pod(pod_of(1, version=version, **RUNNING), deleted=True)
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
+    (fact,) = tracker.tell_pod(pod_of(1, deleted_at=deleted_at, **RUNNING), deleted=True)
     assert (fact.state, fact.reason) == state
+
+
+@pytest.mark.parametrize("job_first", [False, True])
+@pytest.mark.parametrize(
+    ("condition_", "failed_before", "state"),
+    [
+        ("Succeeded", False, ("stopped", "job is done")),
+        ("Failed", True, ("stopped", "job is done")),
+        ("Failed", False, ("failed", "pod deleted")),
+    ],
+)
+@pytest.mark.parametrize("deleted_at", [19, 20, 21])
+def test_a_pod_that_is_deleted_in_the_second_of_its_jobs_end(
+    tracker, deleted_at, condition_, failed_before, state, job_first
+):
+    """Whoever deleted it: what else is known tells it, in whatever order the two are told."""
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    if failed_before:
+        list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(1))))
+    news = [
+        lambda: tracker.tell_job(job_of(condition(condition_), at=20)),
+        lambda: tracker.tell_pod(pod_of(1, deleted_at=deleted_at, **RUNNING), deleted=True),
+    ]
+    (fact,) = [fact for tell in (news if job_first else reversed(news)) for fact in tell()]
+    assert (fact.replica, fact.state, fact.reason) == ("worker-1", *state)
+
+
+def test_a_peer_that_fails_after_a_pod_was_deleted_is_not_what_the_job_failed_for(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(tracker.tell_pod(pod_of(1, deleted_at=20, **RUNNING), deleted=True))
+    list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(1))))
+    told = tracker.tell_job(job_of(condition("Failed"), at=20))
+    assert shown(told) == [("worker-1", "failed", None, "pod deleted", 0)]
 
 
 def test_without_restarts_the_first_failure_is_the_last(tracker):
@@ -273,7 +311,7 @@ def test_an_elastic_mpi_job_goes_on_without_a_worker():
     distribution = {"distribution_type": "MPI", "min_workers": 1, "restart_limit": 0}
     tracker = Tracker(make_job(["unused"], distribution), "MPIJob")
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
-    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_pod(pod_of(1, deleted_at=11, **RUNNING), deleted=True)) == []
     assert shown(tracker.tell_time(clock() + 4)) == [("worker-1", "failed", None, "pod deleted", 0)]
     assert tracker.end is None
     launcher = pod_of(0, "launcher", phase="Failed", main=terminated(137))
@@ -303,8 +341,8 @@ def test_an_elastic_pytorch_job_that_ends_for_a_worker_that_went_starts_again():
     distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1}
     tracker = Tracker(make_job(["unused"], distribution), "PyTorchJob")
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
-    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
-    assert shown(tracker.tell_job(job_of(condition("Failed"), version=12))) == [
+    assert shown(tracker.tell_pod(pod_of(1, deleted_at=11, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_job(job_of(condition("Failed"), at=12))) == [
         ("worker-1", "failed", None, "pod deleted", 0)
     ]
     assert tracker.may_start_again
@@ -323,7 +361,7 @@ def test_a_worker_that_somebody_adds_is_ours_and_nothing_waits_for_it(tracker):
 def test_a_deleted_pod_that_was_the_end_is_not_seen_to_start_again(tracker):
     tracker.job = make_job(["unused"], workers(2, restart_limit=0))
     list(tracker.tell_pod(pod_of(1, **RUNNING)))
-    assert shown(tracker.tell_pod(pod_of(1, version=11, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_pod(pod_of(1, deleted_at=11, **RUNNING), deleted=True)) == []
     again = pod_of(1, "second", 1, **RUNNING)
     assert shown(tracker.tell_pod(again)) == [("worker-1", "failed", None, "pod deleted", 0)]
 
@@ -335,9 +373,9 @@ def test_a_job_that_somebody_deletes_has_failed(tracker):
 
 def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker):
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
-    list(tracker.tell_pod(pod_of(1, version=15, **RUNNING), deleted=True))
+    list(tracker.tell_pod(pod_of(1, deleted_at=15, **RUNNING), deleted=True))
     assert not tracker.may_start_again
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     assert tracker.may_start_again
     assert shown(tracker.start_again()) == [
         "restart 1 of 1: the whole job (worker-1 failed)",
@@ -346,7 +384,7 @@ def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker
     assert tracker.end is None
     tracker.uid = "job-2"
     # News of the job and the pods that are gone come late.
-    assert shown(tracker.tell_job(job_of(condition("Failed"), version=25), deleted=True)) == []
+    assert shown(tracker.tell_job(job_of(condition("Failed"), at=25), deleted=True)) == []
     late, new = pod_of(0, **RUNNING), pod_of(0, "new", 1, **RUNNING)
     late["metadata"]["ownerReferences"] = [{"kind": "TFJob", "uid": "job-1"}]
     new["metadata"]["ownerReferences"] = [{"kind": "TFJob", "uid": "job-2"}]
@@ -365,7 +403,7 @@ def test_each_replica_has_restarts_of_its_own(tracker):
     list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
     list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(137))))
     assert tracker.end is None
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     assert shown(tracker.start_again()) == [
         "restart 2 of 2: the whole job (worker-1 failed)",
         ("worker-0", "waiting", None, "", 1),
@@ -379,9 +417,9 @@ def test_a_pod_of_the_job_before_is_known_by_its_time_where_it_has_no_owner_of_t
     tracker.job = make_job(["unused"], workers(2, restart_limit=2))
     killed = {"phase": "Failed", "main": terminated(137)}
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **killed)]))
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     list(tracker.start_again())
-    assert shown(tracker.tell_pod(pod_of(0, version=21, **RUNNING), deleted=True)) == []
+    assert shown(tracker.tell_pod(pod_of(0, deleted_at=21, **RUNNING), deleted=True)) == []
     assert shown(tracker.tell_time(clock() + 4)) == []
     assert shown(tracker.tell_pod(pod_of(0, "new", 1, **RUNNING))) == [("worker-0", "running", None, "", 1)]
     assert tracker.end is None
@@ -402,8 +440,7 @@ def test_a_replica_that_waits_again_for_the_same_reason_says_so_again(tracker):
 @pytest.mark.parametrize(("index", "told"), [(0, ("succeeded", 0, "")), (1, ("failed", None, "pod deleted"))])
 def test_a_worker_that_is_told_to_go_has_not_succeeded(tracker, index, told):
     list(tracker.tell_pod(pod_of(index, **RUNNING)))
-    gone = pod_of(index, version=12, phase="Succeeded", main=terminated(0))
-    gone["metadata"]["deletionTimestamp"] = "2026-01-01T01"
+    gone = pod_of(index, deleted_at=12, phase="Succeeded", main=terminated(0))
     facts = shown([*tracker.tell_pod(gone), *tracker.tell_pod(gone, deleted=True), *tracker.tell_time(clock() + 4)])
     assert [fact[1:4] for fact in facts] == [told]
 
@@ -426,13 +463,13 @@ def test_a_replica_whose_last_failure_is_for_good_is_not_started_again_for_one_b
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, phase="Failed", main=terminated(137))]))
     list(tracker.tell_pod(pod_of(1, "second", 1, **RUNNING)))
     list(tracker.tell_pod(pod_of(1, "second", 1, phase="Failed", main=terminated(1))))
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     assert not tracker.may_start_again
 
 
 def test_a_job_whose_first_failure_is_for_good_does_not_start_again(tracker):
     list(tracker.tell_pod(pod_of(1, phase="Failed", main=terminated(1))))
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     assert not tracker.may_start_again
 
 
@@ -442,8 +479,8 @@ def test_a_job_that_went_well_is_not_run_again_whatever_is_told_first(tracker):
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, "first", 1, **killed)]))
     list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
     list(tracker.tell_pod(pod_of(0, phase="Succeeded", main=terminated(0))))
-    assert shown(tracker.tell_pod(pod_of(1, "second", 2, version=30, **RUNNING), deleted=True)) == []
-    done = shown(tracker.tell_job(job_of(condition("Succeeded"), version=25)))
+    assert shown(tracker.tell_pod(pod_of(1, "second", 2, deleted_at=30, **RUNNING), deleted=True)) == []
+    done = shown(tracker.tell_job(job_of(condition("Succeeded"), at=25)))
     assert done == [("worker-1", "stopped", None, "job is done", 1)]
     assert tracker.end == (True, "")
     assert not tracker.may_start_again
@@ -455,19 +492,19 @@ def test_a_failure_of_long_ago_is_not_what_a_job_failed_for(tracker):
     tracker._failures["worker-1"] = replace(tracker._failures["worker-1"], time=clock() - 3600)
     list(tracker.tell_pod(pod_of(1, "second", 2, **RUNNING)))
     list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(1))))
-    list(tracker.tell_job(job_of(condition("Failed"), version=20)))
+    list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     assert not tracker.may_start_again
 
 
 def test_a_queue_that_takes_its_admission_back_is_no_failure(tracker):
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
-    suspended = {**job_of(condition("Suspended"), version=20), "spec": {"runPolicy": {"suspend": True}}}
+    suspended = {**job_of(condition("Suspended"), at=20), "spec": {"runPolicy": {"suspend": True}}}
     assert [fact[1] for fact in shown(tracker.tell_job(suspended))] == ["queued", "queued"]
-    assert shown(tracker.tell_pod(pod_of(0, version=21, **RUNNING), deleted=True)) == []
-    assert [fact[1] for fact in shown(tracker.tell_job(job_of(version=22)))] == ["waiting", "waiting"]
+    assert shown(tracker.tell_pod(pod_of(0, deleted_at=21, **RUNNING), deleted=True)) == []
+    assert [fact[1] for fact in shown(tracker.tell_job(job_of(at=22)))] == ["waiting", "waiting"]
     # The job may be admitted again while its pods still end.
     assert (
-        shown([*tracker.tell_pod(pod_of(1, version=23, **RUNNING), deleted=True), *tracker.tell_time(clock() + 4)])
+        shown([*tracker.tell_pod(pod_of(1, deleted_at=23, **RUNNING), deleted=True), *tracker.tell_time(clock() + 4)])
         == []
     )
     assert shown(tracker.tell_pod(pod_of(0, "second", 2, **RUNNING))) == [("worker-0", "running", None, "", 0)]
@@ -539,3 +576,44 @@ def test_what_the_kubelet_counts_of_an_evicted_pod_is_no_restart(tracker):
     assert tracker.end is None
     assert shown(tracker.tell_pod(pod_of(0, uid="new", created=1, **RUNNING))) == [("worker-0", "running", None, "", 1)]
     assert tracker.end is None
+
+
+def mount_event(text, uid="pod-1", kind="FailedMount"):
+    about = {"name": "a-job-worker-1", "uid": uid}
+    return {"involvedObject": about, "reason": kind, "message": f'MountVolume.SetUp failed for volume "code" : {text}'}
+
+
+NOT_SYNCED = "failed to sync configmap cache: timed out waiting for the condition"
+NOT_THERE = 'configmap "a-job-code" not found'
+
+
+@pytest.mark.parametrize("text", [NOT_SYNCED, NOT_THERE])
+def test_a_mount_that_fails_at_first_is_not_told(tracker, text):
+    list(tracker.tell_pod(pod_of(1)))
+    assert shown(tracker.tell_event(mount_event(text))) == []
+    list(tracker.tell_pod(pod_of(1, **RUNNING)))
+    assert shown(tracker.tell_time(clock() + 31)) == []
+
+
+@pytest.mark.parametrize("text", [NOT_SYNCED, NOT_THERE])
+def test_a_mount_that_goes_on_failing_is_why_its_pod_waits(tracker, text):
+    list(tracker.tell_pod(pod_of(1)))
+    told = f'FailedMount: MountVolume.SetUp failed for volume "code" : {text}'
+    assert shown(tracker.tell_event(mount_event(text))) == []
+    assert shown(tracker.tell_time(clock() + 29)) == []
+    # A kubelet repeats it, and another pod of the name has other troubles.
+    assert shown(tracker.tell_event(mount_event(text))) == []
+    assert shown(tracker.tell_event(mount_event(text, uid="before"))) == []
+    assert shown(tracker.tell_time(clock() + 31)) == [
+        f"a-job-worker-1: {told}",
+        ("worker-1", "pulling", None, told, 0),
+    ]
+    assert shown(tracker.tell_event(mount_event(text))) == []
+    assert shown(tracker.tell_time(clock() + 62)) == []
+
+
+def test_a_mount_that_does_not_pass_is_told_at_once(tracker):
+    text = "references non-existent config key: job.json"
+    list(tracker.tell_pod(pod_of(1)))
+    (told,) = shown(tracker.tell_event(mount_event(text)))
+    assert told.endswith(text)

@@ -24,7 +24,6 @@ __all__ = [
     "code_config_map",
     "job_kind",
     "job_manifest",
-    "launcher_config_map",
     "object_store_secret",
     "volume_claims",
 ]
@@ -84,14 +83,12 @@ def code_config_map(job: TrainingJob, setting: Setting) -> Object:
             f"the largest are {what} with {sizes[largest]} bytes. Build an image that holds them, and give "
             'train_specification its "image" and a "command"'
         )
-    return _config_map(job, setting, "code", data)
-
-
-def launcher_config_map(job: TrainingJob, setting: Setting) -> Object | None:
-    """Where the train step shows the replicas that it is there; None where nobody waits for that."""
-    if job.specification.launcher_lost_timeout is None:
-        return None
-    return _config_map(job, setting, "launcher", {"alive": "0"})
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(job, setting, f"{job.name}-code"),
+        "data": data,
+    }
 
 
 def object_store_secret(job: TrainingJob, setting: Setting) -> Object | None:
@@ -119,11 +116,6 @@ def volume_claims(job: TrainingJob, setting: Setting) -> list[Object]:
         for each in map(dict, job.specification.volumes)
         if "size" in each
     ]
-
-
-def _config_map(job: TrainingJob, setting: Setting, part: str, data: dict[str, str]) -> Object:
-    about = _metadata(job, setting, f"{job.name}-{part}")
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": data}
 
 
 def _metadata(job: TrainingJob, setting: Setting, name: str) -> Object:

@@ -6,8 +6,8 @@ from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.runners.pods import INSTALLER
 from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.topology import Resources
+from kfp_distributed.trainers.heartbeat import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
-from kfp_distributed.trainers.launcher import LOST_SECONDS_VARIABLE, SIGN_OF_LIFE
 from kfp_distributed.trainers.requirements import Requirements, pip_script
 
 JOB_LABEL = "kfp-distributed/job"
@@ -173,9 +173,6 @@ def _folders(job: TrainingJob, setting: Setting) -> list[tuple[str, str, Object]
         ("code", _CODE, {"configMap": {"name": f"{job.name}-code", "items": items}}),
         ("work", WORK, {"emptyDir": {}}),
     ]
-    if spec.launcher_lost_timeout is not None:
-        # As a folder: a file that is mounted by subPath never changes.
-        found.append(("launcher", str(SIGN_OF_LIFE.parent), {"configMap": {"name": f"{job.name}-launcher"}}))
     if _installs(setting):
         found.append(("packages", _PACKAGES, {"emptyDir": {}}))
     if spec.shared_memory:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kubernetes import client
+from kubernetes.config import ConfigException
 from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
 
@@ -102,7 +103,7 @@ class ClusterApi:
         response = self._send("GET", path, None, query, idle_seconds, preload=False)
         try:
             yield from response.stream(64 * 1024)
-        except HTTPError as error:
+        except (HTTPError, OSError) as error:
             raise ClusterError(0, str(error)) from None
         finally:
             response.close()
@@ -119,10 +120,10 @@ class ClusterApi:
     ) -> BaseHTTPResponse:
         patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json, */*", "Content-Type": patch}
-        # Reads a token that has been renewed, too.
-        self._client.update_params_for_auth(headers, [], ["BearerToken"])
         host = self._client.configuration.host
         try:
+            # Reads a token that has been renewed, too. Its file may be missing or empty while it is replaced.
+            self._client.update_params_for_auth(headers, [], ["BearerToken"])
             connections = (self._client if preload else self._streams).rest_client.pool_manager
             response: BaseHTTPResponse = connections.request(
                 method,
@@ -135,6 +136,8 @@ class ClusterApi:
             )
         except HTTPError as error:
             raise ClusterError(0, f"the API server {host} does not answer: {error}") from None
+        except (OSError, ConfigException) as error:  # Such as too many open files.
+            raise ClusterError(0, f"cannot ask the API server {host}: {error}") from None
         if response.status >= 300:
             raise ClusterError(response.status, _message(response))
         return response

@@ -13,13 +13,22 @@ from kfp_distributed.components.train.manifests import (
     code_config_map,
     job_kind,
     job_manifest,
-    launcher_config_map,
     object_store_secret,
     volume_claims,
 )
 from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.heartbeat import Heartbeat
+from kfp_distributed.components.train.runners.objects import (
+    GONE_SECONDS,
+    await_removal,
+    create,
+    create_part,
+    delete,
+    path_of,
+    removal_command,
+)
 from kfp_distributed.components.train.runners.pods import job_end, replica_of
 from kfp_distributed.components.train.runners.preflight import check_cluster, served_mpi_version
 from kfp_distributed.components.train.runners.previous_attempt import await_pods_gone
@@ -34,23 +43,26 @@ from kfp_distributed.components.train.runners.protocol import (
     clock,
 )
 from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import Listed, News, Printed, Trouble, Watcher
-from kfp_distributed.components.train.signals import signals_wait
+from kfp_distributed.components.train.runners.watching import (
+    Listed,
+    News,
+    Printed,
+    ThreadFailed,
+    Trouble,
+    Watcher,
+)
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.store import open_store
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
-_SIGN_OF_LIFE_SECONDS = 30.0
-"""How often the job is told that somebody follows it. It also keeps the connection open that a cancel goes over."""
+_HEARTBEAT_SECONDS = 30.0
+"""Longest interval of the heartbeat, and of the requests that keep the connection open that a cancel goes over."""
 
 _LAST_LINES_SECONDS = 5.0
 """How long an ended job's last lines and states may take to arrive."""
 
-_SHORTEST_LOST_SECONDS = 120.0
-"""A kubelet may take 90 seconds to hand a sign of life on. An API server that is away for longer ends such a job."""
-
-_GONE_SECONDS = 60.0
-"""How long an ended job that is being deleted may take to be gone."""
+_SHORTEST_LOST_SECONDS = 60.0
+"""A step on a busy node may be late by some heartbeats, of which eight fall into launcher_lost_timeout."""
 
 
 class KubernetesRunner:
@@ -72,7 +84,9 @@ class KubernetesRunner:
         self._ours = False
         self._how = "is created"
         self._core = f"/api/v1/namespaces/{api.namespace}"
-        self._last_line = self._last_reading = self._last_readable = self._last_sign = 0.0
+        self._last_line = self._last_reading = self._last_readable = 0.0
+        self._heartbeat: Heartbeat | None = None
+        self._refused_since: float | None = None
         self._refusal = ""
 
     def check(self, job: TrainingJob) -> None:
@@ -124,9 +138,10 @@ class KubernetesRunner:
         self._job = job
         self._kind = job_kind(job.topology.distribution_type, self._setting.mpi_version)
         self.manifest = job_manifest(job, self._setting)
-        # The sign of life is the last.
-        parts = [make(job, self._setting) for make in (object_store_secret, code_config_map, launcher_config_map)]
+        parts = [make(job, self._setting) for make in (object_store_secret, code_config_map)]
         self._parts = [each for each in parts if each]
+        lost = job.specification.launcher_lost_timeout
+        self._lost = math.inf if lost is None else lost
         self._jobs = (
             f"/apis/{self._kind.group}/{self._kind.version}/namespaces/{self._api.namespace}/{self._kind.plural}"
         )
@@ -140,9 +155,11 @@ class KubernetesRunner:
 
         Raises:
             ClusterError: The API server refused, or there is another job of this name.
+            StorageError: The object store does not take the heartbeat.
         """
         while (found := self._existing()) and not self._adopt():
             pass
+        self._begin_heartbeat()
         if found:
             self._ours = True
             self._how = "is there already: this step goes on with it"
@@ -164,7 +181,7 @@ class KubernetesRunner:
 
     def _existing(self) -> Object | None:
         """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
-        until = time.monotonic() + _GONE_SECONDS
+        until = time.monotonic() + GONE_SECONDS
         while found := self._api.read(self._path):
             if not self._is_same(found):
                 self._ours = False
@@ -173,7 +190,7 @@ class KubernetesRunner:
                 end = job_end(found)
                 if end is None or (end[0] and self._has_model()):
                     return found
-                self._delete(self._path, "Foreground")
+                delete(self._api, self._path, "Foreground")
             if time.monotonic() > until:
                 raise ClusterError(409, f"{self._path} is being deleted, but does not go away")
             time.sleep(0.2)
@@ -192,13 +209,24 @@ class KubernetesRunner:
         """Whether a job of this name has our specification and code."""
         return bool(found["metadata"].get("annotations", {}).get(HASH_ANNOTATION) == self._hash)
 
+    def _begin_heartbeat(self) -> None:
+        uri = self._job.description.heartbeat_uri
+        if uri and self._lost < math.inf:
+            self._heartbeat = Heartbeat(uri, lambda text: self._watcher.news.put(Trouble(text)))
+            self._heartbeat.begin()
+            self._watcher.repeat(self._heartbeat.beat, self._interval)
+
+    @property
+    def _interval(self) -> float:
+        return min(_HEARTBEAT_SECONDS, self._lost / 8)
+
     def _create(self) -> None:
-        """Creates the job and what belongs to it."""
+        """Creates the job, and then what it owns: nothing is ever there without its owner. The pods wait for it."""
         self._ours = True
-        # A Secret comes with its owner, so that it never stays without one; the pods wait for it.
-        for each in self._parts:
-            if each["kind"] == "ConfigMap":
-                self._put_part(each)
+        for part in self._parts:
+            if part["kind"] == "ConfigMap":
+                # That of an earlier job would be removed after the new pods have mounted it.
+                await_removal(self._api, path_of(part, self._api.namespace))
         for each in self._claims:
             try:
                 self._api.call("POST", f"{self._core}/persistentvolumeclaims", each)
@@ -206,7 +234,7 @@ class KubernetesRunner:
                 if error.status != 409:  # It is there already.
                     raise
         try:
-            created = self._post(self._jobs, self.manifest)
+            created = create(self._api, self._jobs, self.manifest)
         except ClusterError as error:
             # The answer to an earlier try was lost, or another start of this step was faster.
             found = self._existing() if error.status == 409 else None
@@ -219,45 +247,16 @@ class KubernetesRunner:
         """Makes the job the owner of its parts: whoever deletes it deletes them, and a cancel is one request."""
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
-        for each in self._parts:
-            part = {**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}}
-            self._put_part(part)
-        self._sign = part
+        for part in self._parts:
+            create_part(self._api, part, owner)
         self._tracker.uid, self._tracker.created = owner["uid"], created["metadata"].get("creationTimestamp", "")
-
-    def _path_of(self, part: Object) -> str:
-        return f"{self._core}/{part['kind'].lower()}s/{part['metadata']['name']}"
-
-    def _put_part(self, part: Object, again: bool = False) -> None:
-        path = self._path_of(part)
-        try:
-            if part["kind"] == "ConfigMap":
-                self._api.call("PATCH", path, part)
-                return
-            # A Secret is made anew: who may patch one can read it, and roles cannot name ours.
-            self._delete(path)
-        except ClusterError as error:
-            if error.status != 404:
-                raise
-        try:
-            self._post(path.rpartition("/")[0], part)
-        except ClusterError as error:
-            # The answer to an earlier try was lost.
-            if again or error.status != 409:
-                raise
-            self._put_part(part, True)
-
-    def _post(self, path: str, body: Object) -> Object:
-        """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete."""
-        with signals_wait():
-            return self._api.call("POST", path, body)
 
     def _start_again(self) -> Iterator[Fact]:
         again = self._tracker.start_again()
         told = next(again)  # What failed is not recent any more when the job is gone.
         # In the foreground: the new job's pods have the old ones' names.
-        self._delete(self._path, "Foreground")
-        until = time.monotonic() + _GONE_SECONDS
+        delete(self._api, self._path, "Foreground")
+        until = time.monotonic() + GONE_SECONDS
         while self._api.read(self._path) and time.monotonic() < until:
             yield Quiet(clock())
             time.sleep(0.2)
@@ -266,45 +265,39 @@ class KubernetesRunner:
         yield from again
 
     def _conflict(self) -> str:
-        return f"there is a {self._title} with another specification; if nobody needs it: {self._removal()}"
-
-    def _removal(self) -> str:
-        return f"kubectl delete {self._kind.plural} {self._job.name} -n {self._api.namespace}"
+        command = removal_command(self._api, self._path)
+        return f"there is a {self._title} with another specification; if nobody needs it: {command}"
 
     def stop(self) -> None:
-        """Deletes the job, and with it all that it owns; an ended one stays where `keep_job` says so.
+        """Deletes the job, and with it all that it owns, and the heartbeat; `keep_job` keeps a job that has ended.
 
-        What cannot be deleted is said, and hides nothing that was known before: its owner or its time to live
-        removes it.
+        What cannot be deleted is named, with the command that deletes it. That hides nothing that was known before.
         """
         self._watcher.close()
-        if not self._ours:
-            return
-        kept = self._tracker.end_version and self._job.specification.keep_job
-        # An ended job has no more use for keys.
-        paths = [self._path_of(each) for each in self._parts if not kept or each["kind"] == "Secret"]
-        text = f"the job is kept (keep_job); to remove it: {self._removal()}" if kept else ""
+        if self._ours:
+            self._delete_objects()
+        self._ours = False
+        if self._heartbeat:
+            self._heartbeat.remove()
+        self._heartbeat = None
+
+    def _delete_objects(self) -> None:
+        kept = self._tracker.ended_by_itself and self._job.specification.keep_job
+        # A cancel has time for one request, so the job is the first. An ended job has no more use for keys.
+        paths = [path_of(part, self._api.namespace) for part in self._parts if part["kind"] == "Secret"]
         if not kept:
             paths.insert(0, self._path)
-        try:
-            for path in paths:
-                if self._delete(path) and path == self._path and not self._tracker.end_version:
-                    text = f"{self._title} is deleted"
-        except ClusterError as error:
-            print(f"{path} could not be deleted: {error}", flush=True)
-        self._ours = False
-        if text:
-            print(text, flush=True)
-
-    def _delete(self, path: str, policy: str = "Background") -> bool:
-        """Deletes an object; returns whether it was there."""
-        try:
-            self._api.call("DELETE", path, {"propagationPolicy": policy})
-        except ClusterError as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
+        for path in paths:
+            try:
+                was_there = delete(self._api, path)
+            except ClusterError as error:
+                command = removal_command(self._api, path)
+                print(f"{path} could not be deleted: {error}; to remove it: {command}", flush=True)
+                continue
+            if was_there and path == self._path and not self._tracker.ended_by_itself:
+                print(f"{self._title} is deleted", flush=True)
+        if kept:
+            print(f"the job is kept (keep_job); to remove it: {removal_command(self._api, self._path)}", flush=True)
 
     def facts(self) -> Iterator[Fact]:
         """Tells what the API server tells, until the job has ended."""
@@ -316,8 +309,7 @@ class KubernetesRunner:
         pods = {"labelSelector": f"{JOB_LABEL}={name}"}
         watch("pods", f"{self._core}/pods", pods)
         watch("events", f"{self._core}/events", {"fieldSelector": "type=Warning"})
-        self._lost, self._last_sign = self._job.specification.launcher_lost_timeout or math.inf, time.monotonic()
-        self._watcher.repeat(self._give_sign_of_life, min(_SIGN_OF_LIFE_SECONDS, self._lost / 8))
+        self._watcher.repeat(self._keep_connection, self._interval)
         quiet_due, ended = 0.0, None
         while not (self._tracker.end and ended and self._is_told(ended)):
             if news := self._watcher.take(0.5 if ended is None else 0.05):
@@ -351,23 +343,23 @@ class KubernetesRunner:
             # What goes on printing may do so for ever, where the job has ended for another replica.
             return now - max(ended, min(self._last_line, self._last_readable)) > _LAST_LINES_SECONDS
         # A replica that has not ended may print for ever.
-        return self._watcher.news.empty() or now - max(ended, self._last_reading) > _GONE_SECONDS
+        return self._watcher.news.empty() or now - max(ended, self._last_reading) > GONE_SECONDS
 
-    def _give_sign_of_life(self) -> bool:
-        """Changes what the replicas look at; without that, keeps the connection open that a cancel goes over."""
-        path = self._path_of(self._sign)
-        alive = {"data": {"alive": str(int(time.time()))}} if "alive" in self._sign["data"] else None
+    def _keep_connection(self) -> bool:
+        """Keeps the connection open that a cancel goes over, and notices when the API server refuses this step."""
         try:
-            self._api.call("PATCH" if alive else "GET", path, alive, away_seconds=0, timeout_seconds=5)
+            self._api.call("GET", self._path, away_seconds=0, timeout_seconds=5)
         except ClusterError as error:
-            if error.status == 404 and not self._watcher.closed.is_set():  # Somebody deleted it.
-                with suppress(ClusterError):
-                    self._api.call("POST", path.rpartition("/")[0], self._sign, away_seconds=0, timeout_seconds=5)
-            # As long as the replicas wait for a sign. A token that has expired does not come back.
-            if error.status in (401, 403) and time.monotonic() - self._last_sign > self._lost:
+            if error.status not in (401, 403):
+                self._refused_since = None
+                return error.status == 404  # The job is created again just now.
+            now = time.monotonic()
+            self._refused_since = now if self._refused_since is None else self._refused_since
+            # As long as replicas wait for a heartbeat. A token that has expired does not come back.
+            if now - self._refused_since > self._lost:
                 self._refusal = f"The API server refuses this step: {error}."
             return False
-        self._last_sign = time.monotonic()
+        self._refused_since = None
         return True
 
     def _tell(self, news: News) -> Iterator[Fact]:
@@ -376,6 +368,8 @@ class KubernetesRunner:
             yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
             self._last_line = time.monotonic()
             return
+        if isinstance(news, ThreadFailed):
+            raise news.error
         if isinstance(news, Trouble):
             yield JobEvent(clock(), news.text)
             return

@@ -1,7 +1,7 @@
 """Kubernetes objects -> what they say of a job and its replicas. Pure."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.runners.protocol import State
@@ -127,6 +127,30 @@ def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
         if name in holding:
             return False, holding[name].get("message", "")
     return (True, "") if holding.keys() & set(_GOOD_ENDS) else None
+
+
+def job_end_time(job: Mapping[str, Any]) -> datetime | None:
+    """When a job ended, to the second, by its operator's clock; None while it has not, or where nothing says so."""
+    status = job.get("status", {})
+    ends = [each for each in status.get("conditions") or () if each["type"] in (*_GOOD_ENDS, *_BAD_ENDS)]
+    times = [each.get("lastTransitionTime") for each in ends if each["status"] == "True"]
+    return min(map(_time, filter(None, times or [status.get("completionTime")])), default=None)
+
+
+def deletion_time(pod: Mapping[str, Any]) -> datetime | None:
+    """When somebody deleted a pod, to the second, by the API server's clock; None where nothing says so.
+
+    `deletionTimestamp` is the end of the grace period, however often that was shortened.
+    """
+    about = pod["metadata"]
+    if not about.get("deletionTimestamp"):
+        return None
+    return _time(about["deletionTimestamp"]) - timedelta(seconds=about.get("deletionGracePeriodSeconds") or 0)
+
+
+def _time(text: str) -> datetime:
+    # fromisoformat() of Python 3.10 does not take "Z".
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
 
 
 def is_suspended(job: Mapping[str, Any]) -> bool:

@@ -18,7 +18,7 @@ def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = Fa
     """
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
-        *((verb, "", "configmaps") for verb in ("create", "get", "patch", "delete")),
+        *((verb, "", "configmaps") for verb in ("create", "get")),
         *((verb, "", "pods") for verb in ("get", "list", "watch")),
         ("get", "", "pods/log"),
         *((verb, "", "events") for verb in ("list", "watch")),

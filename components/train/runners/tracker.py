@@ -1,14 +1,18 @@
 """What an API server tells of a job -> facts. It keeps what is known of each replica; reads and writes nothing."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.runners.pods import (
     NOT_INSTALLED,
     PodState,
+    deletion_time,
     is_suspended,
     job_end,
+    job_end_time,
     pod_state,
     replica_of,
     restarts_in_place,
@@ -25,6 +29,17 @@ _HOLD_SECONDS = 3.0
 """How long a deleted pod is no failure yet: when a job is done its operator deletes pods, and of that we may hear
 before we hear of the job."""
 
+_CLOCKS_DIFFER = timedelta(seconds=2)
+"""Times so close tell no order: the API server and an operator each write whole seconds of their own clock."""
+
+_PASSING_MOUNT = re.compile(
+    r"failed to sync (configmap|secret) cache: timed out|(configmap|secret) \S+ not found$", re.IGNORECASE
+)
+"""Why a volume is not mounted at a pod's first try: its node learns of a new ConfigMap a moment after the pod."""
+
+_PASSING_SECONDS = 30.0
+"""A pod that still waits so long after such an event waits for that reason."""
+
 # What the state of a pod says too, and what its deletion brings about.
 _SAID_OTHERWISE = (
     "Failed",
@@ -38,14 +53,27 @@ _SAID_OTHERWISE = (
 
 _UNKNOWN = PodState("waiting")
 
+_NOT_STARTED = ("waiting", "pulling", "starting")
 _OVER = ("succeeded", "failed", "stopped")
+
+
+class _Deletion(NamedTuple):
+    """Somebody or the operator has deleted a pod.
+
+    Attributes:
+        time: When, by the API server's clock; None where nobody can tell any more.
+        is_cleanup: Whether other news say that it was the operator, for the job had ended. None where that is to be
+            decided later.
+    """
+
+    time: datetime | None
+    is_cleanup: bool | None
 
 
 class _Seen(NamedTuple):
     """What is known of a replica: its pod and which start of that, where it stood, how often it was started again.
 
-    `doomed` is the version of the pod in which it was to go, and `held` when we heard that it had gone, and how it
-    stood then.
+    `held` is when we heard that its pod had gone, and how it stood then.
     """
 
     uid: str = ""
@@ -54,7 +82,7 @@ class _Seen(NamedTuple):
     state: PodState = _UNKNOWN
     restart: int = 0
     node: str = ""
-    doomed: int = 0
+    deletion: _Deletion | None = None
     held: tuple[float, PodState] | None = None
 
     @property
@@ -73,7 +101,7 @@ class Tracker:
         uid: The uid of its object: an earlier one may have had the name, and news of that come late.
         created: When that was created, as the API server writes it; "" where that is not known yet.
         end: Whether it succeeded and why not, once it has ended.
-        end_version: The version of the object with which it ended; 0 where it has not ended by itself.
+        ended_by_itself: Whether its object says so. Else it was ended for its restarts, or is gone.
     """
 
     job: TrainingJob
@@ -81,7 +109,8 @@ class Tracker:
     uid: str = ""
     created: str = ""
     end: tuple[bool, str] | None = None
-    end_version: int = 0
+    ended_by_itself: bool = False
+    _end_time: datetime | None = None
     _unclaimed_since: float | None = None
     _suspended: bool = False
     _admitted: dict[str, Object] = field(default_factory=dict)
@@ -89,6 +118,8 @@ class Tracker:
     _failures: dict[str, ReplicaChanged] = field(default_factory=dict)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _told: set[tuple[object, ...]] = field(default_factory=set)
+    _passing: dict[str, tuple[float, str, str]] = field(default_factory=dict)
+    """Events that mostly pass, by the uid of their pod: when we heard of them, the pod's name, their text."""
 
     def __post_init__(self) -> None:
         self._seen = {each.name: _Seen() for each in self.job.topology.replicas}
@@ -106,7 +137,7 @@ class Tracker:
         a smaller exit code.
         """
         recent = self._recent_failures()
-        if not self.end_version or not recent or self.end is None or self.end[0]:
+        if not self.ended_by_itself or not recent or self.end is None or self.end[0]:
             return False
         return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
@@ -114,7 +145,8 @@ class Tracker:
         """The job was deleted, and is created anew."""
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
         yield JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
-        self.end, self.end_version, self._failures, self._told = None, 0, {}, set()
+        self.end, self.ended_by_itself, self._end_time = None, False, None
+        self._failures, self._told = {}, set()
         for name, seen in list(self._seen.items()):
             yield from self._change(name, _Seen(created=seen.past, restart=seen.restart + 1))
 
@@ -133,7 +165,7 @@ class Tracker:
         self.created = str(found["metadata"].get("creationTimestamp", ""))
         if end := job_end(found):
             self.end = (end[0], "" if end[0] else _sentence(f"{self.kind} failed", end[1]))
-            self.end_version = int(found["metadata"]["resourceVersion"])
+            self.ended_by_itself, self._end_time = True, job_end_time(found)
             for name in self._seen:
                 yield from self._judge(name)
         if found.get("status"):
@@ -165,6 +197,17 @@ class Tracker:
         for name, seen in list(self._seen.items()):
             if seen.held and now - seen.held[0] > _HOLD_SECONDS:
                 yield from self._judge(name)
+        yield from self._tell_what_has_not_passed(now)
+
+    def _tell_what_has_not_passed(self, now: float) -> Iterator[Fact]:
+        for uid, (since, pod, text) in list(self._passing.items()):
+            if now - since <= _PASSING_SECONDS:
+                continue
+            del self._passing[uid]
+            for name, seen in list(self._seen.items()):
+                if seen.uid == uid and seen.state.state in _NOT_STARTED:
+                    yield JobEvent(clock(), f"{pod}: {text}")
+                    yield from self._change(name, seen._replace(state=seen.state._replace(reason=text)))
 
     def tell_event(self, event: Object) -> Iterator[Fact]:
         """A warning of the namespace: those of the job and its pods are worth a line, each once."""
@@ -172,9 +215,15 @@ class Tracker:
         text = f"{reason}: {(event.get('message') or '').strip()}"
         mine = about == self.job.name or about.startswith(f"{self.job.name}-")
         is_old = str(event.get("metadata", {}).get("creationTimestamp") or self.created) < self.created
-        if not mine or is_old or reason in _SAID_OTHERWISE or (about, text) in self._told:
+        uid = event["involvedObject"].get("uid", "")
+        passes = reason == "FailedMount" and _PASSING_MOUNT.search(text)
+        told = (uid if passes else about, text)
+        if not mine or is_old or reason in _SAID_OTHERWISE or told in self._told:
             return
-        self._told.add((about, text))
+        self._told.add(told)
+        if passes:
+            self._passing.setdefault(uid, (clock(), about, text))
+            return
         yield JobEvent(clock(), f"{about}: {text}")
         if reason.startswith("FailedCreate"):
             for name, seen in list(self._seen.items()):
@@ -188,7 +237,8 @@ class Tracker:
         for name, seen in list(self._seen.items()):
             if seen.uid and seen.uid not in there:
                 # When it went nobody can tell any more: where the job has ended, then.
-                yield from self._hold(name, seen._replace(doomed=seen.doomed or self.end_version))
+                deletion = seen.deletion or _Deletion(None, self.ended_by_itself or None)
+                yield from self._hold(name, seen._replace(deletion=deletion))
         for pod in sorted(pods, key=lambda each: str(each["metadata"]["creationTimestamp"])):
             yield from self.tell_pod(pod)
 
@@ -207,7 +257,7 @@ class Tracker:
         is_over = pod.get("status", {}).get("phase") == "Failed"
         if about["uid"] != seen.uid or (start != seen.start and not is_over):
             yield from self._judge(name)
-            if self.end and not self.end_version and self._seen[name].state.state == "failed":
+            if self.end and not self.ended_by_itself and self._seen[name].state.state == "failed":
                 return  # Its operator does not know yet that this was the end.
             again = self._seen[name].restart + bool(seen.uid and self._seen[name].state.state != "stopped")
             seen = _Seen(about["uid"], about["creationTimestamp"], start, restart=again)
@@ -216,7 +266,9 @@ class Tracker:
         state = pod_state(pod)
         seen = seen._replace(node=pod.get("spec", {}).get("nodeName", ""))
         if deleted or "deletionTimestamp" in about:
-            seen = seen._replace(doomed=seen.doomed or int(about["resourceVersion"]))
+            # News of pods come in their order, so a failure that is known by now came before.
+            deletion = _Deletion(deletion_time(pod), bool(self._recent_failures(but=name)))
+            seen = seen._replace(deletion=seen.deletion or deletion)
             # A worker that is told to go may end with 0; of a leader that is its success.
             if deleted or state.state == "failed" or (state.exit_code == 0 and name != self.job.topology.leader):
                 yield from self._hold(name, seen, state)
@@ -228,27 +280,35 @@ class Tracker:
         if seen.held or seen.state.state in _OVER:
             return
         self._seen[name] = seen._replace(held=(clock(), state))
-        if self.end_version:
+        if self.ended_by_itself:
             yield from self._judge(name)
 
     def _judge(self, name: str) -> Iterator[Fact]:
-        """A pod that was to go before its job ended has failed; later, the operator has stopped it.
-
-        The numbers of versions tell which was first, whatever we heard of first.
-        """
+        """A pod that was deleted before its job ended has failed; one deleted later was stopped by the operator."""
         seen = self._seen[name]
         if not seen.held:
             return
         state = seen.held[1]
         state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted")
-        # Where nobody can tell, it is the operator who cleaned up after another's failure.
-        if self.end_version and (seen.doomed >= self.end_version or (not seen.doomed and self._recent_failures())):
+        if self.ended_by_itself and self._is_cleanup(seen.deletion or _Deletion(None, None)):
             state = state._replace(state="stopped", exit_code=None, reason="job is done")
-        elif not self.end_version and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
+        elif not self.ended_by_itself and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
             # An elastic job that goes on without it: whoever changes the number of its workers may do so for ever.
             state = state._replace(state="stopped")
         # The moment in which it went tells what followed from it.
         yield from self._change(name, seen._replace(state=state, held=None), seen.held[0])
+
+    def _is_cleanup(self, deletion: _Deletion) -> bool:
+        """Whether a pod of a job that has ended was deleted by the operator, as all that still run then are.
+
+        The two times tell it. Where they are too close, a job that succeeded was cleaned up, and so was one that
+        another replica's failure had ended; else the deletion is what the job failed for.
+        """
+        if deletion.time and self._end_time and abs(deletion.time - self._end_time) > _CLOCKS_DIFFER:
+            return deletion.time > self._end_time
+        if self.end and self.end[0]:
+            return True
+        return bool(self._recent_failures()) if deletion.is_cleanup is None else deletion.is_cleanup
 
     def _change(self, name: str, now: _Seen, time: float = 0) -> Iterator[Fact]:
         before, self._seen[name] = self._seen[name], now
@@ -282,9 +342,9 @@ class Tracker:
         """How many there were: those of workers that the job can do without are none."""
         return max(each.restart for name, each in self._seen.items() if name not in self.job.topology.spared)
 
-    def _recent_failures(self) -> list[ReplicaChanged]:
-        since, spared = clock() - RECENT_SECONDS, self.job.topology.spared
-        return [each for each in self._failures.values() if each.time >= since and each.replica not in spared]
+    def _recent_failures(self, but: str = "") -> list[ReplicaChanged]:
+        since, passed_over = clock() - RECENT_SECONDS, {*self.job.topology.spared, but}
+        return [each for each in self._failures.values() if each.time >= since and each.replica not in passed_over]
 
 
 def _is_retryable(exit_code: int | None) -> bool:

@@ -56,6 +56,12 @@ class Trouble(NamedTuple):
     text: str
 
 
+class ThreadFailed(NamedTuple):
+    """A thread has ended by an exception that nobody expected, and tells nothing any more."""
+
+    error: Exception
+
+
 class _Follower(NamedTuple):
     """Who tells what a container prints, until all is told and it is known, to us or to it, to have ended."""
 
@@ -64,7 +70,7 @@ class _Follower(NamedTuple):
     failing: threading.Event
 
 
-News = Listed | Changed | Printed | Trouble
+News = Listed | Changed | Printed | Trouble | ThreadFailed
 
 
 class Watcher:
@@ -130,8 +136,14 @@ class Watcher:
         self._begin(go_on)
 
     def _begin(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*arguments)
+            except Exception as error:  # noqa: BLE001 - it is raised where the news are read
+                self.news.put(ThreadFailed(error))
+
         # Of no importance to the end of the process: a read that waits cannot be interrupted.
-        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread
 

@@ -1,0 +1,107 @@
+"""Whether a replica notices that its train step is lost, and nothing else ends it."""
+
+import threading
+import time
+
+import pytest
+from faulty_proxy import Fault, faulty_proxy
+from train.programs.jobs import wait_until
+
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.store import open_store
+from kfp_distributed.trainers.heartbeat import Silence, after_reading, watch_heartbeat
+
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("silence", "heartbeat", "known"),
+    [
+        # The first answer: the age of the heartbeat counts, by half at most, for clocks differ.
+        (Silence(), b"999990", Silence(b"999990", 10, True)),
+        (Silence(), b"1", Silence(b"1", 300, True)),
+        (Silence(), b"1000007", Silence(b"1000007", 0, True)),
+        (Silence(), b"", Silence(b"", 0, True)),
+        (Silence(), None, Silence(None, 0, False)),
+        # No change.
+        (Silence(b"7", 100, True), b"7", Silence(b"7", 115, True)),
+        (Silence(b"", 100, True), b"", Silence(b"", 115, True)),
+        # A heartbeat.
+        (Silence(b"7", 100, True), b"8", Silence(b"8", 0, True)),
+        (Silence(b"", 100, True), b"8", Silence(b"8", 0, True)),
+        # The store does not answer, and answers again: the time between does not count.
+        (Silence(b"7", 100, True), None, Silence(b"7", 100, False)),
+        (Silence(b"7", 100, False), None, Silence(b"7", 100, False)),
+        (Silence(b"7", 100, False), b"7", Silence(b"7", 100, True)),
+        (Silence(b"7", 100, False), b"8", Silence(b"8", 0, True)),
+    ],
+)
+def test_what_is_known_after_a_reading(silence, heartbeat, known):
+    assert after_reading(silence, heartbeat, 15, NOW, 600) == known
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An object store with a bucket, and the address of a heartbeat in it."""
+    with embedded_object_store(tmp_path / "objects") as running:
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
+        open_store("s3://jobs").make_bucket()
+        yield running
+
+
+URI = "s3://jobs/a-job/heartbeat"
+
+
+def watching(uri, seconds):
+    ended = threading.Event()
+    threading.Thread(target=watch_heartbeat, args=(uri, seconds, ended.set), daemon=True).start()
+    return ended
+
+
+def test_it_ends_when_there_is_no_heartbeat(store):
+    ended = watching(URI, 2.0)
+    assert not ended.wait(0.5)
+    assert ended.wait(20)
+
+
+def test_it_lives_as_long_as_the_heartbeat(store):
+    heartbeat = open_store(URI)
+    heartbeat.write("", b"0")
+    ended = watching(URI, 3.0)
+    for number in range(20):
+        heartbeat.write("", b"%d" % number)
+        assert not ended.wait(0.3)
+    assert ended.wait(20)
+
+
+def test_a_restarted_replica_does_not_wait_anew(store):
+    open_store(URI).write("", b"%d" % (time.time() - 100))
+    begun, ended = time.monotonic(), watching(URI, 10.0)
+    assert not ended.wait(4)
+    assert ended.wait(20)
+    assert time.monotonic() - begun < 9
+
+
+FAULTS = {
+    "cuts connections": Fault("heartbeat", 1000, reset=True),
+    "answers 503": Fault("heartbeat", 1000, status=503),
+    "refuses the account": Fault("heartbeat", 1000, status=403),
+    "says nothing": Fault("heartbeat", 1000, before=lambda: time.sleep(60)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_store_that_does_not_answer_is_no_lost_step(store, monkeypatch, capfd, fault):
+    open_store(URI).write("", b"%d" % time.time())
+    with faulty_proxy(store.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+        ended = watching(URI, 3.0)
+        assert wait_until(lambda: len(proxy.requests) >= 2)
+        proxy.faults.append(fault)
+        assert not ended.wait(9)
+        proxy.faults.clear()
+        # The time before the outage counts, the outage does not.
+        assert ended.wait(20)
+    said = capfd.readouterr().out
+    assert said.count("cannot read the train step's heartbeat, and keeps trying: StorageError: ") == 1
