@@ -11,6 +11,7 @@ import base64
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,8 +39,9 @@ _PUBLIC = ("kfp_distributed/storage/dataset.py",)
 _ROOMS = ("components", "trainers", "storage", "processes", "pipelines")
 _KEPT_IMPORTS = (_NAMESPACE, "__future__")
 
-# Base 85 takes 1.25 characters a byte, base 64 takes 1.33. The three characters that mean something to KFP, to Argo or
-# to a shell are written as three that base 85 leaves unused.
+# Base 85 takes 1.25 characters a byte, base 64 takes 1.33. Three of its characters mean something to KFP, to Argo or to
+# a shell, and three are six characters each in the JSON that Argo stores, for Go escapes them. They are written as six
+# that base 85 leaves unused.
 _RISKY, _HARMLESS = "{}$&<>", ",./:[]"
 
 INSTALLED_VARIABLE = "KFP_DISTRIBUTED_INSTALLED"
@@ -137,8 +139,10 @@ def make_step(
     component = dsl.component(**base, task_config_passthroughs=_PASSED_ON if task_config else None)(function)
     command = component.component_spec.implementation.container.command
     if not delivery.image:
-        # kfp writes a line of shell that runs pip once and then the step.
-        command[2] = RETRY + command[2].lstrip().replace("python3 -m pip install", "retry python3 -m pip install")
+        # kfp writes shell that installs pip where there is none, which a stock image has, and runs it once.
+        _, _, installs = command[2].rpartition("\nfi\n")
+        command[2] = RETRY + installs.strip().replace("python3 -m pip install", "retry python3 -m pip install")
+        command[5] = re.sub(" +", " ", command[5])
     if not task_config:
         component = _without_task_config(component)
     if delivery.image or delivery.package:

@@ -41,21 +41,18 @@ _TRAINERS = {
 
 
 # pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
-# not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together. The timeout
-# is twice pip's default, and a request is tried 3 times instead of 6: an index that swallows packets costs 6 minutes.
+# not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together.
 # The indentation is short because the text stands in each compiled step.
 RETRY = r"""retry() {
  echo "Installing packages: $*" | sed 's|//[^/ ]*@|//***@|g'
- start=$(date +%s)
- for delay in 2 5 10 end; do
-  code=0
-  PIP_TIMEOUT="${PIP_TIMEOUT:-${PIP_DEFAULT_TIMEOUT:-30}}" PIP_RETRIES="${PIP_RETRIES:-2}" "$@" || code=$?
-  [ $code = 0 -o $code -gt 127 -o $delay = end ] && break
-  echo "pip failed with exit code $code; next attempt in $delay s." >&2
-  sleep $delay
+ for wait in 2 5 10 0; do
+  "$@" && return
+  code=$?
+  [ $code -gt 127 -o $wait = 0 ] && break
+  echo "pip failed with exit code $code; next attempt in $wait s." >&2
+  sleep $wait
  done
- [ $code = 0 ] && echo "pip took $(($(date +%s) - start)) s; an image that has these packages needs no pip."
- [ $code = 0 ] || echo "pip failed with exit code $code: check the requirements and the package index." >&2
+ echo "pip failed with exit code $code: check the requirements and the package index." >&2
  return $code
 }
 """

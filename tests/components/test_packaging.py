@@ -76,7 +76,7 @@ def test_packing_keeps_every_character_and_uses_none_that_kfp_or_argo_would_read
     sources = {f"{number}.py": f"x = 'é{number * 7919}'\n" for number in range(500)}
     packed = pack(sources)
     assert unpack(packed) == sources
-    assert not set(packed) & set("{}$\\\"' ")
+    assert not set(packed) & set("{}$&<>\\\"' ")
 
 
 def test_a_text_that_pyppmd_cannot_unpack_is_packed_in_another_order():

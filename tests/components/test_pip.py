@@ -74,10 +74,9 @@ def test_a_step_survives_a_download_that_stalls(run, index):
         (f"kfp-{kfp.__version__}-py3-none-any.whl", "complete"),
     ]
     assert "pip failed with exit code 2; next attempt in 2 s.\n" in done.stderr
-    first, took, *_, last = done.stdout.splitlines()
+    first, *_, last = done.stdout.splitlines()
     assert first.startswith("Installing packages: python3 -m pip install ")
     assert first.endswith(" tiny-gadget")
-    assert took.startswith("pip took ")
     assert last == "the step runs"
 
 
@@ -121,17 +120,6 @@ def test_credentials_in_an_address_stay_out_of_the_log(run, index):
     assert done.returncode == 0, done.stderr
     assert "s3cret" not in done.stdout + done.stderr
     assert "Installing packages: " in done.stdout
-
-
-def test_a_users_own_timeout_counts(run, tmp_path):
-    (tmp_path / "commands" / "python3").write_text('#!/bin/sh\necho "$PIP_TIMEOUT $PIP_RETRIES"\n')
-    (tmp_path / "commands" / "python3").chmod(0o755)
-    script = pip_script(Requirements(("tiny-gadget",)), "packages")
-    shown = [
-        run("sh", "-c", script, **variables)[0].stdout.splitlines()[1]
-        for variables in ({"PIP_TIMEOUT": ""}, {"PIP_TIMEOUT": "", "PIP_DEFAULT_TIMEOUT": "90"}, {"PIP_RETRIES": "9"})
-    ]
-    assert shown == ["30 2", "90 2", "1 9"]
 
 
 def test_nothing_to_install_is_no_script():
