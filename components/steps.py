@@ -66,6 +66,8 @@ def steps(*, image: str = "", package: str = "", local: bool = False, task_confi
             trainers=_TRAINERS,
             task_config=task_config,
         ),
-        make_step(evaluate, packages=[*TENSORFLOW, "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery),
+        make_step(
+            evaluate, packages=[*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW], delivery=delivery
+        ),
         make_step(export_model, packages=_STORE, delivery=delivery),
     )

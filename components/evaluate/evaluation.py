@@ -11,6 +11,7 @@ from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
 from kfp_distributed.components.evaluate.report import draw_mistake, render_report
 from kfp_distributed.components.evaluate.scores import Scores, answer_matrix, check_probabilities
+from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
@@ -34,8 +35,8 @@ def run_evaluation(model: str, dataset: str, metrics: Any, classification_metric
         The scores.
 
     Raises:
-        ValueError: The dataset is empty or damaged, the model is another dataset's, cannot be loaded, or answers no
-            finite probabilities. No metrics are written then.
+        ValueError: The dataset is empty or damaged, the model is another dataset's, cannot be loaded, has
+            weights that are NaN, or answers no finite probabilities. No metrics are written then.
         ModelIncomplete: The model lacks files, or they are not what model.json says.
     """
     scores, page = evaluate_model(Path(model), Path(dataset))
@@ -70,6 +71,7 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
     check_origin(verify_model_folder(model), manifest)
     shape, classes = input_shape(manifest), manifest.label.classes
     answer = load_classifier(model, shape)
+    check_weights(model)
     confusion = np.zeros((len(classes), len(classes)), np.int64)
     loss, first_row = 0.0, 0
     mistakes: list[str] = []

@@ -13,6 +13,13 @@ from kfp_distributed.storage.dataset import Column
 # An error in a step's log should fit on a screen.
 _NAMED_COLUMNS = 10
 
+NAN_ADVICE = (
+    "If the training data has missing values (see prepare_data's overview), replace them in the training function or "
+    "drop the columns with drop_columns. If it has none, the training diverged: lower its learning rate and scale its "
+    "inputs. No metrics were written."
+)
+"""What to do about a model with NaN in its answers or weights."""
+
 
 @dataclass
 class NonFiniteAnswers:
@@ -68,7 +75,5 @@ class NonFiniteAnswers:
         missing = f"have missing values in {', '.join(named)}" if named else "have no missing values"
         raise ValueError(
             f"the model answers {self.rows} of {rows} rows with NaN or infinite numbers, the first is row "
-            f"{self.first_row}. These rows {missing}. If the training data has missing values (see prepare_data's "
-            "overview), replace them in the training function or drop the columns with drop_columns. If it has none, "
-            "the training diverged: lower its learning rate and scale its inputs. No metrics were written."
+            f"{self.first_row}. These rows {missing}. {NAN_ADVICE}"
         )

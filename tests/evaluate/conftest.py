@@ -52,11 +52,12 @@ def pictures(write_dataset):
 def save_model(tmp_path_factory):
     """Saves a function of a batch as a SavedModel with its model.json; returns its folder."""
 
-    def save(answer, *inputs, signature="serving_default", **manifest):
+    def save(answer, *inputs, signature="serving_default", weights=(), **manifest):
         import tensorflow as tf
 
         folder = tmp_path_factory.mktemp("model")
         module = tf.Module()
+        module.weights = weights
         module.answer = tf.function(answer, input_signature=[tf.TensorSpec(*one) for one in inputs])
         tf.saved_model.save(module, str(folder), {signature: module.answer})
         (folder / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(folder), **manifest).to_json())

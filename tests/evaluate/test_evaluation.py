@@ -5,6 +5,7 @@ import shutil
 from dataclasses import asdict
 
 import numpy as np
+import onnx
 import pytest
 import tensorflow as tf
 from kfp import dsl
@@ -13,7 +14,7 @@ from kfp_distributed.components.evaluate.evaluation import evaluate_model, metri
 from kfp_distributed.components.evaluate.scores import Scores
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
-from kfp_distributed.storage.model import ModelIncomplete, ModelManifest
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
 
 IMAGES = [None, 4, 4]
 
@@ -104,6 +105,39 @@ def test_a_model_that_answers_nan_gets_no_scores(numbers, save_model, tmp_path):
     ):
         run_evaluation(str(model), str(numbers), metrics, drawn, str(report))
     assert (metrics.metadata, drawn.metadata, report.exists()) == ({}, {}, False)
+
+
+def hides_nan(save_model):
+    """A SavedModel whose weights are NaN, and whose answers are finite: on a CPU TensorFlow's ReLU makes 0 of NaN."""
+    kernel = tf.Variable([[math.nan, math.nan], [math.nan, math.nan]])
+
+    def answer(features):
+        return {"probabilities": tf.nn.softmax(tf.nn.relu(tf.zeros_like(features) @ kernel))}
+
+    return save_model(answer, ([None, 2], tf.float32, "features"), weights=[kernel, tf.Variable([1.0])])
+
+
+def onnx_with_nan(folder):
+    def tensor(name, *shape):
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+
+    nodes = [onnx.helper.make_node("MatMul", ["features", "kernel"], ["sum"])]
+    nodes.append(onnx.helper.make_node("Softmax", ["sum"], ["probabilities"]))
+    kernel = onnx.numpy_helper.from_array(np.full((2, 2), math.nan, np.float32), "kernel")
+    ends = [tensor("features", None, 2)], [tensor("probabilities", None, 2)]
+    graph = onnx.helper.make_graph(nodes, "classifier", *ends, [kernel])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    folder.mkdir()
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), str(folder / "model.onnx"))
+    (folder / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(folder)).to_json())
+    return folder
+
+
+def test_a_model_whose_weights_are_nan_is_refused_whatever_it_answers(numbers, save_model, tmp_path):
+    with pytest.raises(ValueError, match=r"^1 of 2 weight tensors of the model have NaN\. .*learning rate"):
+        evaluate_model(hides_nan(save_model), numbers)
+    with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
+        evaluate_model(onnx_with_nan(tmp_path / "onnx"), numbers)
 
 
 def trained_on(*columns, classes=("ant", "bee", "cat")):

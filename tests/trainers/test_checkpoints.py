@@ -106,7 +106,7 @@ def test_what_is_stored_at_once_needs_no_room_for_a_copy(store, slow_upload, tmp
 
 
 def test_a_copy_does_not_outlive_a_store_that_is_away(store, save, tmp_path, monkeypatch):
-    def upload_folder(*arguments):
+    def upload_folder(*arguments, **options):
         raise ConnectionError("nobody answers")
 
     save("one")
