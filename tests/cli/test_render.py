@@ -153,7 +153,7 @@ SOURCES
      ],
      "parameter_servers": 0,
      "tensorboard": false,
-     "heartbeat_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/TASK/checkpoints/train-4f73820a8556/heartbeat"
+     "heartbeat_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/UUID/checkpoints/train-4f73820a8556/heartbeat"
     }
 """
 
