@@ -16,8 +16,8 @@ def slow_server(bucket, clock, monkeypatch):
     """The real S3 server, where each file of a model takes 50 minutes by the clock of claims."""
     send = S3Store._send
 
-    def send_slowly(store, key, source):
-        entry = send(store, key, source)
+    def send_slowly(store, key, source, *content_type):
+        entry = send(store, key, source, *content_type)
         if "/files/" in key and not key.endswith("export.json"):
             clock.now += 3000
         return entry
@@ -64,9 +64,9 @@ def test_a_hung_upload_loses_its_lease(slow_server, clock, make_model, monkeypat
     one_at_a_time(monkeypatch)
     model, mine, send = make_model(), Claim("digits", 1), S3Store._send
 
-    def hang(store, key, source):
+    def hang(store, key, source, *content_type):
         clock.now += LEASE_SECONDS if key.endswith("words001.txt") else 0
-        return send(store, key, source)
+        return send(store, key, source, *content_type)
 
     monkeypatch.setattr(S3Store, "_send", hang)
     with (
