@@ -3,9 +3,10 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-_ANY = re.compile(r"\{\{.*?(?:\}\}|$)", re.DOTALL)
+# The error shows the match. Where "}}" is missing it is the opening alone: what follows may be a secret.
+_ANY = re.compile(r"\{\{(?:.*?\}\})?", re.DOTALL)
 # Program text has "{{" of its own: in f-strings and in templates.
-_OF_KFP = re.compile(r"\{\{\$\..*?(?:\}\}|$)", re.DOTALL)
+_OF_KFP = re.compile(r"\{\{\$\.(?:.*?\}\})?", re.DOTALL)
 _SHOWN_CHARACTERS = 80
 
 

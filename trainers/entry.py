@@ -219,9 +219,12 @@ def _end(code: int) -> NoReturn:
             child.wait(CHILD_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
-    # What it had left at rest by then is there when it is started again.
-    sync.flush(at_rest=True)
-    _keep_peak_memory()
+    try:
+        # What it had left at rest by then is there when it is started again.
+        sync.flush(at_rest=True)
+        _keep_peak_memory()
+    except Exception:  # noqa: BLE001 - such as no room for another thread: a replica that is to end must end
+        traceback.print_exc()
     os._exit(code)
 
 

@@ -17,6 +17,7 @@ REFUSED = {
     ),
     "of Argo": ({"checkpoint_uri": "s3://b/{{workflow.uid}}/c"}, "checkpoint_uri", "{{workflow.uid}}"),
     "without an end": ({"runner": "{{"}, "runner", "{{"),
+    "without an end, before a secret": ({"source": "https://host/{{$.run?key=secret"}, "source", "{{"),
     "in a dict": ({"train_parameters": {"a": {"b": "{{x}}"}}}, "train_parameters.a.b", "{{x}}"),
     "in a list": ({"drop_columns": ["id", "{{x}}"]}, "drop_columns[1]", "{{x}}"),
     "in a key": ({"train_parameters": {"{{x}}": 1}}, "train_parameters.{{x}}", "{{x}}"),

@@ -21,7 +21,7 @@ from kfp_distributed.components.train.runners.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
-from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers import entry, train_specification
 from kfp_distributed.trainers.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.entry import _fetch_data
 from kfp_distributed.trainers.feed import RECORDS
@@ -167,6 +167,19 @@ def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     replicas.start_all()
     assert replicas.wait("worker-0") == 1
     assert "part-00002.parquet" in replicas.text("worker-0").splitlines()[-1], replicas.text("worker-0")
+
+
+def test_a_replica_ends_though_its_last_files_cannot_be_sent(monkeypatch, capfd):
+    def fail(at_rest):
+        raise RuntimeError("can't start new thread")
+
+    codes = []
+    monkeypatch.setattr(entry, "_ending", threading.Lock())
+    monkeypatch.setattr(entry.sync, "flush", fail)
+    monkeypatch.setattr(entry.os, "_exit", codes.append)
+    entry._end(143)
+    assert codes == [143]
+    assert "RuntimeError: can't start new thread" in capfd.readouterr().err
 
 
 def test_sigterm_ends_a_replica_after_its_command(make_replicas, digits):
