@@ -80,7 +80,10 @@ def flush_at_rest() -> None:
     """Flush for ever: for a thread beside a program that does not do it by itself."""
     while True:
         time.sleep(LOOK_SECONDS)
-        flush(at_rest=True)
+        try:
+            flush(at_rest=True)
+        except Exception as error:  # noqa: BLE001 - a thread that ends would store no checkpoint any more
+            print(f"not stored, will be tried again: {error!r}", flush=True)
 
 
 def read_epochs(file: Path) -> list[dict[str, float]]:

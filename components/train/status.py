@@ -31,8 +31,8 @@ SAME_MOMENT_SECONDS = 2.0
 connection; Python and TensorFlow then take up to about two seconds to shut down."""
 
 RECENT_SECONDS = 60.0
-"""Failures so long before the last sign of life may be what a job ended for: the peers of a lost TensorFlow worker take
-25."""
+"""A failure counts as the cause if it happened within so many seconds of the last log line. Peers of a lost TensorFlow
+worker exit after up to 25 s."""
 
 FOR_GOOD = "Exit codes from 1 to 127 are not tried again."
 """Why a job has failed whose program would do the same again."""

@@ -2,17 +2,18 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.failed_report import store_report
-from kfp_distributed.components.train.identity import identify_training, record_success
+from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.report import job_report
 from kfp_distributed.components.train.runners.choose import choose_runner, import_local
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
@@ -57,21 +58,9 @@ def run_step(
         inputs = {**parameters, "manifests": [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]}
         identity = identify_training(model.uri, inputs)
         place = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
-        # Replicas that see this step's disk take what KFP has put there, and need no credentials.
-        train_uri, validation_uri, model_uri = (
-            (artifact.path if place.shares_disk else artifact.uri) if artifact else ""
-            for artifact in (train_dataset, validation_dataset, model)
-        )
-        request = Request(
-            train_uri=train_uri,
-            validation_uri=validation_uri,
-            model_uri=model_uri,
-            task_name=identity.task_name,
-            identity=(identity.run_id, *identity.distinction),
-            **wanted,
-        )
+        request = _request(identity, place, train_dataset, validation_dataset, model, wanted)
         near: AbstractContextManager[Request] = nullcontext(request)
-        if not place.shares_disk and "://" not in model_uri:
+        if not place.shares_disk and "://" not in request.model_uri:
             near = import_local("staging").staged(request)
         with near as visible:
             outcome = launch(visible, place, partial(print, flush=True))
@@ -84,7 +73,34 @@ def run_step(
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
-    for measure, value in outcome.model.metrics.items():
+    _log_metrics(metrics, outcome.model.metrics)
+
+
+def _request(
+    identity: TrainingIdentity,
+    runner: Runner,
+    train_dataset: Any,  # noqa: ANN401
+    validation_dataset: Any,  # noqa: ANN401
+    model: Any,  # noqa: ANN401
+    parameters: Mapping[str, Any],
+) -> Request:
+    # Replicas that see this step's disk take what KFP has put there, and need no credentials.
+    train_uri, validation_uri, model_uri = (
+        (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""
+        for artifact in (train_dataset, validation_dataset, model)
+    )
+    return Request(
+        train_uri=train_uri,
+        validation_uri=validation_uri,
+        model_uri=model_uri,
+        task_name=identity.task_name,
+        identity=(identity.run_id, *identity.distinction),
+        **parameters,
+    )
+
+
+def _log_metrics(metrics: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
+    for measure, value in values.items():
         # JSON, in which KFP takes metrics, has no NaN.
         if isinstance(value, int | float) and math.isfinite(value):
             metrics.log_metric(measure, value)

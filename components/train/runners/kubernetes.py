@@ -31,7 +31,7 @@ from kfp_distributed.components.train.runners.objects import (
 )
 from kfp_distributed.components.train.runners.pods import job_end, replica_of
 from kfp_distributed.components.train.runners.preflight import check_cluster, served_mpi_version
-from kfp_distributed.components.train.runners.previous_attempt import await_pods_gone
+from kfp_distributed.components.train.runners.previous_attempt import PODS_GONE_SECONDS, await_pods_gone
 from kfp_distributed.components.train.runners.protocol import (
     ClusterError,
     Fact,
@@ -181,7 +181,8 @@ class KubernetesRunner:
 
     def _existing(self) -> Object | None:
         """The job of this name, if it is one to go on with; one that failed or is being deleted goes first."""
-        until = time.monotonic() + GONE_SECONDS
+        # A job that is deleted in the foreground is there until its pods are gone.
+        until = time.monotonic() + PODS_GONE_SECONDS
         while found := self._api.read(self._path):
             if not self._is_same(found):
                 self._ours = False
