@@ -1,5 +1,6 @@
 """Checks the weights of a model for NaN, which its answers may hide: TensorFlow's ReLU makes 0 of NaN on a CPU."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.finite import NAN_ADVICE
+
+# Keras saves the state of the optimizer and of the metrics too. It may stay NaN where the best weights were restored.
+_TRAINING_STATE = re.compile(r"(.*/)?(optimizer|keras_api/metrics|\.OPTIMIZER_SLOT)/")
 
 
 def check_weights(folder: Path) -> None:
@@ -35,6 +39,6 @@ def _float_weights(folder: Path) -> Iterator[NDArray[np.floating]]:
 
         checkpoint = tf.train.load_checkpoint(str(variables))
         for name, dtype in checkpoint.get_variable_to_dtype_map().items():
-            if dtype.is_floating:
+            if dtype.is_floating and not _TRAINING_STATE.match(name):
                 # bfloat16 has no NaN check of its own in NumPy.
                 yield checkpoint.get_tensor(name).astype(np.float32)
