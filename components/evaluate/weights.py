@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,29 +17,31 @@ _TRAINING_STATE = re.compile(r"(.*/)?(optimizer|keras_api/metrics|\.OPTIMIZER_SL
 def check_weights(folder: Path) -> None:
     """Check that no weight of a model is NaN. Infinity is allowed: masks of attention layers use it.
 
+    A single number is no weight but a constant, which may be NaN to mark missing values.
+
     Args:
         folder: A SavedModel, or a folder with model.onnx.
 
     Raises:
         ValueError: Some are; says how many tensors of how many, and what to do.
     """
-    with_nan = [bool(np.isnan(tensor).any()) for tensor in _float_weights(folder)]
+    # float32, for NumPy has no NaN check for bfloat16.
+    with_nan = [bool(np.isnan(tensor.astype(np.float32)).any()) for tensor in _float_weights(folder) if tensor.ndim]
     if any(with_nan):
         raise ValueError(f"{sum(with_nan)} of {len(with_nan)} weight tensors of the model have NaN. {NAN_ADVICE}")
 
 
-def _float_weights(folder: Path) -> Iterator[NDArray[np.floating]]:
+def _float_weights(folder: Path) -> Iterator[NDArray[Any]]:
     onnx_file, variables = folder / "model.onnx", folder / "variables" / "variables"
     if onnx_file.is_file():
         import onnx
 
         tensors = map(onnx.numpy_helper.to_array, onnx.load(str(onnx_file)).graph.initializer)
-        yield from (tensor for tensor in tensors if np.issubdtype(tensor.dtype, np.floating))
+        yield from (tensor for tensor in tensors if tensor.dtype.kind not in "biuOSU")
     elif variables.with_suffix(".index").is_file():
         import tensorflow as tf
 
         checkpoint = tf.train.load_checkpoint(str(variables))
         for name, dtype in checkpoint.get_variable_to_dtype_map().items():
             if dtype.is_floating and not _TRAINING_STATE.match(name):
-                # bfloat16 has no NaN check of its own in NumPy.
-                yield checkpoint.get_tensor(name).astype(np.float32)
+                yield checkpoint.get_tensor(name)

@@ -118,13 +118,14 @@ def hides_nan(save_model):
     return save_model(answer, ([None, 2], tf.float32, "features"), weights=[kernel, tf.Variable([1.0])])
 
 
-def onnx_with_nan(folder):
+def onnx_with_nan(folder, kind=onnx.TensorProto.FLOAT, shape=(2, 2)):
     def tensor(name, *shape):
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
-    nodes = [onnx.helper.make_node("MatMul", ["features", "kernel"], ["sum"])]
+    nodes = [onnx.helper.make_node("Cast", ["constant"], ["kernel"], to=onnx.TensorProto.FLOAT)]
+    nodes.append(onnx.helper.make_node("Mul" if shape == () else "MatMul", ["features", "kernel"], ["sum"]))
     nodes.append(onnx.helper.make_node("Softmax", ["sum"], ["probabilities"]))
-    kernel = onnx.numpy_helper.from_array(np.full((2, 2), math.nan, np.float32), "kernel")
+    kernel = onnx.helper.make_tensor("constant", kind, shape, [math.nan] * math.prod(shape))
     ends = [tensor("features", None, 2)], [tensor("probabilities", None, 2)]
     graph = onnx.helper.make_graph(nodes, "classifier", *ends, [kernel])
     opsets = [onnx.helper.make_opsetid("", 17)]
@@ -139,6 +140,9 @@ def test_a_model_whose_weights_are_nan_is_refused_whatever_it_answers(numbers, s
         evaluate_model(hides_nan(save_model), numbers)
     with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
         evaluate_model(onnx_with_nan(tmp_path / "onnx"), numbers)
+    with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
+        check_weights(onnx_with_nan(tmp_path / "bfloat16", onnx.TensorProto.BFLOAT16))
+    check_weights(onnx_with_nan(tmp_path / "constant", shape=()))
 
 
 def test_a_keras_model_may_keep_an_optimizer_and_metrics_that_are_nan(tmp_path):
