@@ -15,7 +15,8 @@ def end_if_diverged(epoch: int, loss: float, has_finite_weights: bool, learning_
         learning_rate: Learning rate of the optimizer.
 
     Raises:
-        SystemExit: The training diverged. The exit code is 1, which is not retried: it would diverge again.
+        SystemExit: The training diverged. The exit code is 1, which is not retried, because it would diverge again.
+            Only torchrun restarts the ranks of an elastic training after it.
     """
     if math.isfinite(loss) and has_finite_weights:
         return

@@ -47,7 +47,6 @@ from kfp_distributed.trainers.job import (
 from kfp_distributed.trainers.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.peers import is_lost_peer
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
-from kfp_distributed.trainers.quiet_import import quiet_tensorflow_imports
 from kfp_distributed.trainers.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
@@ -152,7 +151,6 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
     # 1 shows warnings and errors, 2 errors alone: under our trainers tf.data warns each worker of how Keras feeds it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
-    quiet_tensorflow_imports()
     neighbours = rank.local_size if rank else cluster.neighbours
     os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:

@@ -121,8 +121,8 @@ def _convert(text: str, value: Any) -> Any:  # noqa: ANN401
 
 
 def whole_numbers(value: Any) -> Any:  # noqa: ANN401
-    """Return a JSON value in which each float that is a whole number is an int."""
-    if isinstance(value, float) and value.is_integer():
+    """Return a JSON value in which each float that is a whole number of 64 bits is an int. 1e30 stays a float."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, list):
         return [whole_numbers(item) for item in value]
@@ -139,7 +139,7 @@ def _number(value: Any) -> Any:  # noqa: ANN401
         raise TypeError
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError
-    return whole_numbers(value)
+    return int(value) if value == int(value) else value
 
 
 def _parsed(value: Any) -> Any:  # noqa: ANN401

@@ -2,9 +2,11 @@
 
 import json
 import math
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -126,5 +128,10 @@ def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> st
 
 def _state(folder: Path) -> dict[Path, tuple[int, int]]:
     # With links, FIFOs and the like, so that `leave_out` is told of them.
-    files = [(file, file.lstat()) for file in folder.rglob("*") if file.is_symlink() or not file.is_dir()]
-    return {file: (status.st_mtime_ns, status.st_size) for file, status in files}
+    state = {}
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # Deleted meanwhile.
+            status = file.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                state[file] = status.st_mtime_ns, status.st_size
+    return state

@@ -80,7 +80,7 @@ def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
 
 
 def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
-    from kfp_distributed.trainers.quiet_import import quiet_tensorflow
+    from kfp_distributed.components.evaluate.quiet_import import quiet_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each start prints a screen of hardware remarks
     with quiet_tensorflow():

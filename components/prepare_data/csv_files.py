@@ -84,10 +84,10 @@ def explain(text: str, names: Sequence[str]) -> str:
     if column:
         where = f"column {names[int(column[1])]!r}, {where}"
     if counts := re.search(r"Expected (\d+) columns, got (\d+)", text):
-        return (
-            f"{where} has {counts[2]} values and the header has {counts[1]}: put texts with commas or line breaks in "
-            "double quotes, and close each quote"
-        )
+        advice = "put texts with commas or line breaks in double quotes, and close each quote"
+        if counts[1] == "1":
+            advice = "remove all lines above the names of the columns"
+        return f"{where} has {counts[2]} values and the header has {counts[1]}: {advice}"
     if value := re.search(r"invalid value '(.*)'", text, re.DOTALL):
         return (
             f"{where}: {value[1][:40]!r} is no number, and most of the column's first values are numbers: correct it, "

@@ -2,10 +2,11 @@
 
 import re
 import shutil
+import string
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from kfp_distributed.components.prepare_data.objects import download_objects
 from kfp_distributed.storage.uri import parse_uri
@@ -51,7 +52,7 @@ def local_copy(source: str, scratch: Path) -> Path:
 
 
 def _download(source: str, path: Path) -> Path:
-    with urllib.request.urlopen(source, timeout=_TIMEOUT) as answer, path.open("wb") as file:
+    with urllib.request.urlopen(quote(source, string.punctuation), timeout=_TIMEOUT) as answer, path.open("wb") as file:
         size = answer.headers["Content-Length"]
         print(f"downloading {shown(source)}, {size} bytes", flush=True)
         shutil.copyfileobj(answer, file)

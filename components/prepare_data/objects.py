@@ -13,7 +13,7 @@ from kfp_distributed.storage.files import relative_path
 from kfp_distributed.storage.uri import Location
 
 # Together they let a store that is down be known after 4 s where it refuses connections (pauses of 1, 2 and 4 s at most
-# come between the tries) and after 15 s at most where it is silent.
+# come between the tries) and after 19 s at most where it is silent (3 s a try).
 _ATTEMPTS, _CONNECT_SECONDS = 4, 2
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their Secret (KFP_DISTRIBUTED_OBJECT_STORE_SECRET)"
 _RUNS = "check that it runs, and AWS_ENDPOINT_URL or the Secret (KFP_DISTRIBUTED_OBJECT_STORE_SECRET)"

@@ -228,7 +228,7 @@ def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.R
         with pq.ParquetFile(file) as opened:
             if missing := {*types} - {*opened.schema_arrow.names}:
                 raise ValueError(f"it has no column {min(missing)!r}, which the first file has")
-            rows = max(1, _BATCH_BYTES // (8 * opened.metadata.num_columns))
+            rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
             yield from opened.iter_batches(rows, columns=[*types] or None)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"it is no whole Parquet file, write or copy it again ({error})") from None
@@ -257,7 +257,7 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
         if array.dtype.kind not in allowed or array.shape[:1] != kept[label].shape or 0 in array.shape:
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or 1-D texts, at "
-                f"least one, as many as the labels {label!r} {list(kept[label].shape)}"
+                f"least one, as many as the 1-D labels {label!r} {list(kept[label].shape)}, or in drop_columns"
             )
     columns = tuple(_column(key, _arrow(kept[key][:1]), kept[key].shape[1:]) for key in inputs)
     at_once = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))

@@ -52,6 +52,7 @@ from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters, parse_program
+from kfp_distributed.trainers.startup_remarks import STARTUP_REMARK
 
 STORE_AWAY_SECONDS = 600.0
 """How long the object store may be away when a model is there: as long as its leader tries to save it."""
@@ -265,6 +266,8 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> Jo
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
     for fact in chain(told, _facts(runner)):
         if isinstance(fact, LogLine):
+            if re.search(STARTUP_REMARK, fact.line):
+                continue
             show(f"[{fact.replica}] {fact.line}")
             # There may be millions of lines, and of those before the newest the status keeps nothing.
             lines[fact.replica].append(fact)

@@ -80,7 +80,7 @@ def test_each_step_carries_only_what_it_needs(fresh):
         "prepare-data": {"components", "storage"},
         # What runs replicas beside the step, `processes` among it, is in train.yaml alone.
         "train": {"components", "storage", "trainers"},
-        # Of `trainers` the one module that keeps remarks of TensorFlow out of the log.
+        # Of `trainers` the one module that lists the start-up remarks of TensorFlow.
         "evaluate": {"components", "storage", "trainers"},
         "export-model": {"components", "storage"},
     }

@@ -12,6 +12,7 @@ from kfp import dsl
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model, metric_values, run_evaluation
 from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
@@ -117,13 +118,14 @@ def hides_nan(save_model):
     return save_model(answer, ([None, 2], tf.float32, "features"), weights=[kernel, tf.Variable([1.0])])
 
 
-def onnx_with_nan(folder):
+def onnx_with_nan(folder, kind=onnx.TensorProto.FLOAT, shape=(2, 2)):
     def tensor(name, *shape):
         return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
-    nodes = [onnx.helper.make_node("MatMul", ["features", "kernel"], ["sum"])]
+    nodes = [onnx.helper.make_node("Cast", ["constant"], ["kernel"], to=onnx.TensorProto.FLOAT)]
+    nodes.append(onnx.helper.make_node("Mul" if shape == () else "MatMul", ["features", "kernel"], ["sum"]))
     nodes.append(onnx.helper.make_node("Softmax", ["sum"], ["probabilities"]))
-    kernel = onnx.numpy_helper.from_array(np.full((2, 2), math.nan, np.float32), "kernel")
+    kernel = onnx.helper.make_tensor("constant", kind, shape, [math.nan] * math.prod(shape))
     ends = [tensor("features", None, 2)], [tensor("probabilities", None, 2)]
     graph = onnx.helper.make_graph(nodes, "classifier", *ends, [kernel])
     opsets = [onnx.helper.make_opsetid("", 17)]
@@ -138,6 +140,22 @@ def test_a_model_whose_weights_are_nan_is_refused_whatever_it_answers(numbers, s
         evaluate_model(hides_nan(save_model), numbers)
     with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
         evaluate_model(onnx_with_nan(tmp_path / "onnx"), numbers)
+    with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
+        check_weights(onnx_with_nan(tmp_path / "bfloat16", onnx.TensorProto.BFLOAT16))
+    check_weights(onnx_with_nan(tmp_path / "constant", shape=()))
+
+
+def test_a_keras_model_may_keep_an_optimizer_and_metrics_that_are_nan(tmp_path):
+    tf_keras = pytest.importorskip("tf_keras")
+    model = tf_keras.Sequential([tf_keras.layers.Dense(2, "softmax", input_shape=(2,))])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    best = model.get_weights()
+    model.fit(np.full((4, 2), math.nan, np.float32), np.zeros(4), verbose=0)
+    model.set_weights(best)  # As EarlyStopping(restore_best_weights=True) does.
+    model.save(tmp_path)
+    saved = tf.train.load_checkpoint(str(tmp_path / "variables" / "variables"))
+    assert any(np.isnan(saved.get_tensor(name)).any() for name in saved.get_variable_to_shape_map() if "/" in name)
+    check_weights(tmp_path)
 
 
 def trained_on(*columns, classes=("ant", "bee", "cat")):

@@ -17,6 +17,7 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         ("age,kind\n", "data.csv cannot be read: it has no rows"),
         ("age,kind", "data.csv cannot be read: it has no rows"),
         ("age,kind\n1,a\n\n2\n", "data.csv cannot be read: row 3 has 1 values and the header has 2: put"),
+        ("# of May\nage,kind\n1,a\n", "row 2 has 2 values and the header has 1: remove all lines above the names"),
         ("age,kind\n1,a\n2,b,c\n", "data.csv cannot be read: row 3 has 3 values and the header has 2"),
         ('age,kind,x\n1,"a\nb",1\n2,b\n', "row 3 has 2 values and the header has 3"),
         ("age,kind\n" + LONG + "1,2,3\n", "row 300002 has 3 values and the header has 2"),

@@ -44,7 +44,8 @@ class Broken(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    (folder / "data.csv").write_text(ROWS)
+    for name in ("data.csv", "größe 1.csv"):
+        (folder / name).write_text(ROWS)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Broken, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -63,6 +64,11 @@ def test_the_case_of_an_address_does_not_count(site, tmp_path):
     assert local_copy(f"{site}/data.csv".replace("http", "HTTP"), tmp_path).read_text() == ROWS
 
 
+def test_an_address_may_have_spaces_and_letters_that_are_not_ascii(site, tmp_path):
+    assert local_copy(f"{site}/größe 1.csv", tmp_path).read_text() == ROWS
+    assert local_copy(f"{site}/gr%C3%B6%C3%9Fe%201.csv", tmp_path).read_text() == ROWS
+
+
 def test_a_redirect_is_followed(site, tmp_path):
     assert local_copy(f"{site}/moved.csv", tmp_path).read_text() == ROWS
 
@@ -71,7 +77,7 @@ def test_a_redirect_is_followed(site, tmp_path):
     ("path", "error", "message"),
     [
         ("/none.csv?signature=s3cret", OSError, "/none.csv cannot be downloaded: HTTP Error 404"),
-        ("/a file.csv?signature=s3cret", OSError, "/a file.csv cannot be downloaded: InvalidURL"),
+        ("a/x.csv?signature=s3cret", OSError, "/x.csv cannot be downloaded: InvalidURL"),
         (
             "/short.csv?signature=s3cret",
             OSError,

@@ -181,6 +181,11 @@ def test_a_parquet_file_that_cannot_be_used_is_refused(file, columns, message, t
         scan(open_source(parquet(file, "data.parquet", **columns), LABELLED, tmp_path))
 
 
+def test_a_parquet_file_without_columns_is_refused(file, tmp_path):
+    with pytest.raises(ValueError, match=r"data\.parquet cannot be read: it has no rows"):
+        open_source(parquet(file, "data.parquet"), LABELLED, tmp_path)
+
+
 def test_a_parquet_column_that_stands_twice_is_named(file, tmp_path):
     path = file("data.parquet", "")
     pq.write_table(pa.table([["a"], [1], [2]], names=["kind", "age", "age"]), path)
@@ -257,7 +262,7 @@ def test_npz_is_read_in_parts(file, tmp_path):
     [
         (
             {"kind": [1, 2], "x": [1, 2, 3]},
-            r"array 'x' is int64 \[3\]: it must be .*as many as the labels 'kind' \[2\]",
+            r"array 'x' is int64 \[3\]: it must be .*as many as the 1-D labels 'kind' \[2\], or in drop",
         ),
         ({"kind": [[0, 1]], "x": [1]}, r"array 'kind' is int64 \[1, 2\]"),
         (
@@ -270,6 +275,7 @@ def test_npz_is_read_in_parts(file, tmp_path):
         ),
         ({"kind": [1], "x": np.zeros((1, 0))}, r"array 'x' is float64 \[1, 0\]: it must be numbers"),
         ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must be numbers or 1-D texts"),
+        ({"kind": np.eye(2), "x": [1, 2]}, r"as many as the 1-D labels 'kind' \[2, 2\]"),
         ({"kind": [1, 2], "x": 3}, r"array 'x' is int64 \[\]"),
         (
             {"kind": [1], "x": np.array([["a"]])},

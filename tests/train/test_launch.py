@@ -236,6 +236,21 @@ class Told:
         return self._facts
 
 
+def test_remarks_that_tensorflow_prints_at_each_start_are_not_shown():
+    runner = Told(
+        LogLine(1, "worker-0", "I0000 00:00:1.2 7 port.cc:153] oneDNN custom operations are on. You may see"),
+        LogLine(2, "worker-0", "F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"),
+        ReplicaChanged(3, "worker-0", "failed", 134),
+        JobEnded(4, False, "It failed."),
+    )
+    said = []
+    status = _follow(runner, make_job(["unused"], {}), said.append)
+    assert [line for line in said if line.startswith("[")] == [
+        "[worker-0] F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"
+    ]
+    assert "oneDNN" not in failure_cause(status)
+
+
 def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next_start():
     later = JobEvent(5, "is not read")
     runner = Told(

@@ -37,6 +37,16 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
     assert sent[1:] == [{"before": "x"}]
 
 
+def test_a_file_that_is_deleted_while_the_folder_is_looked_at_is_passed_over(folder, monkeypatch, capsys):
+    sent, listed = [], type(folder).rglob
+    keep(folder, lambda *_: sent.append(content(folder)))
+    (folder / "a").write_text("1")
+    monkeypatch.setattr(type(folder), "rglob", lambda *of: [*listed(*of), folder / "deleted"])
+    flush()
+    assert sent == [{"before": "x", "a": "1"}]
+    assert capsys.readouterr().out == ""
+
+
 def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder, monkeypatch):
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
