@@ -85,7 +85,7 @@ class DistributionSpecification:
         silence_timeout: longest time without a line of log, after a first one.
         running_timeout: longest training, from its start. Default: unlimited.
         total_timeout: longest time for everything together. Default: unlimited.
-        launcher_lost_timeout: a job whose train step has written no heartbeat for so long stops; on Kubernetes at least 60.
+        launcher_lost_timeout: a job whose train step has written no heartbeat for so long stops.
 
     Raises:
         ValueError: two values that are fine by themselves contradict each other.
