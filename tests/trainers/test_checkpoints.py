@@ -79,9 +79,9 @@ def slow_upload(store, save, tmp_path, monkeypatch):
     save("one")
     upload = store.upload_folder
 
-    def upload_slowly(folder, *arguments):
+    def upload_slowly(folder, *arguments, **options):
         (tmp_path / "local" / "part" / "weights").write_text("half of three")
-        return upload(folder, *arguments)
+        return upload(folder, *arguments, **options)
 
     monkeypatch.setattr(store, "upload_folder", upload_slowly)
 
