@@ -1,8 +1,11 @@
 """Reads compiled YAML in tests: the steps in it, the modules that each carries, and how KFP's launcher starts one."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -186,3 +189,16 @@ def whole_job(
             "export_model", run, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}
         ),
     }
+
+
+def run_step_command(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a compiled step's command in this Python, without the installation of packages, and both outputs as one."""
+    return subprocess.run(
+        command[3:],
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )

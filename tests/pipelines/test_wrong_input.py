@@ -1,10 +1,6 @@
 """What a stranger sees of a step that cannot do its work: KFP shows the log alone, and its last line is the cause."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import compiled
 import pytest
@@ -88,15 +84,7 @@ def test_the_cause_is_the_last_line(specs, monkeypatch, tmp_path, step, paramete
     monkeypatch.setattr(compiled, "SPECS", specs)
     command = compiled.step_command(step, compiled.Run(str(tmp_path)), parameters, inputs)
     assert "pip install" in command[2]
-    done = subprocess.run(
-        command[3:],  # without the installation of packages
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = compiled.run_step_command(command, tmp_path)
     assert done.returncode == 1
     assert re.fullmatch(cause, done.stdout.splitlines()[-1]), done.stdout[-4000:]
     assert "Traceback" not in done.stdout

@@ -1,9 +1,6 @@
 """The compiled train step with one `checkpoint_uri` for several runs, started as a KFP backend starts it."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import compiled
@@ -63,15 +60,7 @@ def train(specs, data, monkeypatch, tmp_path):
             {"train_dataset": data},
             task,
         )
-        done = subprocess.run(
-            command[3:],  # without the installation of packages
-            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        done = compiled.run_step_command(command, tmp_path)
         return done.returncode, done.stdout.splitlines()
 
     return run
