@@ -344,6 +344,8 @@ def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, me
     """Store what the program has left in model_dir at the job's model_uri, the manifest last."""
     if not storable_files(folder):
         raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
+    if (folder / MODEL_MANIFEST).exists():
+        raise FileExistsError(f"model_dir has a {MODEL_MANIFEST}, the name of the model's manifest: rename the file")
     store = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS)
     # What an earlier attempt left: its manifest goes first, so that it never describes another's files.
     store.delete([MODEL_MANIFEST])

@@ -59,7 +59,7 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
 def flush(at_rest: bool = False) -> None:
     """Send what has changed: when this returns, the last checkpoint and metrics are in object storage.
 
-    Where they cannot be sent a line says so, and the next call tries again.
+    Where they cannot be sent a line says so, and the next call, if there is one, tries again.
 
     Args:
         at_rest: Send only what is seen not to have changed for `LOOK_SECONDS`: it may be half written.
@@ -69,7 +69,7 @@ def flush(at_rest: bool = False) -> None:
             try:
                 look(at_rest)
             except (StorageError, OSError) as error:
-                print(f"not stored, will be tried again: {error}", flush=True)
+                print(f"not stored: {error}", flush=True)
 
 
 @cache
@@ -85,7 +85,7 @@ def flush_at_rest() -> None:
         try:
             flush(at_rest=True)
         except Exception as error:  # noqa: BLE001 - a thread that ends would store no checkpoint any more
-            print(f"not stored, will be tried again: {error!r}", flush=True)
+            print(f"not stored: {error!r}", flush=True)
 
 
 def read_epochs(file: Path) -> list[dict[str, float]]:

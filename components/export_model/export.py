@@ -80,6 +80,8 @@ def run_export(
     model = verify_model_folder(folder)
     if not FORMATS.keys() & {entry.path for entry in model.files}:
         raise ValueError(f"the model in {model_uri} has no {' or '.join(FORMATS)}: nothing else can be exported.")
+    if (folder / EXPORT_MANIFEST).exists():
+        raise ValueError(f"the model has a file {EXPORT_MANIFEST}, the name of the export's manifest: rename it.")
     store = open_store(export_root(bucket))
     store.make_bucket()
     clear_dead(store, model_name)

@@ -15,6 +15,8 @@ _DISTINCT_LEAST = 10
 _NUMBER_SHARE = 0.5
 # Labels that are classes have rarely more values; the largest that are common are of 10 digits or 26 letters.
 _CLASS_NUMBERS = 30
+# 2^24: beyond it a 32-bit float, which a dataset's numbers are, has no value for each whole number.
+_EXACT_NUMBERS = 1 << 24
 # An example has to be recognized, not read.
 _EXAMPLE_LENGTH = 30
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
@@ -29,11 +31,13 @@ class ColumnCounts:
         kind: "number", "category" or "tensor".
         missing: Rows without a value; of a tensor, rows in which an element has none.
         values: Rows of each value of a category.
+        largest: The largest number, without its sign.
     """
 
     kind: str
     missing: int = 0
     values: Counter[str] = field(default_factory=Counter)
+    largest: float = 0.0
 
 
 def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
@@ -83,6 +87,11 @@ def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
             "Or fill the gaps in the source, or name the column in drop_columns"
         )
         lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
+    if counts.largest > _EXACT_NUMBERS:
+        lines.append(
+            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
+            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
+        )
     numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
     if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * there:
         lines.append(

@@ -119,6 +119,7 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
     if infinite.any():
         advice = "correct it, leave it empty, or name the column in drop_columns"
         return int(infinite.argmax()), f"is infinite or too large for a 32-bit number: {advice}"
+    counts.largest = max(counts.largest, float(np.nanmax(np.abs(numbers), initial=0)))
     return None
 
 

@@ -1,6 +1,7 @@
 """Stores the report of a failed training, because KFP's launcher uploads no output of a step that fails."""
 
 import shlex
+from pathlib import Path
 from urllib.parse import quote
 
 from kfp_distributed.components.train.deadline import call_within
@@ -20,10 +21,10 @@ def store_report(uri: str, page: str) -> str:
         page: The HTML page.
 
     Returns:
-        Lines for the end of the step's log: where the report is, or why it is not stored. "" for a local path.
+        Lines for the end of the step's log: where the report is, or why it is not stored.
     """
     if "://" not in uri:
-        return ""
+        return f"Report: {uri}" if Path(uri).exists() else "Report not stored: there is no room on this disk."
     late = f"Report not stored: {uri} was not written within {UPLOAD_SECONDS:g} s."
     return call_within(UPLOAD_SECONDS, lambda: _upload(uri, page)) or late
 

@@ -113,8 +113,7 @@ def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
     # A full disk must not hide the cause.
     with suppress(OSError):
         _write(report, page)
-    location = store_report(report.uri, page)
-    return f"\n{cause}\n\n{location}" if location else f"\n{cause}"
+    return f"\n{cause}\n\n{store_report(report.uri, page)}"
 
 
 def _manifest(dataset: Any) -> str:  # noqa: ANN401

@@ -196,4 +196,4 @@ def test_the_api_server_takes_what_is_rendered_in_full(bare, kind):
     command = ["kubectl", "create", "--dry-run=server", "--validate=strict", "--filename", "-"]
     taken = subprocess.run(command, input=made.output, capture_output=True, text=True, check=False)
     assert taken.returncode == 0, taken.stderr
-    assert taken.stdout.count("created") == 4
+    assert taken.stdout.count("created") == 3

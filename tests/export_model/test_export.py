@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost
-from kfp_distributed.components.export_model.export import Exported, publish
+from kfp_distributed.components.export_model.export import EXPORT_MANIFEST, Exported, publish
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model_folder
@@ -161,6 +161,16 @@ def test_what_nothing_serves_is_not_exported(tmp_path, export):
     (model / "model.json").write_text(ModelManifest("torch", describe_folder(model)).to_json())
     with pytest.raises(ValueError, match=r"has no saved_model\.pb or model\.onnx: nothing else"):
         export(model, str(tmp_path / "exports"))
+
+
+def test_a_file_of_the_manifests_name_is_not_overwritten(tmp_path, make_model, export):
+    model = make_model()
+    (model / EXPORT_MANIFEST).write_text("a file of the user's")
+    (model / "model.json").unlink()
+    (model / "model.json").write_text(ModelManifest("saved_model", describe_folder(model)).to_json())
+    with pytest.raises(ValueError, match=r"has a file export\.json"):
+        export(model, str(tmp_path / "exports"))
+    assert not (tmp_path / "exports").exists()
 
 
 def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, export, monkeypatch, server):

@@ -35,8 +35,9 @@ def remarks(counts, rows=20):
             "column 'x' has numbers in text form, such as '1,5', and becomes a category of 3 values",
             "plain numbers",
         ),
+        (ColumnCounts("number", largest=2**24 + 2), "column 'x' has numbers above 16,777,216", "Subtract an offset"),
     ],
-    ids=["number", "tensor", "category", "empty", "dates", "decimal commas"],
+    ids=["number", "tensor", "category", "empty", "dates", "decimal commas", "large"],
 )
 def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
     (line,) = remarks(counts, 1000)
@@ -48,7 +49,7 @@ def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
 @pytest.mark.parametrize(
     "counts",
     [
-        ColumnCounts("number"),
+        ColumnCounts("number", largest=2**24),
         ColumnCounts("category", 0, Counter(a=500, b=500)),
         ColumnCounts("category", 0, Counter({f"town {i}": 3 for i in range(300)})),
         ColumnCounts("category", 0, Counter("abcdefghi")),

@@ -437,7 +437,9 @@ def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data,
             train_specification={"command": ["sleep", "1000"]},
             distribution_specification={"total_timeout": 0.5},
         )
-    assert re.match(r"\ntotal_timeout ran out after 0\.5 s: worker-0 silent for .* s\.$", end.value.code)
+    assert re.match(
+        r"\ntotal_timeout ran out after 0\.5 s: worker-0 silent for .* s\.\n\nReport: .*/r$", end.value.code
+    )
     assert f"<p>Job {STEP_JOB}" in (tmp_path / "r").read_text()
 
 

@@ -87,6 +87,12 @@ def forget_model(model_dir):
     pass
 
 
+def take_the_manifests_name(model_dir):
+    from pathlib import Path
+
+    Path(model_dir, "model.json").write_text('{"learner": "a model of its own"}')
+
+
 def fail(model_dir):
     numbers = {"one": 1}
     numbers["two"]
@@ -104,6 +110,7 @@ def leave(model_dir, code: int):
     ("program", "parameters", "code", "said"),
     [
         (train_specification(forget_model), {}, 1, "left nothing in model_dir"),
+        (train_specification(take_the_manifests_name), {}, 1, "model_dir has a model.json"),
         (train_specification(fail), {}, 1, 'numbers["two"]'),
         (train_specification(leave), {"code": 3}, 3, ""),
         (train_specification(leave), {"code": 0}, 0, "model saved to"),

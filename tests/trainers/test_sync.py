@@ -120,7 +120,7 @@ def test_a_change_while_it_is_sent_is_said_and_sent_next(folder, monkeypatch, ca
     for _ in range(5):
         flush(at_rest=at_rest)
     assert sent == [("changed", at_rest)] * 2
-    assert capsys.readouterr().out == "not stored, will be tried again: folder changes meanwhile\n"
+    assert capsys.readouterr().out == "not stored: folder changes meanwhile\n"
 
 
 def test_what_could_not_be_sent_is_sent_later(folder, capsys):
@@ -138,9 +138,7 @@ def test_what_could_not_be_sent_is_sent_later(folder, capsys):
     assert sent == []
     flush()
     assert sent == [{"before": "x", "a": "1"}]
-    assert (
-        "will be tried again: http://store, bucket 'bucket', key 'key': connection refused" in capsys.readouterr().out
-    )
+    assert "not stored: http://store, bucket 'bucket', key 'key': connection refused" in capsys.readouterr().out
 
 
 def test_folders_are_looked_after_in_the_background(folder):
