@@ -18,7 +18,7 @@ NAN_ADVICE = (
     "drop the columns with drop_columns. If it has none, the training diverged: lower its learning rate and scale its "
     "inputs. No metrics were written."
 )
-"""What to do about a model with NaN in its answers or weights."""
+"""Advice for a model with NaN in its answers or weights."""
 
 
 @dataclass

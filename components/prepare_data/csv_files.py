@@ -10,7 +10,7 @@ import pyarrow.csv as pa_csv
 # A longer header would be one of some ten thousand columns.
 _HEADER_BYTES = 2**20
 _TO_UTF8 = "save it as UTF-8, such as with: iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
-# What files begin with that are named .csv and are something else.
+# First bytes of other formats in files that are named .csv.
 _SIGNATURES = {
     rb"\x1f\x8b": "is compressed with gzip: unpack it",
     rb"PK[\3\5]": "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV",

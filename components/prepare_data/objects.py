@@ -78,7 +78,7 @@ def _open(who: Credentials, bucket: str) -> fs.S3FileSystem:
 
 
 def _kind_of(store: fs.S3FileSystem, origin: str) -> fs.FileType:
-    """What lies at a bucket and key.
+    """Returns what a bucket and key lead to: a file, a folder or nothing.
 
     The answer to the HEAD request that asks for it says neither why the store refuses it nor whether the bucket is
     missing. The answer to a list request does.

@@ -1,4 +1,4 @@
-"""What a person should know of a source's columns: missing values, unusable texts, numbers in text form (pure)."""
+"""Remarks on a source's columns: missing values, unusable texts, numbers in text form (pure)."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ _TEXT_NUMBER = r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$�
 
 @dataclass
 class ColumnCounts:
-    """What was counted of one column.
+    """Counts of one column.
 
     Attributes:
         kind: "number", "category" or "tensor".

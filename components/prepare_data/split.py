@@ -57,7 +57,7 @@ class Moments:
 
 
 class Scan(NamedTuple):
-    """What the first pass found.
+    """Results of the first pass.
 
     Attributes:
         columns: The inputs with their vocabularies.

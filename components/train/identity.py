@@ -30,7 +30,7 @@ _FINISHED_TRAININGS = "finished-trainings"
 
 @dataclass(frozen=True)
 class TrainingIdentity:
-    """What identifies a training.
+    """Identity of a training.
 
     Attributes:
         run_id: ID of the pipeline run.
