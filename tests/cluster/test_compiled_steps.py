@@ -114,7 +114,8 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(
     # What replicas could not see of the steps' own disk went through the store, and is gone from it.
     assert not [key for key in keys if "/staged/" in key]
     # KFP shows nowhere but at the end of its log why a step failed.
-    error, cause, _ = log.splitlines()[-3:]
+    error, cause, _, report, _ = log.splitlines()[-5:]
+    assert report.startswith("Report: ")
     assert error == "[worker-0] RuntimeError: no such column: price"
     assert cause.startswith("worker-0 failed with exit code 1, "), cause
 

@@ -149,7 +149,7 @@ def check_report(folder: Path, nodes: set[str], store_environment: dict[str, str
     # TensorFlow alone is more.
     assert int(replicas[0]["peak memory"].removesuffix(" MiB")) > 100
     texts = [each["what happened"] for each in timeline]
-    order = ["is created", "worker-0: running", "worker-0: succeeded", "the job succeeded"]
+    order = ["checkpoints are stored in", "is created", "worker-0: running", "worker-0: succeeded", "the job succeeded"]
     places = [next(number for number, text in enumerate(texts) if part in text) for part in order]
     assert places == sorted(places), texts
     assert (places[0], places[-1]) == (0, len(texts) - 1), texts

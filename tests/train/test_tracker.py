@@ -279,6 +279,19 @@ def test_a_pod_that_is_deleted_in_the_second_of_its_jobs_end(
     assert (fact.replica, fact.state, fact.reason) == ("worker-1", *state)
 
 
+def test_a_deleted_pod_that_takes_long_to_end_is_what_its_job_failed_for(tracker):
+    list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(tracker.tell_pod(pod_of(1, deleted_at=20, **RUNNING)))
+    told = [*tracker.tell_job(job_of(condition("Failed"), at=20))]
+    # The operator then deletes the other one, which ends first.
+    told += tracker.tell_pod(pod_of(0, deleted_at=20, phase="Failed", main=terminated(143)))
+    assert shown(told) == [
+        ("worker-1", "failed", None, "pod deleted", 0),
+        ("worker-0", "stopped", None, "job is done", 0),
+    ]
+    assert tracker.may_start_again
+
+
 def test_a_peer_that_fails_after_a_pod_was_deleted_is_not_what_the_job_failed_for(tracker):
     list(tracker.tell_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
     list(tracker.tell_pod(pod_of(1, deleted_at=20, **RUNNING), deleted=True))

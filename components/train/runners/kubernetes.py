@@ -336,6 +336,9 @@ class KubernetesRunner:
     def _is_told(self, ended: float) -> bool:
         """Whether all is told that an ended job printed. What is silent for some seconds is not waited for."""
         now = time.monotonic()
+        # Replicas of a job that only this step has given up are started again, and print, until it is deleted.
+        if not self._tracker.ended_by_itself and now - ended > 2 * _LAST_LINES_SECONDS:
+            return True
         unread = self._watcher.unread
         if unread or not self._tracker.leader_is_over:
             self._last_reading = now

@@ -62,8 +62,8 @@ class _Deletion(NamedTuple):
 
     Attributes:
         time: When, by the API server's clock; None where nobody can tell any more.
-        is_cleanup: Whether other news say that it was the operator, for the job had ended. None where that is to be
-            decided later.
+        is_cleanup: Whether another replica had failed or was deleted before, so that it was the operator. None
+            where that is to be decided later.
     """
 
     time: datetime | None
@@ -266,14 +266,17 @@ class Tracker:
         state = pod_state(pod)
         seen = seen._replace(node=pod.get("spec", {}).get("nodeName", ""))
         if deleted or "deletionTimestamp" in about:
-            # News of pods come in their order, so a failure that is known by now came before.
-            deletion = _Deletion(deletion_time(pod), bool(self._recent_failures(but=name)))
-            seen = seen._replace(deletion=seen.deletion or deletion)
+            # News of pods come in their order, so a failure or another deletion that is known by now came before.
+            others = [each for each in self._seen if each != name and each not in self.job.topology.spared]
+            follows = bool(self._recent_failures(but=name)) or any(self._seen[each].deletion for each in others)
+            seen = seen._replace(deletion=seen.deletion or _Deletion(deletion_time(pod), follows))
             # A worker that is told to go may end with 0; of a leader that is its success.
             if deleted or state.state == "failed" or (state.exit_code == 0 and name != self.job.topology.leader):
                 yield from self._hold(name, seen, state)
                 return
         yield from self._change(name, seen._replace(state=state))
+        if self.ended_by_itself:
+            yield from self._judge(name)
 
     def _hold(self, name: str, seen: _Seen, state: PodState = _UNKNOWN) -> Iterator[Fact]:
         """A pod is gone before its end: whether that is a failure the job's own end tells."""
@@ -286,17 +289,19 @@ class Tracker:
     def _judge(self, name: str) -> Iterator[Fact]:
         """A pod that was deleted before its job ended has failed; one deleted later was stopped by the operator."""
         seen = self._seen[name]
-        if not seen.held:
+        if not seen.held and not (self.ended_by_itself and seen.deletion and seen.state.state not in _OVER):
             return
-        state = seen.held[1]
+        gone, state = seen.held or (clock(), seen.state)
         state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted")
         if self.ended_by_itself and self._is_cleanup(seen.deletion or _Deletion(None, None)):
+            if not seen.held:
+                return  # Its own end is still to come.
             state = state._replace(state="stopped", exit_code=None, reason="job is done")
         elif not self.ended_by_itself and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
             # An elastic job that goes on without it: whoever changes the number of its workers may do so for ever.
             state = state._replace(state="stopped")
         # The moment in which it went tells what followed from it.
-        yield from self._change(name, seen._replace(state=state, held=None), seen.held[0])
+        yield from self._change(name, seen._replace(state=state, held=None), gone)
 
     def _is_cleanup(self, deletion: _Deletion) -> bool:
         """Whether a pod of a job that has ended was deleted by the operator, as all that still run then are.
