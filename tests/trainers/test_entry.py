@@ -350,7 +350,11 @@ def warn(model_dir):
 START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature_guard|Unable to register")
 
 
-def test_what_tensorflow_prints_at_its_start_is_known_as_remarks_and_its_warnings_are_not(make_replicas, digits):
+def test_what_tensorflow_prints_at_its_start_is_known_as_remarks_and_its_warnings_are_not(
+    make_replicas, digits, monkeypatch
+):
+    # Tests of evaluate set it, in this process and so for the replicas.
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits)
     replicas.start_all()
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
