@@ -5,13 +5,15 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 # How the names of files begin that are still being written.
 _UNFINISHED = ".kfp-distributed-"
+# Far more deletions of its folder than a file meets; it ends the attempts where no folder can be made at all.
+_CREATE_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, order=True)
@@ -142,11 +144,22 @@ def unfinished_file(file: Path) -> Iterator[BinaryIO]:
     Args:
         file: The file. Its folder is made where it is missing, an older file is replaced.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(_UNFINISHED + secrets.token_hex(8))
+    stream = _create(temporary)
     try:
-        with temporary.open("xb") as stream:
+        with stream:
             yield stream
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _create(file: Path) -> BinaryIO:
+    """Create a file and its folder, even while another process deletes that folder whenever it is empty."""
+    for _ in range(_CREATE_ATTEMPTS):
+        # FileExistsError: the folder was there when mkdir() made it, and was deleted before mkdir() looked again.
+        with suppress(FileNotFoundError, FileExistsError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return file.open("xb")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file.open("xb")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -73,6 +74,16 @@ class TestFolder(StoreContract):
         store.write("a", b"1")
         with pytest.raises(StorageError, match=r"a/b: .*File exists"):
             store.write("a/b", b"2")
+
+    def test_an_object_is_written_while_others_of_its_folder_are_deleted(self, store):
+        def write_and_delete(index):
+            for _ in range(500):
+                store.write(f"a/b/{index}/object", b"1")
+                store.delete([f"a/b/{index}/object"])
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(write_and_delete, range(8)))
+        assert list(store.root.iterdir()) == []
 
     def test_a_target_that_cannot_be_written_is_not_taken_for_a_missing_object(self, store, tmp_path):
         store.write("a", b"1")
