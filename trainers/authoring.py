@@ -7,10 +7,11 @@ import builtins
 import inspect
 import symtable
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kfp_distributed.trainers.program import parse_program
+from kfp_distributed.trainers.requirements import checked_image
 from kfp_distributed.trainers.signature import find_function
 
 
@@ -31,7 +32,8 @@ def train_specification(
         A plain JSON dict.
 
     Raises:
-        ValueError: The trainer is unknown, or the function cannot travel; the message says why.
+        ValueError: The trainer is unknown, the function cannot travel, `image` is no image's name, or `packages` is no
+            list of texts; the message says why.
     """
     specification: dict[str, Any]
     if isinstance(what, str):
@@ -48,9 +50,15 @@ def train_specification(
         )
     if image:
         specification["image"] = image
+    if isinstance(packages, str):
+        packages = [packages]
+    elif isinstance(packages, Iterable) and not isinstance(packages, Mapping):
+        packages = list(packages)
     if packages:
-        specification["packages"] = [packages] if isinstance(packages, str) else list(packages)
+        specification["packages"] = packages
     parse_program(specification)
+    if image:
+        checked_image("train_specification: image", image)
     return specification
 
 

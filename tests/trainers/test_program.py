@@ -66,6 +66,20 @@ def test_the_other_forms():
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"packages": 5}, "packages is 5; allowed: a list of strings"),
+        ({"packages": {"scipy": "1.16"}}, "packages is {'scipy': '1.16'}; allowed: a list of strings"),
+        ({"image": 5}, "image is 5; allowed: a string"),
+        ({"image": "Registry/Trainer:1"}, "image = 'Registry/Trainer:1' is no image's name"),
+    ],
+)
+def test_an_image_or_packages_that_are_none_are_refused(options, reason):
+    with pytest.raises(ValueError, match=re.escape(f"train_specification: {reason}")):
+        train_specification("keras_classifier", **options)
+
+
 def closure():
     size = 3
 
