@@ -98,10 +98,10 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(
     api, training_namespace, run_in_pod, bucket, store_environment, trainer_image
 ):
     namespace = training_namespace
-    commands = whole_job(Run("/steps"), bucket, f"{bucket}/exported", trainer_image)
-    fails = train_command(
-        function("raise RuntimeError('no such column: price')"), trainer_image, bucket, Run("/steps", str(uuid.uuid4()))
-    )
+    run = Run("/steps", str(uuid.uuid4()))
+    commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/exported", trainer_image)
+    failing_run = Run("/steps", str(uuid.uuid4()))
+    fails = train_command(function("raise RuntimeError('no such column: price')"), trainer_image, bucket, failing_run)
     run_in_pod("steps", {**commands, "fails": fails})
     phase = _end_of(api, namespace, "steps")
     log = api.read_namespaced_pod_log("steps", namespace) if phase != "Pending" else "the pod did not start"
@@ -109,10 +109,14 @@ def test_every_step_runs_in_a_pod_of_a_stock_image(
     assert f"Job {namespace}/train-" in log
     assert "[worker-0] epoch 8/8" in log
     assert store_environment["AWS_SECRET_ACCESS_KEY"] not in log
-    keys = {entry.key for entry in open_store(f"s3://{bucket}", credentials_from_environment(store_environment)).list()}
-    assert "exported/digits/1/saved_model.pb" in keys
-    # What replicas could not see of the steps' own disk went through the store, and is gone from it.
-    assert not [key for key in keys if "/staged/" in key]
+    store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
+    assert store.exists("exported/digits/1/saved_model.pb")
+    # What replicas could not see of the steps' own disk went through the store, and is gone from it. A killed step of
+    # another test leaves its own.
+    for run_id in (run.run_id, failing_run.run_id):
+        keys = [entry.key for entry in store.list(f"{run_id}/checkpoints/")]
+        assert not [key for key in keys if "/staged/" in key]
+    assert store.list(f"{run.run_id}/checkpoints/")
     # KFP shows nowhere but at the end of its log why a step failed.
     error, cause, _, report, _ = log.splitlines()[-5:]
     assert report.startswith("Report: ")
@@ -128,7 +132,7 @@ def train_command(program: dict, image: str, bucket: str, run: Run) -> list[str]
         {
             "train_specification": {**program, "image": image},
             "distribution_specification": ONE_WORKER,
-            "checkpoint_uri": f"s3://{bucket}/checkpoints",
+            "checkpoint_uri": f"s3://{bucket}/{run.run_id}/checkpoints",
         },
         {"train_dataset": f"s3://{bucket}/train_dataset"},
     )
