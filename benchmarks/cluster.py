@@ -30,8 +30,8 @@ from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.launch import Request, launch, plan_job
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi, connect
-from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
+from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.storage import open_store
 
 _README = Path(__file__).parent / "cluster.md"

@@ -13,7 +13,7 @@ import numpy as np
 from measure import table
 
 from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank, width
-from kfp_distributed.trainers.feed import map_records, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, read_records, write_records
 
 _BATCH, _RUNS = 256, 3
 

@@ -15,9 +15,9 @@ from kubernetes import client
 def step(configuration: client.Configuration, workers: int) -> None:
     """What the step does; a dataset's manifest and a model are there."""
     from kfp_distributed.components.train.launch import Request, launch, plan_job
-    from kfp_distributed.components.train.manifests.setting import Setting
-    from kfp_distributed.components.train.runners.cluster_api import ClusterApi
-    from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+    from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+    from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+    from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
     from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
     from kfp_distributed.storage.files import describe_folder
     from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
@@ -43,7 +43,7 @@ def step(configuration: client.Configuration, workers: int) -> None:
         )
         manifest = ModelManifest("files", describe_folder(model), job=plan_job(request).name)
         (model / MODEL_MANIFEST).write_text(manifest.to_json())
-        runner = KubernetesRunner(ClusterApi(configuration, "default"), Setting("default"))
+        runner = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
         launch(request, runner, partial(print, flush=True))
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from measure import compare, table
 
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.interpreter import find_python
-from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.runners.local.interpreter import find_python
+from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.processes.group import ProcessGroup
 
 _PROGRAMS = Path(__file__).parent / "programs"

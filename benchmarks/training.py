@@ -11,10 +11,10 @@ from pathlib import Path
 from measure import compare, table
 
 from kfp_distributed.components.train.launch import Request, launch, plan_job
-from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.topology import replica_environment
-from kfp_distributed.trainers.job import JOB_VARIABLE
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE
 
 _DISTRIBUTIONS = {
     "3 workers, all-reduce": {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
@@ -87,7 +87,7 @@ def _by_hand(data: Path, folder: Path, distribution: dict[str, object], run: int
             variables = {**os.environ, **replica_environment(job.topology, name, addresses), JOB_VARIABLE: str(file)}
             with (folder / f"{name}.log").open("w") as log:
                 processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "kfp_distributed.trainers.entry"],
+                    [sys.executable, "-m", "kfp_distributed.trainers.runtime.entry"],
                     env=variables,
                     cwd=folder / name,
                     stdout=log,

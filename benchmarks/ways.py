@@ -16,8 +16,8 @@ from prepare import digits_file
 from training import prepare
 
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.interpreter import find_python
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.interpreter import find_python
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 
 _FILE, _EXAMPLES = Path(__file__).parent / "ways.md", Path(__file__).parents[1] / "examples"
 _EPOCHS, _BATCH = 6, 240
@@ -169,7 +169,7 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
 
 
 def _rows(data: Path) -> int:
-    from kfp_distributed.trainers.feed import read_manifest
+    from kfp_distributed.trainers.runtime.feed import read_manifest
 
     return read_manifest(str(data / "train")).rows
 

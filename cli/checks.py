@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from kfp_distributed.components.train.manifests import JobKind, job_kind
-from kfp_distributed.components.train.manifests.setting import MpiVersion, Object
+from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
 from kfp_distributed.components.train.specification import DistributionType
 from kfp_distributed.storage.kfp_store import KFP_SECRET, WHAT_TO_SET, StoreReference
 from kfp_distributed.storage.uri import parse_uri

@@ -76,7 +76,7 @@ def doctor(
     # Here, for kfp and the Kubernetes client take seconds to import, and --help should not.
     from kfp_distributed.cli.checks import Question, as_line
     from kfp_distributed.cli.survey import survey
-    from kfp_distributed.components.train.runners.cluster_api import connect
+    from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
     from kfp_distributed.components.train.runners.protocol import ClusterError
     from kfp_distributed.components.train.specification import parse_distribution
 

@@ -25,9 +25,9 @@ from kfp_distributed.cli.checks import (
     judge_store,
     kinds_of,
 )
-from kfp_distributed.components.train.manifests.setting import Object
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.preflight import needed_permissions, served_kinds
+from kfp_distributed.components.train.manifests.cluster_settings import Object
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions, served_kinds
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
@@ -40,7 +40,7 @@ from kfp_distributed.storage.kfp_store import (
     choose_object_store,
     read_keys,
 )
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 _AUTHORIZATION = "/apis/authorization.k8s.io/v1"
 

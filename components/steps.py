@@ -17,10 +17,10 @@ _KUBERNETES = ["kubernetes>=29,<37", "PyYAML>=6,<7"]
 _STORE = [*STORE, *_KUBERNETES]
 
 # What runs in the replicas is started by its name.
-_ENTRY = ["kfp_distributed.trainers.entry"]
+_ENTRY = ["kfp_distributed.trainers.runtime.entry"]
 _TRAINERS = [f"kfp_distributed.trainers.{name}" for name in TRAINERS]
 
-_LOCAL = ["kfp_distributed.components.train.runners.local", "kfp_distributed.components.train.staging"]
+_LOCAL = ["kfp_distributed.components.train.runners.local.runner", "kfp_distributed.components.train.staging"]
 
 
 class Steps(NamedTuple):

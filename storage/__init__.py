@@ -11,7 +11,8 @@ from kfp_distributed.storage.model import (
     verify_model,
     verify_model_folder,
 )
-from kfp_distributed.storage.store import Entry, Store, open_store
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Entry, Store
 from kfp_distributed.storage.uri import Location, join_uri, parse_uri
 
 __all__ = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, ShardSlice, slices_of_rank
 from kfp_distributed.storage.files import FileEntry, unfinished_file
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 
 def fetch_manifest(uri: str) -> DatasetManifest:

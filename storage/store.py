@@ -12,10 +12,8 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError  # noqa: F401
 from kfp_distributed.storage.files import FileEntry, raise_unsupported, relative_path, storable_files, unfinished_file
-from kfp_distributed.storage.uri import parse_uri
 
 # Files on their way at a time. More did not help against one server; each takes up to one part of memory (s3.py).
 PARALLEL_TRANSFERS = 8
@@ -191,27 +189,6 @@ class Store(Protocol):
                 relative_path(path)
         Path(folder).mkdir(parents=True, exist_ok=True)
         return _in_parallel(lambda path: self.download(start + path, Path(folder, path), wanted[path]), sorted(wanted))
-
-
-def open_store(uri: str, credentials: Credentials | None = None, retry_seconds: float = 60) -> Store:
-    """Open what is stored under an address.
-
-    Args:
-        uri: s3://bucket/prefix, minio://bucket/prefix, file:///path or a path. Nothing needs to be there yet.
-        credentials: How to reach the object store; by default what the environment says. Unused for local folders.
-        retry_seconds: For about how long a request is repeated that fails for a passing reason.
-
-    Raises:
-        ValueError: The address is no such address, or the environment says too little.
-    """
-    location = parse_uri(uri)
-    if location.scheme == "file":
-        from kfp_distributed.storage.folder import FolderStore
-
-        return FolderStore(location.key, uri)
-    from kfp_distributed.storage.s3 import S3Store
-
-    return S3Store(uri, credentials or credentials_from_environment(uri=uri), retry_seconds)
 
 
 class _ObservedFile(FileIO):

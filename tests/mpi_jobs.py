@@ -3,7 +3,7 @@
 from replicas import kill_replica
 
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 
 
 def train(digits, folder, workers, *, program, see=lambda line: None, parameters=None, **distribution):

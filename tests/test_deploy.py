@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kfp_distributed.components.train.manifests import job_kind
-from kfp_distributed.components.train.runners.preflight import needed_permissions
+from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions
 
 ROOT = Path(__file__).parent.parent
 IMAGES = sorted(path.parent for path in (ROOT / "images").glob("*/Containerfile"))

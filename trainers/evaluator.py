@@ -8,11 +8,11 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.store import open_store
-from kfp_distributed.trainers.checkpoints import complete_checkpoints, restore_checkpoint
-from kfp_distributed.trainers.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.keras_model import score
-from kfp_distributed.trainers.sync import read_epochs, record_epoch
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint
+from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.sync import read_epochs, record_epoch
 
 
 def evaluate_checkpoints(

@@ -8,14 +8,14 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import slices_of_rank
-from kfp_distributed.trainers.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
-from kfp_distributed.trainers.job import TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
-from kfp_distributed.trainers.sync import record_epoch
+from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.runtime.feed import plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.job import TRAINING_METRICS
+from kfp_distributed.trainers.runtime.sync import record_epoch
 
 _STEPS_AT_ONCE = 50
 """Synchronous steps that run as one call: three workers on two processors need a third less time so."""

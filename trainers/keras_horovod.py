@@ -10,14 +10,14 @@ from horovod.tensorflow import broadcast_object
 from tensorflow.python.autograph.core import config
 
 from kfp_distributed.storage.dataset import slices_of_rank
-from kfp_distributed.trainers.cluster import check_size
 from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.feed import plan_epoch, read_manifest, read_records, write_records
-from kfp_distributed.trainers.horovodrun import is_elastic
-from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
-from kfp_distributed.trainers.sync import record_epoch
+from kfp_distributed.trainers.runtime.cluster import check_size
+from kfp_distributed.trainers.runtime.feed import plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.horovodrun import is_elastic
+from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.sync import record_epoch
 
 # TensorFlow 2.15 leaves Keras as it is, but does not know this name of it: rewriting all of it takes 15 s a start.
 config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
-from kfp_distributed.trainers.feed import categories, read_manifest, scaling
+from kfp_distributed.trainers.runtime.feed import categories, read_manifest, scaling
 
 
 def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_keras.Model:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.feed import read_manifest
+from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches, slices_of_rank
 from kfp_distributed.storage.files import unfinished_file
-from kfp_distributed.trainers.feed import map_records, read_manifest, steps_of_epoch, write_records
-from kfp_distributed.trainers.job import REPLICA_VARIABLE, TRAINING_METRICS
-from kfp_distributed.trainers.sync import record_epoch
+from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, steps_of_epoch, write_records
+from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.sync import record_epoch
 from kfp_distributed.trainers.torch_network import Network
 
 _CHECKPOINT = "checkpoint.pt"

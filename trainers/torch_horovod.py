@@ -7,9 +7,9 @@ from pathlib import Path
 import horovod.torch as hvd
 import torch
 
-from kfp_distributed.trainers.cluster import check_size
 from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.feed import read_manifest
+from kfp_distributed.trainers.runtime.cluster import check_size
+from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     batches_of_epochs,

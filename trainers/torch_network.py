@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
-from kfp_distributed.trainers.feed import categories, scaling
+from kfp_distributed.trainers.runtime.feed import categories, scaling
 
 
 class Network(nn.Module):  # type: ignore[misc]  # torch is not there when types are checked

@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, keys_below
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import FORMATS, ModelIncomplete, verify_model_folder
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
-from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri
 

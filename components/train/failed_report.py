@@ -7,7 +7,8 @@ from urllib.parse import quote
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import KFP_NAMESPACE, OWN_NAMESPACE
-from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
 
 UPLOAD_SECONDS = 5.0
 """How long the upload may delay the end of a failed step. A report has some 100 KB."""

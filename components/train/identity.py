@@ -17,7 +17,7 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
 if TYPE_CHECKING:
-    from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+    from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 
 _NODE_ANNOTATION = "workflows.argoproj.io/node-name"
 _WHY_POD = (
@@ -92,7 +92,7 @@ def own_node_name() -> str:
         ValueError: The step has no pod, or its pod does not tell.
     """
     # The Kubernetes client takes half a second to import.
-    from kfp_distributed.components.train.runners.cluster_api import connect
+    from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
 
     pod_name = os.environ.get("KFP_POD_NAME")
     if not pod_name:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.deadline import call_within
+from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, TrainingJob, clock
 from kfp_distributed.components.train.resume import (
     CHECKPOINTS,
     METRICS,
@@ -21,17 +22,7 @@ from kfp_distributed.components.train.resume import (
     copy_training,
     training_folder,
 )
-from kfp_distributed.components.train.runners.protocol import (
-    ClusterError,
-    Fact,
-    JobEnded,
-    JobEvent,
-    LogLine,
-    Quiet,
-    Runner,
-    TrainingJob,
-    clock,
-)
+from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
@@ -47,12 +38,12 @@ from kfp_distributed.components.train.status import (
 from kfp_distributed.components.train.topology import plan_topology
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
-from kfp_distributed.storage.store import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
-from kfp_distributed.trainers.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters, parse_program
-from kfp_distributed.trainers.startup_remarks import STARTUP_REMARK
+from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
+from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
 
 STORE_AWAY_SECONDS = 600.0
 """How long the object store may be away when a model is there: as long as its leader tries to save it."""

@@ -35,7 +35,7 @@ def horovodrun(ranks: int, program: Sequence[str], python: str) -> list[str]:
 def elastic_horovodrun(spec: DistributionSpecification, program: Sequence[str], python: str = "python3") -> list[str]:
     """The same of elastic training, whose ranks meet anew when a worker is lost."""
     counts = (spec.number_of_workers, spec.min_workers, spec.max_workers, spec.slots_per_worker)
-    return [python, "-m", "kfp_distributed.trainers.horovodrun", *map(str, counts), *program]
+    return [python, "-m", "kfp_distributed.trainers.runtime.horovodrun", *map(str, counts), *program]
 
 
 def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:

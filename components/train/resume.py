@@ -4,10 +4,11 @@ import re
 from contextlib import suppress
 
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.job import EVALUATOR_METRICS, TRAINING_METRICS, JobDescription
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TRAINING_METRICS, JobDescription
 
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics"

@@ -12,7 +12,7 @@ from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS, Request,
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 
 

@@ -8,17 +8,10 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, ReplicaChanged, TrainingJob
 from kfp_distributed.components.train.mpirun import failed_worker
-from kfp_distributed.components.train.runners.protocol import (
-    Fact,
-    JobEnded,
-    JobEvent,
-    LogLine,
-    ReplicaChanged,
-    TrainingJob,
-)
 from kfp_distributed.components.train.specification import DistributionSpecification
-from kfp_distributed.trainers.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import PEER_LOST
 
 LAST_LINES = 20
 """How many lines of each replica are kept, to be shown where it fails."""

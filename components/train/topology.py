@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.specification import DistributionSpecification, DistributionType
-from kfp_distributed.trainers.job import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE
 
 _PLAIN = DistributionSpecification()
 

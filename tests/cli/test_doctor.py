@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
 from kfp_distributed.cli.render import PaperCluster
-from kfp_distributed.components.train.runners import cluster_api
+from kfp_distributed.components.train.runners.kubernetes import cluster_api
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 NOWHERE = """\

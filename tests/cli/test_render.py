@@ -36,7 +36,7 @@ TEMPLATE = """\
             command:
             - python3
             - -m
-            - kfp_distributed.trainers.entry
+            - kfp_distributed.trainers.runtime.entry
             workingDir: /kfp-distributed/work
             terminationMessagePath: /kfp-distributed/work/peak-memory
             env:

@@ -8,7 +8,7 @@ from cluster.jobs import left_behind
 from mirrored_classifier import mirrored_classifier
 
 from kfp_distributed.components.train.launch import Request, launch, plan_job
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.model import verify_model_folder
 from kfp_distributed.trainers import train_specification

@@ -15,7 +15,7 @@ from kfp_distributed.components.train.manifests import (
     object_store_secret,
     volume_claims,
 )
-from kfp_distributed.components.train.manifests.setting import Setting, TaskSettings
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, TaskSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -107,20 +107,20 @@ _TASK = TaskSettings(
 _SECRET = {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "secretkey"}}}
 
 
-def _setting(namespace, full, mpi_version=None):
-    """A setting with nothing in it, or with all that there can be."""
-    setting = Setting(
+def _settings(namespace, full, mpi_version=None):
+    """A settings with nothing in it, or with all that there can be."""
+    settings = ClusterSettings(
         namespace, "python:3.11", modules={"kfp_distributed/trainers/__init__.py": ""}, mpi_version=mpi_version
     )
     if not full:
-        return setting
+        return settings
     return replace(
-        setting,
+        settings,
         environment=(_SECRET,),
         object_store={"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "no secret"},
         packages=("numpy>=1.26,<3",),
         packages_alone=("tf_keras",),
-        modules={**setting.modules, "kfp_distributed/trainers/entry.py": "print('hello')\n"},
+        modules={**settings.modules, "kfp_distributed/trainers/entry.py": "print('hello')\n"},
         owner={"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": str(uuid.uuid4())},
         task=_TASK,
     )
@@ -184,13 +184,13 @@ def test_the_api_server_takes_it_without_a_warning(restricted, chosen, mpi_versi
         make_job(["unused"], {"distribution_type": chosen, **keys}, name="digits-0123456789ab"),
         labels={"run": str(uuid.uuid4()), "task": "train"},
     )
-    setting = _setting(restricted, full, mpi_version)
-    made = job_manifest(job, setting)
+    settings = _settings(restricted, full, mpi_version)
+    made = job_manifest(job, settings)
     assert _dry_run(job_kind(chosen, mpi_version).plural, restricted, made) is None
-    assert _dry_run("configmaps", restricted, code_config_map(job, setting)) is None
-    if secret := object_store_secret(job, setting):
+    assert _dry_run("configmaps", restricted, code_config_map(job, settings)) is None
+    if secret := object_store_secret(job, settings):
         assert _dry_run("secrets", restricted, secret) is None
-    for claim in volume_claims(job, setting):
+    for claim in volume_claims(job, settings):
         assert _dry_run("persistentvolumeclaims", restricted, claim) is None
     templates = list(_templates(made))
     assert templates
@@ -202,14 +202,14 @@ def test_the_api_server_takes_it_without_a_warning(restricted, chosen, mpi_versi
 
 def test_a_field_that_is_not_there_is_refused(restricted):
     for chosen in ("Job", "TF", "PyTorch"):
-        made = job_manifest(make_job(["unused"], {"distribution_type": chosen}), _setting(restricted, False))
+        made = job_manifest(make_job(["unused"], {"distribution_type": chosen}), _settings(restricted, False))
         next(_templates(made))["spec"]["nonsense"] = 1
         with pytest.raises(client.ApiException, match="nonsense"):
             _dry_run(job_kind(chosen).plural, restricted, made)
 
 
 def test_a_pod_that_may_do_more_is_refused_and_a_job_of_it_warned_of(restricted):
-    made = job_manifest(make_job(["unused"]), _setting(restricted, False))
+    made = job_manifest(make_job(["unused"]), _settings(restricted, False))
     template = next(_templates(made))
     del template["spec"]["containers"][0]["securityContext"]
     assert "restricted" in _dry_run("jobs", restricted, made)
@@ -220,7 +220,7 @@ def test_a_pod_that_may_do_more_is_refused_and_a_job_of_it_warned_of(restricted)
 def test_the_largest_code_that_we_send_is_the_largest_that_it_takes(restricted):
     job = make_job(["unused"])
     room = 1024 * 1024 - len(job.description.to_json())
-    made = code_config_map(job, replace(_setting(restricted, False), modules={"code.py": "x" * room}))
+    made = code_config_map(job, replace(_settings(restricted, False), modules={"code.py": "x" * room}))
     _dry_run("configmaps", restricted, made)
     made["data"]["code.py"] += "x"
     with pytest.raises(client.ApiException, match="more than 1048576 bytes"):

@@ -19,7 +19,7 @@ from kfp_distributed.components.packaging import (
 )
 
 
-@pytest.mark.parametrize("name", ["kfp_distributed.components.train.step", "kfp_distributed.trainers.entry"])
+@pytest.mark.parametrize("name", ["kfp_distributed.components.train.step", "kfp_distributed.trainers.runtime.entry"])
 def test_what_travels_defines_the_same_names(name):
     def public_names(source: str) -> list[str]:
         definitions = (ast.FunctionDef, ast.ClassDef)

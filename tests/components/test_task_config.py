@@ -52,7 +52,7 @@ def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(
     train = steps(task_config=True).train
 
     @dsl.pipeline
-    def with_settings():
+    def with_settingss():
         data = prepare_data(source="digits", shards=1)
         fitted = train(
             train_dataset=data.outputs["train_dataset"],
@@ -62,6 +62,6 @@ def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(
         fitted.set_env_variable("SAID_ON_THE_TASK", "hello").set_cpu_limit("1").set_memory_limit("1Gi")
 
     with local_run(tmp_path) as run:
-        with_settings()
+        with_settingss()
     (model,) = run.artifacts.glob("*/train/model")
     assert open_store(str(model)).read("said") == b"hello"

@@ -11,7 +11,7 @@ from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import pytest
 
 from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost, clear_dead, hold
 from kfp_distributed.storage.folder import FolderStore
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 COMMIT = "digits/1/saved_model.pb"
 PART = "digits/1/variables/variables.index"

@@ -7,7 +7,7 @@ from kfp import dsl
 from kfp_distributed.components.export_model.component import export_model
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 
 def test_interface():

@@ -12,7 +12,7 @@ from kfp_distributed.components.export_model.export import EXPORT_MANIFEST, Expo
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model_folder
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 
 def files_of(folder, prefix):

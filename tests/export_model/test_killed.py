@@ -10,7 +10,7 @@ import pytest
 
 from kfp_distributed.components.export_model.claims import Claim
 from kfp_distributed.storage.files import list_files
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 EXPORT = """
 import sys

@@ -5,8 +5,8 @@ import pytest
 from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost, hold
 from kfp_distributed.components.export_model.export import publish
 from kfp_distributed.storage.files import describe_folder, list_files
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import S3Store
-from kfp_distributed.storage.store import open_store
 
 RIVAL = "a rival saw"
 

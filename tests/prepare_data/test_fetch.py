@@ -10,7 +10,7 @@ import pytest
 from kfp_distributed.components.prepare_data.fetch import local_copy, shown
 from kfp_distributed.components.prepare_data.objects import explain
 from kfp_distributed.storage.embedded import embedded_object_store
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
 

@@ -12,7 +12,7 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
-from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store
 from kfp_distributed.storage.uri import parse_endpoint
 

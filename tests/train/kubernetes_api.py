@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
 
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 
 Object = dict[str, Any]
 

@@ -5,7 +5,7 @@ from train.programs.jobs import make_job
 
 from kfp_distributed.cli.render import PaperCluster
 from kfp_distributed.components.train.runners.choose import _object_store, choose_runner, kubernetes_runner
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
 

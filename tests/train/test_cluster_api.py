@@ -4,8 +4,8 @@ import pytest
 from kubernetes import config
 from train.kubernetes_api import KubernetesApi
 
+from kfp_distributed.components.train.runners.kubernetes.watching import Listed, Watcher
 from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.components.train.runners.watching import Listed, Watcher
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -11,8 +11,9 @@ import pytest
 from train.programs.jobs import make_job
 
 from kfp_distributed.components.train.failed_report import UPLOAD_SECONDS, describe_location, store_report
+from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.launch import METRICS_SECONDS, Request, _failed, _follow, plan_job
-from kfp_distributed.components.train.runners.protocol import ClusterError, ReplicaChanged
+from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.status import begin
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage import Credentials, embedded_object_store, open_store

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from kfp_distributed.components.train.mpirun import elastic_horovodrun, horovodrun, mpirun
-from kfp_distributed.components.train.runners.interpreter import find_python, mpi_command
+from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of
 

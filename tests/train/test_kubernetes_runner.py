@@ -13,13 +13,15 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
+from kfp_distributed.components.train.job import JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
-from kfp_distributed.components.train.manifests.setting import Setting
-from kfp_distributed.components.train.runners import kubernetes, tracker
-from kfp_distributed.components.train.runners.heartbeat import Heartbeat
-from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
-from kfp_distributed.components.train.runners.protocol import ClusterError, JobEvent, LogLine, Quiet, ReplicaChanged
-from kfp_distributed.components.train.runners.watching import Printed
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners.kubernetes import runner as kubernetes
+from kfp_distributed.components.train.runners.kubernetes import tracker
+from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat
+from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.runners.kubernetes.watching import Printed
+from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
 JOB, CODE = "tfjobs/a-job", "configmaps/a-job-code"
@@ -42,7 +44,9 @@ def api(monkeypatch):
 def prepared(api, program=None, **distribution):
     """A runner that has checked a job of all parts."""
     volumes = [{"name": "data", "path": "/data", "size": "1Gi"}]
-    runner = KubernetesRunner(api.connect(), Setting("default", object_store={"AWS_SECRET_ACCESS_KEY": "a key"}))
+    runner = KubernetesRunner(
+        api.connect(), ClusterSettings("default", object_store={"AWS_SECRET_ACCESS_KEY": "a key"})
+    )
     job = make_job((), workers(2, volumes=volumes, **distribution), program=program)
     runner.check(job)
     return runner, job
@@ -401,7 +405,7 @@ def test_a_job_that_is_gone_is_not_said_to_be_deleted(api, capsys):
 
 
 def test_a_runner_that_has_begun_nothing_has_nothing_to_stop(api):
-    KubernetesRunner(api.connect(), Setting("default")).stop()
+    KubernetesRunner(api.connect(), ClusterSettings("default")).stop()
     assert api.requests == []
     prepared(api)[0].stop()
     assert [each for each in api.requests if each.startswith("DELETE")] == []
@@ -521,7 +525,7 @@ def wanted(data, tmp_path):
 
 
 def run(api, request):
-    launch(request, KubernetesRunner(api.connect(), Setting("default")), print)
+    launch(request, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
 
 
 def test_a_step_whose_reader_is_gone_deletes_its_job(api, wanted):
@@ -531,7 +535,7 @@ def test_a_step_whose_reader_is_gone_deletes_its_job(api, wanted):
     os.close(reader)
     try:
         with pytest.raises(TrainingFailed, match=r"^Nobody reads this step's output any more\.$"):
-            launch(wanted, KubernetesRunner(api.connect(), Setting("default")), lambda line: None)
+            launch(wanted, KubernetesRunner(api.connect(), ClusterSettings("default")), lambda line: None)
     finally:
         os.dup2(output, 1)
         os.close(writer)
@@ -542,7 +546,7 @@ def test_a_step_whose_reader_is_gone_deletes_its_job(api, wanted):
 
 def leave(api, request, **about):
     """Does what an earlier start of the step did before it was killed."""
-    runner, job = KubernetesRunner(api.connect(), Setting("default")), plan_job(request)
+    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default")), plan_job(request)
     runner.check(job)
     runner.start(job)
     found = api.objects[f"tfjobs/{NAME}"]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.launch import (
     Request,
     TrainingFailed,
@@ -22,8 +23,7 @@ from kfp_distributed.components.train.launch import (
     plan_job,
     read_metrics,
 )
-from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage.embedded import embedded_object_store

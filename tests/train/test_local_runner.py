@@ -20,11 +20,11 @@ import pytest
 from package_index import package_index, write_wheel
 from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
 
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.runners.choose import choose_runner
-from kfp_distributed.components.train.runners.local import LocalRunner, visible_gpus
-from kfp_distributed.components.train.runners.ports import free_ports, is_taken
-from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
+from kfp_distributed.components.train.runners.local.runner import LocalRunner, visible_gpus
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.status import failure_cause
 

@@ -14,7 +14,7 @@ from kfp_distributed.components.train.manifests import (
     job_kind,
     job_manifest,
 )
-from kfp_distributed.components.train.manifests.setting import Setting, TaskSettings
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, TaskSettings
 
 LABELS = {
     "app.kubernetes.io/managed-by": "kfp-distributed",
@@ -28,7 +28,7 @@ MODULES = {
     "kfp_distributed/trainers/entry.py": "print('hello')\n",
 }
 SECRET = {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "secretkey"}}}
-SETTING = Setting("training", "python:3.11", environment=(SECRET,), modules=MODULES)
+SETTINGS = ClusterSettings("training", "python:3.11", environment=(SECRET,), modules=MODULES)
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
 
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -40,7 +40,7 @@ CODE = {
             {"key": "job.json", "path": "job.json"},
             {"key": "empty", "path": "kfp_distributed/storage/__init__.py"},
             {"key": "empty", "path": "kfp_distributed/trainers/__init__.py"},
-            {"key": "kfp_distributed.trainers.entry.py", "path": "kfp_distributed/trainers/entry.py"},
+            {"key": "kfp_distributed.trainers.runtime.entry.py", "path": "kfp_distributed/trainers/entry.py"},
         ],
     },
 }
@@ -60,7 +60,7 @@ TEMPLATE = {
             {
                 "name": "training",
                 "image": "python:3.11",
-                "command": ["python3", "-m", "kfp_distributed.trainers.entry"],
+                "command": ["python3", "-m", "kfp_distributed.trainers.runtime.entry"],
                 "workingDir": "/kfp-distributed/work",
                 "terminationMessagePath": "/kfp-distributed/work/peak-memory",
                 "env": [
@@ -91,12 +91,12 @@ def job(distribution_type="Job", program=None, **keys):
     return replace(made, labels={"run": "run-1", "task": "train"})
 
 
-def spec_of(distribution_type, setting=SETTING, **keys):
-    return job_manifest(job(distribution_type, **keys), setting)["spec"]
+def spec_of(distribution_type, settings=SETTINGS, **keys):
+    return job_manifest(job(distribution_type, **keys), settings)["spec"]
 
 
-def pod_of(setting=SETTING, **keys):
-    return spec_of("Job", setting, **keys)["template"]["spec"]
+def pod_of(settings=SETTINGS, **keys):
+    return spec_of("Job", settings, **keys)["template"]["spec"]
 
 
 def template(container, resources=None, **changes):
@@ -106,8 +106,8 @@ def template(container, resources=None, **changes):
     return made
 
 
-def with_setting(**changes):
-    return replace(SETTING, task=TaskSettings(**changes))
+def with_settings(**changes):
+    return replace(SETTINGS, task=TaskSettings(**changes))
 
 
 def limits(**values):
@@ -115,7 +115,7 @@ def limits(**values):
 
 
 def test_a_job():
-    made = job_manifest(job(), SETTING)
+    made = job_manifest(job(), SETTINGS)
     spec_hash = made["metadata"]["annotations"].pop(HASH_ANNOTATION)
     assert len(spec_hash) == 32
     expected_template = deepcopy(TEMPLATE)
@@ -137,7 +137,7 @@ def test_a_job():
 
 def test_a_tf_job():
     keys = {"worker_cpus": 4, "worker_memory": "8Gi", "worker_gpus": 1, "ps_cpus": 1, "launcher_memory": "2Gi"}
-    made = job_manifest(job("TF", number_of_workers=3, evaluator=True, **keys), SETTING)
+    made = job_manifest(job("TF", number_of_workers=3, evaluator=True, **keys), SETTINGS)
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     worker = template("tensorflow", limits(**{"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}))
     assert made == {
@@ -173,7 +173,7 @@ def test_a_tf_job_of_workers_alone():
 
 
 def test_a_pytorch_job():
-    made = job_manifest(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2), SETTING)
+    made = job_manifest(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2), SETTINGS)
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     gpus = {"nvidia.com/gpu": "2"}
     assert made == {
@@ -225,7 +225,7 @@ NAMES = [
     "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
     "AWS_SECRET_ACCESS_KEY",
 ]
-WAIT = ["python3", "-m", "kfp_distributed.trainers.launcher"]
+WAIT = ["python3", "-m", "kfp_distributed.trainers.runtime.launcher"]
 REACH = """\
 trap 'exit 143' TERM
 while read -r host _
@@ -241,13 +241,13 @@ BEFORE = [
 AFTER = [
     *("--wdir", "/kfp-distributed/work"),
     *(word for name in NAMES for word in ("-x", name)),
-    *("python3", "-m", "kfp_distributed.trainers.entry"),
+    *("python3", "-m", "kfp_distributed.trainers.runtime.entry"),
 ]
 
 
 def test_an_mpi_job_v1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
-    made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v1"))
+    made = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v1"))
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     launcher = template("mpi", limits(cpu="1"), command=[*WAIT, "sh", "-c", REACH, "sh", *BEFORE, *AFTER])
     # kubectl, which reaches the workers, calls the API server.
@@ -273,22 +273,31 @@ def test_an_mpi_job_v1():
 
 
 def test_an_elastic_mpi_job_has_horovods_launcher():
-    setting, keys = replace(SETTING, mpi_version="v1"), {"number_of_workers": 3, "slots_per_worker": 2}
-    made = spec_of("MPI", setting, **keys, min_workers=1, max_workers=5)
-    expected = spec_of("MPI", setting, **keys)
+    settings, keys = replace(SETTINGS, mpi_version="v1"), {"number_of_workers": 3, "slots_per_worker": 2}
+    made = spec_of("MPI", settings, **keys, min_workers=1, max_workers=5)
+    expected = spec_of("MPI", settings, **keys)
     launcher = expected["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
-    launcher["command"] = ["python3", "-m", "kfp_distributed.trainers.horovodrun", "3", "1", "5", "2", *AFTER[-3:]]
+    launcher["command"] = [
+        "python3",
+        "-m",
+        "kfp_distributed.trainers.runtime.horovodrun",
+        "3",
+        "1",
+        "5",
+        "2",
+        *AFTER[-3:],
+    ]
     assert made == expected
 
 
 def test_an_elastic_mpi_job_of_v2beta1_is_refused():
     with pytest.raises(ValueError, match=r"min_workers = 1: elastic training takes MPIJob v1, .* remove min_workers"):
-        spec_of("MPI", replace(SETTING, mpi_version="v2beta1"), min_workers=1)
+        spec_of("MPI", replace(SETTINGS, mpi_version="v2beta1"), min_workers=1)
 
 
 def test_an_mpi_job_v2beta1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
-    made = job_manifest(job("MPI", **keys), replace(SETTING, mpi_version="v2beta1"))
+    made = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v2beta1"))
     del made["metadata"]["annotations"][HASH_ANNOTATION]
     ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
     launcher = template("mpi", limits(cpu="1"), command=[*WAIT, *BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
@@ -333,13 +342,13 @@ def test_kinds(distribution_type, mpi_version, kind):
 
 def test_the_code_config_map_has_the_job_and_each_module_that_is_not_empty():
     made = job(program={"function": "fit", "source": "…"})
-    assert code_config_map(made, replace(SETTING, owner=OWNER)) == {
+    assert code_config_map(made, replace(SETTINGS, owner=OWNER)) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "a-job-code", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
         "data": {
             "job.json": made.description.to_json(),
-            "kfp_distributed.trainers.entry.py": "print('hello')\n",
+            "kfp_distributed.trainers.runtime.entry.py": "print('hello')\n",
             "empty": "",
         },
     }
@@ -347,12 +356,12 @@ def test_the_code_config_map_has_the_job_and_each_module_that_is_not_empty():
 
 @pytest.mark.parametrize(("extra", "module", "largest"), [(1, 600_000, "big.py"), (600_000, 0, "train_parameters")])
 def test_code_that_is_too_large_is_refused_by_size_and_name(extra, module, largest):
-    setting = replace(SETTING, modules={"big.py": "x" * module})
+    settings = replace(SETTINGS, modules={"big.py": "x" * module})
     made = job(program={"command": ["x" * extra]})
-    code_config_map(made, setting)
-    setting = replace(SETTING, modules={"big.py": "x" * module, "other.py": "y" * 500_000})
+    code_config_map(made, settings)
+    settings = replace(SETTINGS, modules={"big.py": "x" * module, "other.py": "y" * 500_000})
     with pytest.raises(ValueError, match=f'{largest} with 6.* bytes.*"image"') as refusal:
-        job_manifest(made, setting)
+        job_manifest(made, settings)
     size = len(made.description.to_json()) + module + 500_000
     assert f"are {size} bytes" in str(refusal.value)
     assert "takes 1048576" in str(refusal.value)
@@ -360,7 +369,7 @@ def test_code_that_is_too_large_is_refused_by_size_and_name(extra, module, large
 
 def test_characters_count_as_their_bytes():
     with pytest.raises(ValueError, match="are 1200"):
-        code_config_map(job(), replace(SETTING, modules={"a.py": "é" * 600_000}))
+        code_config_map(job(), replace(SETTINGS, modules={"a.py": "é" * 600_000}))
 
 
 def test_without_launcher_lost_timeout_the_pods_know_nothing_of_it():
@@ -369,13 +378,13 @@ def test_without_launcher_lost_timeout_the_pods_know_nothing_of_it():
 
 
 def test_the_owner_is_on_the_job_and_not_in_the_hash():
-    owned = job_manifest(job(), replace(SETTING, owner=OWNER))
+    owned = job_manifest(job(), replace(SETTINGS, owner=OWNER))
     assert owned["metadata"].pop("ownerReferences") == [OWNER]
-    assert owned == job_manifest(job(), SETTING)
+    assert owned == job_manifest(job(), SETTINGS)
 
 
-def _hash(made=None, setting=SETTING):
-    return job_manifest(made or job(), setting)["metadata"]["annotations"][HASH_ANNOTATION]
+def _hash(made=None, settings=SETTINGS):
+    return job_manifest(made or job(), settings)["metadata"]["annotations"][HASH_ANNOTATION]
 
 
 def test_the_hash_is_of_all_that_makes_the_job_what_it_is():
@@ -385,10 +394,10 @@ def test_the_hash_is_of_all_that_makes_the_job_what_it_is():
         _hash(other_parameters),
         _hash(job(worker_cpus=2)),
         _hash(job(program={"command": ["other"]})),
-        _hash(setting=replace(SETTING, image="python:3.12")),
-        _hash(setting=replace(SETTING, modules={**MODULES, "kfp_distributed/trainers/entry.py": "pass"})),
-        _hash(setting=replace(SETTING, packages=("scipy",))),
-        _hash(setting=with_setting(env=({"name": "A", "value": "1"},))),
+        _hash(settings=replace(SETTINGS, image="python:3.12")),
+        _hash(settings=replace(SETTINGS, modules={**MODULES, "kfp_distributed/trainers/entry.py": "pass"})),
+        _hash(settings=replace(SETTINGS, packages=("scipy",))),
+        _hash(settings=with_settings(env=({"name": "A", "value": "1"},))),
     ]
     assert len(set(hashes)) == len(hashes)
-    assert _hash(setting=replace(SETTING, modules=dict(reversed(MODULES.items())))) == hashes[0]
+    assert _hash(settings=replace(SETTINGS, modules=dict(reversed(MODULES.items())))) == hashes[0]

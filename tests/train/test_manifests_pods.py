@@ -4,23 +4,34 @@ import json
 from dataclasses import replace
 
 import pytest
-from train.test_manifests import LABELS, SECRET, SECURITY, SETTING, TEMPLATE, job, limits, pod_of, spec_of, with_setting
+from train.test_manifests import (
+    LABELS,
+    SECRET,
+    SECURITY,
+    SETTINGS,
+    TEMPLATE,
+    job,
+    limits,
+    pod_of,
+    spec_of,
+    with_settings,
+)
 
 from kfp_distributed.components.train.manifests import job_manifest, volume_claims
 from kfp_distributed.trainers.requirements import Requirements, pip_script
 
 
-def container_of(setting=SETTING, **keys):
-    return pod_of(setting, **keys)["containers"][0]
+def container_of(settings=SETTINGS, **keys):
+    return pod_of(settings, **keys)["containers"][0]
 
 
 def test_labels_that_are_empty_are_left_out():
-    made = job_manifest(replace(job(), labels={"run": "", "task": "fit"}), SETTING)
+    made = job_manifest(replace(job(), labels={"run": "", "task": "fit"}), SETTINGS)
     assert made["metadata"]["labels"].keys() == LABELS.keys() - {"kfp-distributed/run"}
 
 
 def test_the_queue_is_a_label_of_the_job_alone():
-    made, without = (job_manifest(job("TF", **keys), SETTING) for keys in ({"queue_name": "team"}, {}))
+    made, without = (job_manifest(job("TF", **keys), SETTINGS) for keys in ({"queue_name": "team"}, {}))
     assert made["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name") == "team"
     assert made == without
     assert "suspend" not in json.dumps(made)
@@ -39,15 +50,15 @@ def test_the_queue_is_a_label_of_the_job_alone():
     ],
 )
 def test_a_gang_is_all_that_has_to_start_together(distribution_type, mpi_version, keys, together):
-    setting = replace(SETTING, mpi_version=mpi_version)
-    made, without = (spec_of(distribution_type, setting, gang_scheduling=on, **keys) for on in (True, False))
+    settings = replace(SETTINGS, mpi_version=mpi_version)
+    made, without = (spec_of(distribution_type, settings, gang_scheduling=on, **keys) for on in (True, False))
     assert made["runPolicy"].pop("schedulingPolicy") == {"minAvailable": together}
     assert made == without
 
 
 def test_a_gang_waits_in_the_jobs_queue_and_suspends_nothing():
     keys = {"queue_name": "team", "priority_class": "high"}
-    made, without = (job_manifest(job("TF", gang_scheduling=on, **keys), SETTING) for on in (True, False))
+    made, without = (job_manifest(job("TF", gang_scheduling=on, **keys), SETTINGS) for on in (True, False))
     group = {"minAvailable": 5, "queue": "team", "priorityClass": "high"}
     assert made["spec"]["runPolicy"].pop("schedulingPolicy") == group
     assert without["spec"]["runPolicy"].pop("schedulingPolicy") == {"priorityClass": "high"}
@@ -75,7 +86,7 @@ def test_restarts():
     assert never["runPolicy"]["backoffLimit"] == 5
     assert {each["restartPolicy"] for each in never["tfReplicaSpecs"].values()} == {"Never"}
     for version in ("v1", "v2beta1"):
-        never = spec_of("MPI", replace(SETTING, mpi_version=version), restart_limit=0)
+        never = spec_of("MPI", replace(SETTINGS, mpi_version=version), restart_limit=0)
         assert {each["restartPolicy"] for each in never["mpiReplicaSpecs"].values()} == {"Never"}
 
 
@@ -101,8 +112,8 @@ def test_a_job_that_is_to_be_kept_stays():
 def test_packages_are_installed_before_the_replica_starts():
     proxy = {"name": "PIP_INDEX_URL", "value": "https://index.example.com/simple"}
     packages = (("numpy>=1.26,<3", "a; python_version<'3.13'"), ("tf_keras",))
-    setting = replace(with_setting(env=(proxy,)), packages=packages[0], packages_alone=packages[1])
-    made = pod_of(setting, worker_cpus=2)
+    settings = replace(with_settings(env=(proxy,)), packages=packages[0], packages_alone=packages[1])
+    made = pod_of(settings, worker_cpus=2)
     assert made["initContainers"] == [
         {
             "name": "packages",
@@ -128,7 +139,7 @@ def test_packages_are_installed_before_the_replica_starts():
 
 
 def test_packages_alone_are_enough_for_an_installation():
-    command = pod_of(replace(SETTING, packages_alone=("tf_keras",)))["initContainers"][0]["command"][2]
+    command = pod_of(replace(SETTINGS, packages_alone=("tf_keras",)))["initContainers"][0]["command"][2]
     assert command.endswith("--target /kfp-distributed/packages --no-deps tf_keras")
     assert command.count("pip install") == 1
 
@@ -136,7 +147,7 @@ def test_packages_alone_are_enough_for_an_installation():
 def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_counts_but_for_what_the_entry_needs():
     replaced = {"name": "AWS_SECRET_ACCESS_KEY", "value": "$(OTHER)"}
     needed = {"name": "KFP_DISTRIBUTED_JOB", "value": "mine"}
-    made = container_of(with_setting(env=({"name": "OTHER", "value": "1"}, needed, replaced)))
+    made = container_of(with_settings(env=({"name": "OTHER", "value": "1"}, needed, replaced)))
     assert made["env"] == [*TEMPLATE["spec"]["containers"][0]["env"][:-1], {"name": "OTHER", "value": "1"}, replaced]
 
 
@@ -148,13 +159,13 @@ def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_c
     ],
 )
 def test_our_part_of_the_import_path_stays(given, value):
-    env = container_of(with_setting(env=({"name": "PYTHONPATH", **given},)))["env"]
+    env = container_of(with_settings(env=({"name": "PYTHONPATH", **given},)))["env"]
     assert [each for each in env if each["name"] == "PYTHONPATH"] == [{"name": "PYTHONPATH", "value": value}]
 
 
 def test_the_environment_of_the_step_is_not_the_pods():
     made = replace(job(), environment={"PYTHONPATH": "/here"})
-    assert "/here" not in json.dumps(job_manifest(made, SETTING))
+    assert "/here" not in json.dumps(job_manifest(made, SETTINGS))
 
 
 @pytest.mark.parametrize(
@@ -171,28 +182,28 @@ def test_the_environment_of_the_step_is_not_the_pods():
     ],
 )
 def test_resources_of_the_dict_count_before_the_tasks(keys, task, resources):
-    assert container_of(with_setting(resources=task), **keys).get("resources") == resources
+    assert container_of(with_settings(resources=task), **keys).get("resources") == resources
 
 
 def test_resources_of_the_task_are_for_those_who_train():
-    setting = with_setting(resources={"limits": {"nvidia.com/gpu": "1"}})
+    settings = with_settings(resources={"limits": {"nvidia.com/gpu": "1"}})
 
     def which(specs):
         return {role for role, each in specs.items() if "resources" in each["template"]["spec"]["containers"][0]}
 
-    assert which(spec_of("TF", setting, evaluator=True)["tfReplicaSpecs"]) == {"Worker", "Evaluator"}
-    assert which(spec_of("PyTorch", setting)["pytorchReplicaSpecs"]) == {"Master", "Worker"}
-    assert which(spec_of("MPI", replace(setting, mpi_version="v1"))["mpiReplicaSpecs"]) == {"Worker"}
+    assert which(spec_of("TF", settings, evaluator=True)["tfReplicaSpecs"]) == {"Worker", "Evaluator"}
+    assert which(spec_of("PyTorch", settings)["pytorchReplicaSpecs"]) == {"Master", "Worker"}
+    assert which(spec_of("MPI", replace(settings, mpi_version="v1"))["mpiReplicaSpecs"]) == {"Worker"}
 
 
 def test_the_dict_chooses_nodes_before_the_task():
     task = {"node_selector": {"disk": "ssd"}, "tolerations": ({"operator": "Exists"},), "affinity": {"podAffinity": {}}}
-    made = pod_of(with_setting(**task))
+    made = pod_of(with_settings(**task))
     assert made["nodeSelector"] == {"disk": "ssd"}
     assert made["tolerations"] == [{"operator": "Exists"}]
     assert made["affinity"] == {"podAffinity": {}}
     own = pod_of(
-        with_setting(**task), node_selector={"pool": "gpu"}, tolerations=[{"key": "gpu", "operator": "Exists"}]
+        with_settings(**task), node_selector={"pool": "gpu"}, tolerations=[{"key": "gpu", "operator": "Exists"}]
     )
     assert own["nodeSelector"] == {"pool": "gpu"}
     assert own["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
@@ -200,7 +211,7 @@ def test_the_dict_chooses_nodes_before_the_task():
 
 def test_volumes_of_the_task_and_shared_memory():
     volume, mount = {"name": "data", "emptyDir": {}}, {"name": "data", "mountPath": "/data"}
-    made = pod_of(with_setting(volumes=(volume,), volume_mounts=(mount,)), shared_memory="2Gi")
+    made = pod_of(with_settings(volumes=(volume,), volume_mounts=(mount,)), shared_memory="2Gi")
     before = TEMPLATE["spec"]
     memory = {"name": "kfp-distributed-shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
     assert made["volumes"] == [*before["volumes"], memory, volume]
@@ -241,7 +252,7 @@ def test_a_claim_with_a_size_is_made_for_as_many_as_mount_it(distribution_type, 
 
     # Nobody owns one, whoever owns the job: it stays, with what is in it.
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
-    assert volume_claims(job(distribution_type, volumes=VOLUMES), replace(SETTING, owner=owner)) == [
+    assert volume_claims(job(distribution_type, volumes=VOLUMES), replace(SETTINGS, owner=owner)) == [
         claim("scratch", mode, "10Gi", None),
         claim("fast", "ReadWriteOnce", "1Gi", "ssd"),
     ]
@@ -250,8 +261,8 @@ def test_a_claim_with_a_size_is_made_for_as_many_as_mount_it(distribution_type, 
 @pytest.mark.parametrize("version", ["v1", "v2beta1"])
 def test_credentials_of_mpi_are_named_on_the_command_line_and_never_shown(version):
     key = {"name": "AWS_ACCESS_KEY_ID", "value": "shown-nowhere-else"}
-    setting = replace(SETTING, environment=(SECRET, key), mpi_version=version)
-    launcher = spec_of("MPI", setting)["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    settings = replace(SETTINGS, environment=(SECRET, key), mpi_version=version)
+    launcher = spec_of("MPI", settings)["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     command = launcher["command"]
     assert command[command.index("AWS_ACCESS_KEY_ID") - 1] == "-x"
     assert not any("shown-nowhere-else" in word for word in command)

@@ -9,9 +9,10 @@ from stub_api import StubApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.launch import _follow
-from kfp_distributed.components.train.manifests.setting import Setting
-from kfp_distributed.components.train.runners import kubernetes, watching
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners.kubernetes import runner as kubernetes
+from kfp_distributed.components.train.runners.kubernetes import watching
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 
 
 def follow(lines, replicas, cut, show):
@@ -20,7 +21,7 @@ def follow(lines, replicas, cut, show):
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     job = make_job(["unused"], workers(replicas))
-    runner = kubernetes.KubernetesRunner(ClusterApi(configuration, "default"), Setting("default"))
+    runner = kubernetes.KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
     try:
         runner.check(job)
         runner.start(job)

@@ -38,7 +38,7 @@ def test_the_command_of_elastic_training():
     keys = {"number_of_workers": 3, "min_workers": 2, "max_workers": 4, "slots_per_worker": 8}
     spec = parse_distribution({"distribution_type": "MPI", **keys})
     assert elastic_horovodrun(spec, ["python3", "-m", "entry"]) == [
-        *("python3", "-m", "kfp_distributed.trainers.horovodrun"),
+        *("python3", "-m", "kfp_distributed.trainers.runtime.horovodrun"),
         *("3", "2", "4", "8"),
         *("python3", "-m", "entry"),
     ]

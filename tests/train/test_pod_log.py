@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.runners.pod_log import LogReader
+from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
 
 
 def stamped(second, text, fraction=0, zone="Z"):

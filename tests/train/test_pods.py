@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kfp_distributed.components.train.runners.pods import (
+from kfp_distributed.components.train.runners.kubernetes.pods import (
     NOT_INSTALLED,
     PodState,
     deletion_time,

@@ -4,9 +4,9 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.manifests.setting import Setting
-from kfp_distributed.components.train.runners import previous_attempt
-from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners.kubernetes import previous_attempt
+from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 JOB, POD = "tfjobs/a-job", "pods/a-job-worker-0"
@@ -20,7 +20,7 @@ def api():
 
 
 def start(api):
-    runner = KubernetesRunner(api.connect(), Setting("default", owner=STEP_POD))
+    runner = KubernetesRunner(api.connect(), ClusterSettings("default", owner=STEP_POD))
     job = make_job((), workers(1))
     runner.check(job)
     runner.start(job)

@@ -13,7 +13,7 @@ from train.programs.jobs import make_job
 
 from kfp_distributed.components.train.runners import choose
 from kfp_distributed.components.train.runners.choose import choose_runner, kubernetes_runner
-from kfp_distributed.components.train.runners.remote import RemoteCluster, parse_remote_cluster
+from kfp_distributed.components.train.runners.kubernetes.remote import RemoteCluster, parse_remote_cluster
 
 TOKEN, STORE_KEY = "hush-token", "hush-key"
 STORE = {

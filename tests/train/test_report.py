@@ -3,8 +3,8 @@ from html.parser import HTMLParser
 import pytest
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged
 from kfp_distributed.components.train.report import job_report
-from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, ReplicaChanged
 from kfp_distributed.components.train.status import advance, begin
 
 

@@ -5,8 +5,8 @@ from types import MappingProxyType
 
 import pytest
 
-from kfp_distributed.components.train.runners.protocol import ReplicaChanged
-from kfp_distributed.components.train.runners.restart_policy import END_GRACE_SECONDS, Step, next_step
+from kfp_distributed.components.train.job import ReplicaChanged
+from kfp_distributed.components.train.runners.local.restart_policy import END_GRACE_SECONDS, Step, next_step
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.topology import plan_topology
 

@@ -10,8 +10,8 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.folder import FolderStore
-from kfp_distributed.trainers.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
-from kfp_distributed.trainers.job import JobDescription
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.job import JobDescription
 
 OTHER = "s3://other/jobs/train-1"
 
@@ -118,6 +118,6 @@ def test_what_cannot_be_continued_is_refused(other, resume_from, cause):
         open_store("s3://own").list()
 
 
-def test_the_folder_of_a_training_in_a_store_with_settings():
+def test_the_folder_of_a_training_in_a_store_with_settingss():
     own = replace(description(), checkpoint_uri="s3://b/checkpoints/train-2/checkpoints?endpoint=http://h:1/")
     assert training_folder(own) == "s3://b/checkpoints/train-2?endpoint=http://h:1/"

@@ -5,7 +5,7 @@ import signal
 import pytest
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.runners.protocol import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
     FOR_GOOD,
@@ -23,7 +23,7 @@ from kfp_distributed.components.train.status import (
     how_it_ended,
     root_failure,
 )
-from kfp_distributed.trainers.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import PEER_LOST
 
 BEGIN = 1000.0
 

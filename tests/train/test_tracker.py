@@ -7,8 +7,8 @@ import pytest
 from train.programs.jobs import make_job, workers
 from train.test_pods import INSTALLED, NO_IMAGE, UNSCHEDULABLE, condition, pod, terminated
 
-from kfp_distributed.components.train.runners.protocol import JobEvent, ReplicaChanged, clock
-from kfp_distributed.components.train.runners.tracker import Tracker
+from kfp_distributed.components.train.job import JobEvent, ReplicaChanged, clock
+from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
 
 
 @pytest.fixture

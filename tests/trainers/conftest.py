@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import sha256_of
-from kfp_distributed.trainers.job import JobDescription
+from kfp_distributed.trainers.runtime.job import JobDescription
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +105,7 @@ class Replicas:
         if len(self.names()) > 1:
             task = {"type": role, "index": int(index)}
             environment["TF_CONFIG"] = json.dumps({"cluster": self.config, "task": task, "environment": "cloud"})
-        argv = [sys.executable, "-m", "kfp_distributed.trainers.entry"]
+        argv = [sys.executable, "-m", "kfp_distributed.trainers.runtime.entry"]
         with self.log(name).open("ab") as log:
             self.running[name] = self.group.start(name, argv, env=environment, cwd=cwd, stdout=log)
 

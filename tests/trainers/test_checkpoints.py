@@ -1,7 +1,7 @@
 import pytest
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from dataclasses import replace
 from saved_models import score
 
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
-from kfp_distributed.trainers.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.job import PEAK_MEMORY
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.job import PEAK_MEMORY
 
 EPOCHS = 8
 PROGRAM = {"trainer": "keras_classifier"}

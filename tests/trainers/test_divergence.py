@@ -7,7 +7,7 @@ import pytest
 from environments import trainer_python
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.trainers.divergence import end_if_diverged
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}

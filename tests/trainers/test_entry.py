@@ -17,17 +17,18 @@ import numpy as np
 import psutil
 import pytest
 
-from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
-from kfp_distributed.trainers import entry, train_specification
-from kfp_distributed.trainers.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.entry import _fetch_data
-from kfp_distributed.trainers.feed import RECORDS
-from kfp_distributed.trainers.job import PEER_LOST
+from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.program import FOLDERS
-from kfp_distributed.trainers.startup_remarks import STARTUP_REMARK
+from kfp_distributed.trainers.runtime import entry
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.entry import _fetch_data
+from kfp_distributed.trainers.runtime.feed import RECORDS
+from kfp_distributed.trainers.runtime.job import PEER_LOST
+from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
 
 
 def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):
@@ -304,7 +305,7 @@ def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits,
 def leave_links(model_dir, checkpoint_dir, target: str):
     from pathlib import Path
 
-    from kfp_distributed.trainers.sync import flush
+    from kfp_distributed.trainers.runtime.sync import flush
 
     Path(checkpoint_dir, "state").write_text("1")
     Path(checkpoint_dir, "newest").symlink_to("nowhere")

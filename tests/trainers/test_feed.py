@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, slices_of_rank
-from kfp_distributed.trainers.feed import RECORDS, Epoch, keep_rows, map_records, plan_epoch, write_records
+from kfp_distributed.trainers.runtime.feed import RECORDS, Epoch, keep_rows, map_records, plan_epoch, write_records
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from faulty_proxy import Fault, faulty_proxy
 from train.programs.jobs import wait_until
 
 from kfp_distributed.storage.embedded import embedded_object_store
-from kfp_distributed.storage.store import open_store
-from kfp_distributed.trainers.heartbeat import Silence, after_reading, watch_heartbeat
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.trainers.runtime.heartbeat import Silence, after_reading, watch_heartbeat
 
 NOW = 1_000_000.0
 

@@ -12,7 +12,7 @@ from environments import trainer_python
 from mpi_jobs import kill_rank
 
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
-from kfp_distributed.trainers.feed import plan_epoch
+from kfp_distributed.trainers.runtime.feed import plan_epoch
 
 train = partial(mpi_jobs.train, program={"trainer": "keras_horovod"})
 EPOCHS, EXACT = 20, 1e-3
@@ -24,7 +24,7 @@ NOTING = """
 import os
 if "KFP_DISTRIBUTED_JOB" in os.environ:
     import numpy as np
-    from kfp_distributed.trainers import feed
+    from kfp_distributed.trainers.runtime import feed
     read_records = feed.read_records
 
     def note(*record):

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from kfp_distributed.trainers import horovodrun
-from kfp_distributed.trainers.cluster import Cluster, Rank
-from kfp_distributed.trainers.entry import replica_name
-from kfp_distributed.trainers.horovodrun import end_without_launcher, run_marked, slot_number
+from kfp_distributed.trainers.runtime import horovodrun
+from kfp_distributed.trainers.runtime.cluster import Cluster, Rank
+from kfp_distributed.trainers.runtime.entry import replica_name
+from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, run_marked, slot_number
 
 
 @pytest.mark.parametrize(

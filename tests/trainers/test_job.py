@@ -1,4 +1,4 @@
-from kfp_distributed.trainers.job import JobDescription
+from kfp_distributed.trainers.runtime.job import JobDescription
 
 JOB = JobDescription(
     name="job",

@@ -10,12 +10,12 @@ import pytest
 from mirrored_classifier import mirrored_classifier
 
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.components.train.runners.ports import free_ports
+from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.cluster import processors
-from kfp_distributed.trainers.entry import tensorflow_environment
+from kfp_distributed.trainers.runtime.cluster import processors
+from kfp_distributed.trainers.runtime.entry import tensorflow_environment
 
 TRAININGS = {
     # All rows in each step: what a step computes is then the same, however the rows are shuffled.
@@ -108,7 +108,7 @@ DISAGREEMENT = """
 import os, sys
 import tensorflow as tf
 from kfp_distributed.trainers.keras_classifier import _check_agreement
-from kfp_distributed.trainers.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.peers import is_lost_peer
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 _check_agreement(strategy, 2)

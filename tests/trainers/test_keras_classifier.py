@@ -10,9 +10,9 @@ import pytest
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.checkpoints import save_checkpoint
-from kfp_distributed.trainers.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.progress import parse_progress
+from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
+from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.progress import parse_progress
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def test_the_evaluator_scores_what_is_before_a_damaged_checkpoint_once(folders, 
     import tf_keras
 
     from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-    from kfp_distributed.trainers.feed import read_manifest
     from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints
     from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.runtime.feed import read_manifest
 
     job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)
     (tmp_path / "job.json").write_text(job.to_json())

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from kfp_distributed.trainers.heartbeat import LOST_SECONDS_VARIABLE
-from kfp_distributed.trainers.job import JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, JobDescription
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_the_exit_code_of_a_command(tmp_path, words, script, seconds, code):
     description = JobDescription("job", {}, {}, "", "", "", "", "", "", (), heartbeat_uri=str(tmp_path / "heartbeat"))
     job.write_text(description.to_json())
     limit = {LOST_SECONDS_VARIABLE: seconds, JOB_VARIABLE: str(job)} if seconds else {}
-    command = [sys.executable, "-m", "kfp_distributed.trainers.launcher", *words, "sh", "-c", script]
+    command = [sys.executable, "-m", "kfp_distributed.trainers.runtime.launcher", *words, "sh", "-c", script]
     assert subprocess.run(command, env={**os.environ, **limit}, timeout=60).returncode == code

@@ -10,7 +10,7 @@ from replicas import KillOnce
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers import train_specification
 

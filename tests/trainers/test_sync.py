@@ -5,8 +5,8 @@ import time
 import pytest
 
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.trainers import sync
-from kfp_distributed.trainers.sync import flush, keep, read_epochs, record_epoch
+from kfp_distributed.trainers.runtime import sync
+from kfp_distributed.trainers.runtime.sync import flush, keep, read_epochs, record_epoch
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from examples.test_diffs import PAGE, code_of
 from saved_models import score
 
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 
 # What the page does not show.

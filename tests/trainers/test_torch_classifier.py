@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.train.replica_code import replica_modules
-from kfp_distributed.components.train.runners.ports import free_ports
-from kfp_distributed.trainers.feed import steps_of_epoch
+from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.trainers.runtime.feed import steps_of_epoch
 
 TRAIN = """
 import json, sys
@@ -33,7 +33,7 @@ IMPATIENT = """
 import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
-from kfp_distributed.trainers.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.peers import is_lost_peer
 trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:
     trainer.torch_classifier(**json.loads(sys.argv[1]))

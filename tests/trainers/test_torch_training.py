@@ -11,9 +11,9 @@ from environments import trainer_python
 from replicas import kill_replica
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
+from kfp_distributed.components.train.job import JobEvent, LogLine
 from kfp_distributed.components.train.launch import Request, plan_job
-from kfp_distributed.components.train.runners.local import LocalRunner
-from kfp_distributed.components.train.runners.protocol import JobEvent, LogLine
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model

@@ -17,10 +17,10 @@ from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, ShardSlice, read_batches
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.feed import keep_rows
+from kfp_distributed.trainers.runtime.feed import keep_rows
 
 PARAMETERS = {
     "epochs": 15,

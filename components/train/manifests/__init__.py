@@ -4,7 +4,9 @@ import hashlib
 import json
 from typing import NamedTuple
 
+from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests import batch_job, mpi_job, pytorch_job, tf_job
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, MpiVersion, Object
 from kfp_distributed.components.train.manifests.pod import (
     JOB_KEY,
     JOB_LABEL,
@@ -13,8 +15,6 @@ from kfp_distributed.components.train.manifests.pod import (
     labels_of,
     module_key,
 )
-from kfp_distributed.components.train.manifests.setting import MpiVersion, Object, Setting
-from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.specification import DistributionType
 
 __all__ = [
@@ -53,26 +53,26 @@ def job_kind(distribution_type: DistributionType, mpi_version: MpiVersion | None
     return JobKind(kind, "kubeflow.org", "v1", f"{kind.lower()}s")
 
 
-def job_manifest(job: TrainingJob, setting: Setting) -> Object:
+def job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
     """The job itself, with a hash of all that makes it what it is: its spec and its code, not who owns it."""
-    kind = job_kind(job.topology.distribution_type, setting.mpi_version)
+    kind = job_kind(job.topology.distribution_type, settings.mpi_version)
     module = {"Job": batch_job, "TFJob": tf_job, "PyTorchJob": pytorch_job, "MPIJob": mpi_job}[kind.kind]
-    spec = module.job_spec(job, setting)
-    content = json.dumps([spec, code_config_map(job, setting)["data"]], sort_keys=True)
-    about = _metadata(job, setting, job.name)
+    spec = module.job_spec(job, settings)
+    content = json.dumps([spec, code_config_map(job, settings)["data"]], sort_keys=True)
+    about = _metadata(job, settings, job.name)
     if job.specification.queue_name:
         about["labels"]["kueue.x-k8s.io/queue-name"] = job.specification.queue_name
     about["annotations"] = {HASH_ANNOTATION: hashlib.sha256(content.encode()).hexdigest()[:32]}
     return {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.kind, "metadata": about, "spec": spec}
 
 
-def code_config_map(job: TrainingJob, setting: Setting) -> Object:
+def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
     """What the replicas run: the job's description and our modules.
 
     Raises:
         ValueError: It is more than a ConfigMap takes.
     """
-    data = {module_key(path, source): source for path, source in setting.modules.items()}
+    data = {module_key(path, source): source for path, source in settings.modules.items()}
     data[JOB_KEY] = job.description.to_json()
     sizes = {key: len(value.encode()) for key, value in data.items()}
     if (size := sum(sizes.values())) > _LARGEST_CONFIG_MAP:
@@ -86,27 +86,27 @@ def code_config_map(job: TrainingJob, setting: Setting) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(job, setting, f"{job.name}-code"),
+        "metadata": _metadata(job, settings, f"{job.name}-code"),
         "data": data,
     }
 
 
-def object_store_secret(job: TrainingJob, setting: Setting) -> Object | None:
+def object_store_secret(job: TrainingJob, settings: ClusterSettings) -> Object | None:
     """The object store's keys for this job alone; None where the namespace has them already."""
-    if not setting.object_store:
+    if not settings.object_store:
         return None
-    about = _metadata(job, setting, job.name + STORE_SUFFIX)
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": dict(setting.object_store)}
+    about = _metadata(job, settings, job.name + STORE_SUFFIX)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": dict(settings.object_store)}
 
 
-def volume_claims(job: TrainingJob, setting: Setting) -> list[Object]:
+def volume_claims(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
     """The claims to make where they are not there yet. Nobody owns them: what replicas leave in one is to stay."""
     access_mode = "ReadWriteMany" if len(job.topology.replicas) > 1 else "ReadWriteOnce"
     return [
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": each["name"], "namespace": setting.namespace, "labels": MANAGED},
+            "metadata": {"name": each["name"], "namespace": settings.namespace, "labels": MANAGED},
             "spec": {
                 "accessModes": [each.get("access_mode", access_mode)],
                 "resources": {"requests": {"storage": each["size"]}},
@@ -118,6 +118,6 @@ def volume_claims(job: TrainingJob, setting: Setting) -> list[Object]:
     ]
 
 
-def _metadata(job: TrainingJob, setting: Setting, name: str) -> Object:
-    owner = {"ownerReferences": [setting.owner]} if setting.owner else {}
-    return {"name": name, "namespace": setting.namespace, "labels": labels_of(job), **owner}
+def _metadata(job: TrainingJob, settings: ClusterSettings, name: str) -> Object:
+    owner = {"ownerReferences": [settings.owner]} if settings.owner else {}
+    return {"name": name, "namespace": settings.namespace, "labels": labels_of(job), **owner}

@@ -3,16 +3,16 @@
 Of v1 the launcher reaches the workers by `kubectl exec`, of v2beta1 by SSH.
 """
 
+from kfp_distributed.components.train.job import TrainingJob
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.manifests.pod import ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.manifests.run_policy import run_policy
-from kfp_distributed.components.train.manifests.setting import Object, Setting
 from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
-from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _CONTAINER = "mpi"
 # Ranks end when the train step is lost. But there are none before all workers run, and after them a launcher would be
 # started again.
-_WATCHED = ("python3", "-m", "kfp_distributed.trainers.launcher")
+_WATCHED = ("python3", "-m", "kfp_distributed.trainers.runtime.launcher")
 _SLEEP = ("sleep", "infinity")
 _IDLE = (*_WATCHED, "--idle")
 # Of v1 the launcher may run long before the workers do, as where an image is pulled. After ten minutes mpirun says what
@@ -31,13 +31,13 @@ _SSHD = ("/usr/sbin/sshd", "-De", "-o", "StrictModes=no")
 _SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
 
 
-def job_spec(job: TrainingJob, setting: Setting) -> Object:
+def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     """The spec of an MPIJob of the version that the API server has.
 
     Raises:
         ValueError: The training is elastic, and the version is v2beta1.
     """
-    spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
+    spec, by_ssh = job.specification, settings.mpi_version == "v2beta1"
     if by_ssh and spec.min_workers:
         raise ValueError(
             f"min_workers = {spec.min_workers}: elastic training takes MPIJob v1, of the training operator, and this "
@@ -52,10 +52,10 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
             "restartPolicy": "Never" if by_ssh else again,
             "template": pod_template(
                 job,
-                setting,
+                settings,
                 _CONTAINER,
                 launcher.resources,
-                command=elastic_horovodrun(spec, ENTRY) if spec.min_workers else _mpirun(job, setting),
+                command=elastic_horovodrun(spec, ENTRY) if spec.min_workers else _mpirun(job, settings),
                 trains=False,
                 as_root=by_ssh,
                 calls_api=not by_ssh,
@@ -67,7 +67,7 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
             # sshd opens a session as another user and in a root of its own: that takes root and its capabilities.
             "template": pod_template(
                 job,
-                setting,
+                settings,
                 _CONTAINER,
                 worker.resources,
                 command=_IDLE + (_SSHD if by_ssh else _SLEEP),
@@ -88,10 +88,10 @@ def job_spec(job: TrainingJob, setting: Setting) -> Object:
     return found | {"runPolicy": run_policy(job, spec.restart_limit + 1), "mainContainer": _CONTAINER}
 
 
-def _mpirun(job: TrainingJob, setting: Setting) -> list[str]:
+def _mpirun(job: TrainingJob, settings: ClusterSettings) -> list[str]:
     """The launcher's command: the entry program in each slot, with the launcher's environment, named and not shown."""
-    names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, setting))]
-    spec, by_ssh = job.specification, setting.mpi_version == "v2beta1"
+    names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, settings))]
+    spec, by_ssh = job.specification, settings.mpi_version == "v2beta1"
     command = mpirun(
         spec.ranks,
         ENTRY,

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from kfp_distributed.components.train.manifests.setting import Object, Setting
-from kfp_distributed.components.train.runners.pods import INSTALLER
-from kfp_distributed.components.train.runners.protocol import TrainingJob
+from kfp_distributed.components.train.job import TrainingJob
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.topology import Resources
-from kfp_distributed.trainers.heartbeat import LOST_SECONDS_VARIABLE
-from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
 from kfp_distributed.trainers.requirements import Requirements, pip_script
+from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
 
 JOB_LABEL = "kfp-distributed/job"
 MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
@@ -17,10 +16,13 @@ MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
 _OURS = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
 """Environment variables that nobody else sets."""
 
-ENTRY = ("python3", "-m", "kfp_distributed.trainers.entry")
+ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
 WORK = "/kfp-distributed/work"
 STORE_SUFFIX = "-object-store"
 JOB_KEY, EMPTY_KEY = "job.json", "empty"
+
+INSTALLER = "packages"
+"""Name of the init container that installs packages."""
 
 _OWN = "kfp-distributed-"
 _CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
@@ -44,7 +46,7 @@ def module_key(path: str, source: str) -> str:
 
 def pod_template(
     job: TrainingJob,
-    setting: Setting,
+    settings: ClusterSettings,
     container: str,
     resources: Resources,
     *,
@@ -57,7 +59,7 @@ def pod_template(
 
     Args:
         job: The job.
-        setting: The cluster's side of it.
+        settings: The cluster's side of it.
         container: Name of the container, which operators prescribe.
         resources: What each pod may use.
         command: What runs in it.
@@ -65,9 +67,9 @@ def pod_template(
         as_root: Whether it must be root, and cannot do with what "restricted" allows.
         calls_api: Whether it calls the API server.
     """
-    spec, task = job.specification, setting.task
-    folders = _folders(job, setting)
-    common = {"image": setting.image, **({} if as_root else {"securityContext": _RESTRICTED_CONTAINER})}
+    spec, task = job.specification, settings.task
+    folders = _folders(job, settings)
+    common = {"image": settings.image, **({} if as_root else {"securityContext": _RESTRICTED_CONTAINER})}
     limits = _resources(resources, task.resources if trains else {})
     if limits:
         common["resources"] = limits
@@ -77,7 +79,7 @@ def pod_template(
         "workingDir": WORK,
         # So it comes with the pod's end.
         "terminationMessagePath": f"{WORK}/{PEAK_MEMORY}",
-        "env": environment(job, setting),
+        "env": environment(job, settings),
         "volumeMounts": [*({"name": name, "mountPath": path} for name, path, _ in folders), *task.volume_mounts],
         **common,
     }
@@ -86,7 +88,7 @@ def pod_template(
         # Variables for each Service of the namespace: there may be thousands.
         "enableServiceLinks": False,
         "securityContext": {"runAsUser": 0, **_SECCOMP} if as_root else _RESTRICTED_POD,
-        "initContainers": _init_containers(setting, common),
+        "initContainers": _init_containers(settings, common),
         "containers": [main],
         "volumes": [*({"name": name, **source} for name, _, source in folders), *task.volumes],
         "nodeSelector": dict(spec.node_selector or task.node_selector),
@@ -99,13 +101,13 @@ def pod_template(
     return {"metadata": about, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
 
 
-def environment(job: TrainingJob, setting: Setting) -> list[Object]:
+def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
     """The environment of a replica. What is set on the task counts, but for what the entry program needs.
 
     It comes last. Of a PYTHONPATH that is set on the task ours is the first part.
     """
     values = {
-        "PYTHONPATH": f"{_CODE}:{_PACKAGES}" if _installs(setting) else _CODE,
+        "PYTHONPATH": f"{_CODE}:{_PACKAGES}" if _installs(settings) else _CODE,
         "PYTHONUNBUFFERED": "1",
         "HOME": WORK,
         JOB_VARIABLE: f"{_CODE}/{JOB_KEY}",
@@ -115,12 +117,12 @@ def environment(job: TrainingJob, setting: Setting) -> list[Object]:
     store = job.name + STORE_SUFFIX
     entries = [
         *({"name": name, "value": value} for name, value in values.items()),
-        *setting.environment,
-        *({"name": key, "valueFrom": {"secretKeyRef": {"name": store, "key": key}}} for key in setting.object_store),
+        *settings.environment,
+        *({"name": key, "valueFrom": {"secretKeyRef": {"name": store, "key": key}}} for key in settings.object_store),
     ]
     found: dict[str, Object] = {}
     own = values["PYTHONPATH"]
-    set_on_task = (each for each in setting.task.env if each["name"] not in _OURS)
+    set_on_task = (each for each in settings.task.env if each["name"] not in _OURS)
     for each in (*entries, *set_on_task):
         if each["name"] == "PYTHONPATH" and own not in each.get("value", ""):
             # What comes by reference cannot be added.
@@ -131,22 +133,26 @@ def environment(job: TrainingJob, setting: Setting) -> list[Object]:
     return list(found.values())
 
 
-def _installs(setting: Setting) -> bool:
-    return bool(setting.packages or setting.packages_alone)
+def _installs(settings: ClusterSettings) -> bool:
+    return bool(settings.packages or settings.packages_alone)
 
 
-def _init_containers(setting: Setting, common: Object) -> list[Object]:
+def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
     """What installs the packages. It has the limits of the replica: a quota may ask for some, and they add nothing."""
-    if not _installs(setting):
+    if not _installs(settings):
         return []
-    script = pip_script(Requirements(setting.packages, setting.packages_alone), _PACKAGES)
+    script = pip_script(Requirements(settings.packages, settings.packages_alone), _PACKAGES)
     return [
         {
             "name": INSTALLER,
             "command": ["sh", "-c", script],
             # The cache saves a second attempt what the first one has downloaded, and goes with the container. An index
             # or a proxy is set on the task.
-            "env": [{"name": "HOME", "value": WORK}, {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"}, *setting.task.env],
+            "env": [
+                {"name": "HOME", "value": WORK},
+                {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
+                *settings.task.env,
+            ],
             "volumeMounts": [
                 {"name": f"{_OWN}packages", "mountPath": _PACKAGES},
                 {"name": f"{_OWN}work", "mountPath": WORK},
@@ -164,16 +170,16 @@ def _resources(own: Resources, task: Mapping[str, Mapping[str, str]]) -> Object:
     return {part: values for part, values in found.items() if values}
 
 
-def _folders(job: TrainingJob, setting: Setting) -> list[tuple[str, str, Object]]:
+def _folders(job: TrainingJob, settings: ClusterSettings) -> list[tuple[str, str, Object]]:
     """What is mounted: name, path and source. The names have a prefix, for the volumes of the task have names too."""
     spec = job.specification
-    modules = [{"key": module_key(path, source), "path": path} for path, source in sorted(setting.modules.items())]
+    modules = [{"key": module_key(path, source), "path": path} for path, source in sorted(settings.modules.items())]
     items = [{"key": JOB_KEY, "path": JOB_KEY}, *modules]
     found: list[tuple[str, str, Object]] = [
         ("code", _CODE, {"configMap": {"name": f"{job.name}-code", "items": items}}),
         ("work", WORK, {"emptyDir": {}}),
     ]
-    if _installs(setting):
+    if _installs(settings):
         found.append(("packages", _PACKAGES, {"emptyDir": {}}))
     if spec.shared_memory:
         memory = {"medium": "Memory", "sizeLimit": spec.shared_memory}

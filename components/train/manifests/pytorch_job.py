@@ -1,18 +1,18 @@
 """PyTorchJob of the training operator: kubeflow.org/v1. Pure."""
 
+from kfp_distributed.components.train.job import TrainingJob
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.manifests.run_policy import replica_specs, training_policy
-from kfp_distributed.components.train.manifests.setting import Object, Setting
-from kfp_distributed.components.train.runners.protocol import TrainingJob
 from kfp_distributed.components.train.topology import LAST_CALL_SECONDS
 
 
-def job_spec(job: TrainingJob, setting: Setting) -> Object:
+def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     """The spec of a PyTorchJob; its operator sets MASTER_ADDR, RANK and so on."""
     spec = job.specification
     found: Object = {
         "runPolicy": training_policy(job),
         "nprocPerNode": str(spec.slots_per_worker),
-        "pytorchReplicaSpecs": replica_specs(job, setting, "pytorch", {"master": "Master", "worker": "Worker"}),
+        "pytorchReplicaSpecs": replica_specs(job, settings, "pytorch", {"master": "Master", "worker": "Worker"}),
     }
     if spec.min_workers and spec.max_workers:
         found["elasticPolicy"] = {

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from kfp_distributed.components.train.job import TrainingJob
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.manifests.pod import pod_template
-from kfp_distributed.components.train.manifests.setting import Object, Setting
-from kfp_distributed.components.train.runners.protocol import TrainingJob
 
 _TTL_SECONDS = 3600
 """How long an ended job stays that nobody deletes."""
@@ -45,12 +45,14 @@ def training_policy(job: TrainingJob) -> Object:
     return run_policy(job, (job.specification.restart_limit + 1) * len(job.topology.replicas))
 
 
-def replica_specs(job: TrainingJob, setting: Setting, container: str, roles: Mapping[str, str]) -> dict[str, Object]:
+def replica_specs(
+    job: TrainingJob, settings: ClusterSettings, container: str, roles: Mapping[str, str]
+) -> dict[str, Object]:
     """The replicas of TFJob and PyTorchJob.
 
     Args:
         job: The job.
-        setting: The cluster's side of it.
+        settings: The cluster's side of it.
         container: Name of the container.
         roles: What the operator calls each role.
     """
@@ -62,7 +64,7 @@ def replica_specs(job: TrainingJob, setting: Setting, container: str, roles: Map
             # From 128 on, as of a killed replica, an exit code starts it again; a smaller one is for good.
             "restartPolicy": "ExitCode" if job.specification.restart_limit else "Never",
             "template": pod_template(
-                job, setting, container, each.resources, trains=role in ("worker", "master", "evaluator")
+                job, settings, container, each.resources, trains=role in ("worker", "master", "evaluator")
             ),
         }
         for role, each in last.items()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 
 if TYPE_CHECKING:
-    from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+    from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
     from kfp_distributed.storage.kfp_store import Read, StoreReference
 
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
@@ -49,10 +49,10 @@ def choose_runner(
     # Either is imported where it is used: the Kubernetes client takes half a second.
     here = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
     if name == "kubernetes" or secret or (name == "auto" and here):
-        from kfp_distributed.components.train.runners.cluster_api import connect
+        from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
 
         return kubernetes_runner(connect(), model_uri, secret, task_config)
-    return import_local("runners.local").LocalRunner()  # type: ignore[no-any-return]
+    return import_local("runners.local.runner").LocalRunner()  # type: ignore[no-any-return]
 
 
 def import_local(name: str) -> Any:  # noqa: ANN401
@@ -83,14 +83,14 @@ def kubernetes_runner(
         ValueError: The object store is not found, the other cluster's Secret is wrong, or `task_config` cannot be
             read.
     """
-    from kfp_distributed.components.train.manifests.setting import Setting, read_task_settings
+    from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
     from kfp_distributed.components.train.replica_code import replica_modules
-    from kfp_distributed.components.train.runners.kubernetes import KubernetesRunner
+    from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
     from kfp_distributed.storage.kfp_store import environment_entries, find_object_store
 
     keys: dict[str, str] = {}
     if secret:
-        from kfp_distributed.components.train.runners.remote import open_remote_cluster
+        from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
 
         remote, api = open_remote_cluster(_reader(api), api.namespace, secret)
         # No owner: in another cluster the step's pod is unknown, and what it owns is deleted at once.
@@ -102,7 +102,7 @@ def kubernetes_runner(
             environment = environment_entries(find_object_store(_reader(api), api.namespace, model_uri))
     else:
         environment, owner = environment_entries(_object_store(_reader(api), api.namespace, model_uri)), _pod()
-    setting = Setting(
+    settings = ClusterSettings(
         api.namespace,
         environment=tuple(environment),
         object_store=keys,
@@ -110,7 +110,7 @@ def kubernetes_runner(
         owner=owner,
         task=read_task_settings(task_config or {}),
     )
-    return KubernetesRunner(api, setting)
+    return KubernetesRunner(api, settings)
 
 
 def _reader(api: "ClusterApi") -> "Read":

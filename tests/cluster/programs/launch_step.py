@@ -9,7 +9,7 @@ import time
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
-from kfp_distributed.components.train.runners.cluster_api import connect
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 

@@ -7,10 +7,10 @@ import time
 
 import psutil
 
-from kfp_distributed.components.train.runners.protocol import TrainingJob
+from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.topology import plan_topology
-from kfp_distributed.trainers.job import JobDescription
+from kfp_distributed.trainers.runtime.job import JobDescription
 
 MARKER = "KFP_DISTRIBUTED_TEST_MARKER"
 """Environment variable by which processes of a test are found, whoever their parents are."""

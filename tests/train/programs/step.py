@@ -6,7 +6,7 @@ import sys
 from train.programs.jobs import MARKER, make_job, workers
 
 from kfp_distributed.components.train import launch
-from kfp_distributed.components.train.runners.local import LocalRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.signals import ended_by_signals
 
 # A test is of this, also where `nohup` has turned it off.

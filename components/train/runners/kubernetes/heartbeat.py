@@ -1,11 +1,15 @@
-"""The step's side of the heartbeat: an object that it rewrites while it follows a job, for trainers/heartbeat.py."""
+"""The step's side of the heartbeat: an object that the step rewrites while it follows a job.
+
+The replicas' side is trainers/runtime/heartbeat.py.
+"""
 
 import threading
 import time
 from collections.abc import Callable
 
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.store import Store, open_store
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
 
 
 class Heartbeat:

@@ -2,8 +2,8 @@
 
 import time
 
-from kfp_distributed.components.train.manifests.setting import Object
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.manifests.cluster_settings import Object
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.signals import signals_wait
 

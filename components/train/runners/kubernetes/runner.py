@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, TrainingJob, clock
 from kfp_distributed.components.train.manifests import (
     HASH_ANNOTATION,
     JOB_LABEL,
@@ -16,11 +17,11 @@ from kfp_distributed.components.train.manifests import (
     object_store_secret,
     volume_claims,
 )
-from kfp_distributed.components.train.manifests.setting import Object, Setting
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.mpirun import printed_by
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.heartbeat import Heartbeat
-from kfp_distributed.components.train.runners.objects import (
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat
+from kfp_distributed.components.train.runners.kubernetes.objects import (
     GONE_SECONDS,
     await_removal,
     create,
@@ -29,21 +30,11 @@ from kfp_distributed.components.train.runners.objects import (
     path_of,
     removal_command,
 )
-from kfp_distributed.components.train.runners.pods import job_end, replica_of
-from kfp_distributed.components.train.runners.preflight import check_cluster, served_mpi_version
-from kfp_distributed.components.train.runners.previous_attempt import PODS_GONE_SECONDS, await_pods_gone
-from kfp_distributed.components.train.runners.protocol import (
-    ClusterError,
-    Fact,
-    JobEnded,
-    JobEvent,
-    LogLine,
-    Quiet,
-    TrainingJob,
-    clock,
-)
-from kfp_distributed.components.train.runners.tracker import Tracker
-from kfp_distributed.components.train.runners.watching import (
+from kfp_distributed.components.train.runners.kubernetes.pods import job_end, replica_of
+from kfp_distributed.components.train.runners.kubernetes.preflight import check_cluster, served_mpi_version
+from kfp_distributed.components.train.runners.kubernetes.previous_attempt import PODS_GONE_SECONDS, await_pods_gone
+from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
+from kfp_distributed.components.train.runners.kubernetes.watching import (
     Listed,
     News,
     Printed,
@@ -51,8 +42,9 @@ from kfp_distributed.components.train.runners.watching import (
     Trouble,
     Watcher,
 )
+from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
-from kfp_distributed.storage.store import open_store
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
 _HEARTBEAT_SECONDS = 30.0
@@ -70,16 +62,16 @@ class KubernetesRunner:
 
     shares_disk = False
 
-    def __init__(self, api: ClusterApi, setting: Setting) -> None:
+    def __init__(self, api: ClusterApi, settings: ClusterSettings) -> None:
         """Makes a runner.
 
         Args:
             api: The cluster, and the namespace in it.
-            setting: The cluster's side of the job; the program says what image and packages it is.
+            settings: The cluster's side of the job; the program says what image and packages it is.
         """
         self.manifest: Object = {}
         self._api = api
-        self._setting = setting
+        self._settings = settings
         self._watcher = Watcher(api)
         self._ours = False
         self._how = "is created"
@@ -105,8 +97,8 @@ class KubernetesRunner:
             program = job.description.program
             image = image_of(program, job.topology.distribution_type, os.environ)
             needed = requirements_of({**program, "image": "" if image == STOCK_IMAGE else image})
-            self._setting = replace(
-                self._setting,
+            self._settings = replace(
+                self._settings,
                 image=image,
                 packages=needed.packages,
                 packages_alone=needed.alone,
@@ -125,7 +117,7 @@ class KubernetesRunner:
 
     def _missing_claims(self, job: TrainingJob) -> list[Object]:
         """The claims to create. One that is there is left out: a quota that it has used up would refuse another."""
-        claims = {each["metadata"]["name"]: each for each in volume_claims(job, self._setting)}
+        claims = {each["metadata"]["name"]: each for each in volume_claims(job, self._settings)}
         for name in (dict(each)["name"] for each in job.specification.volumes):
             if self._api.read(f"{self._core}/persistentvolumeclaims/{name}"):
                 claims.pop(name, None)
@@ -136,9 +128,9 @@ class KubernetesRunner:
 
     def _prepare(self, job: TrainingJob) -> None:
         self._job = job
-        self._kind = job_kind(job.topology.distribution_type, self._setting.mpi_version)
-        self.manifest = job_manifest(job, self._setting)
-        parts = [make(job, self._setting) for make in (object_store_secret, code_config_map)]
+        self._kind = job_kind(job.topology.distribution_type, self._settings.mpi_version)
+        self.manifest = job_manifest(job, self._settings)
+        parts = [make(job, self._settings) for make in (object_store_secret, code_config_map)]
         self._parts = [each for each in parts if each]
         lost = job.specification.launcher_lost_timeout
         self._lost = math.inf if lost is None else lost
@@ -169,10 +161,10 @@ class KubernetesRunner:
 
     def _adopt(self) -> bool:
         """Makes this step's pod the owner of the job; False where the job was removed together with the last owner."""
-        if not self._setting.owner:
+        if not self._settings.owner:
             return True
         try:
-            self._api.call("PATCH", self._path, {"metadata": {"ownerReferences": [self._setting.owner]}})
+            self._api.call("PATCH", self._path, {"metadata": {"ownerReferences": [self._settings.owner]}})
         except ClusterError as error:
             if error.status != 404:
                 raise

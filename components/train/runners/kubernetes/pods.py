@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.train.runners.protocol import State
+from kfp_distributed.components.train.job import State
+from kfp_distributed.components.train.manifests.pod import INSTALLER
 
 _TYPE = "training.kubeflow.org/replica-type"
 _ROLE = "training.kubeflow.org/job-role"
@@ -15,9 +16,6 @@ _ORDINARY = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
 
 _LONGEST_REASON = 300
 """Characters. A container runtime tells the whole chain of errors of a pull."""
-
-INSTALLER = "packages"
-"""Name of the init container that installs packages."""
 
 NOT_INSTALLED = "its packages cannot be installed"
 """Why a replica cannot start. A kubelet would try for ever, where the pods have restartPolicy OnFailure."""

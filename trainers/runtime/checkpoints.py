@@ -8,8 +8,9 @@ from pathlib import Path
 
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.store import Store, open_store
-from kfp_distributed.trainers.sync import leave_out
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.runtime.sync import leave_out
 
 KEPT = 2
 """How many complete checkpoints stay: the newest, and one before it in case the newest is damaged."""

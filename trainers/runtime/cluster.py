@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kfp_distributed.trainers.torchrun import is_rank
+from kfp_distributed.trainers.runtime.torchrun import is_rank
 
 
 class Rank(NamedTuple):

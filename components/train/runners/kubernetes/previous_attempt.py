@@ -3,7 +3,7 @@
 import time
 
 from kfp_distributed.components.train.manifests import JOB_LABEL
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 PODS_GONE_SECONDS = 120.0

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from kubernetes import client, config
 
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.kfp_store import Read
 

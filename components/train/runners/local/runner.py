@@ -14,12 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
-from kfp_distributed.components.train.mpirun import printed_by
-from kfp_distributed.components.train.replica_code import replica_modules
-from kfp_distributed.components.train.runners.interpreter import find_python, mpi_command
-from kfp_distributed.components.train.runners.lines import LineCutter
-from kfp_distributed.components.train.runners.ports import free_ports, is_taken
-from kfp_distributed.components.train.runners.protocol import (
+from kfp_distributed.components.train.job import (
     Fact,
     JobEnded,
     JobEvent,
@@ -30,12 +25,17 @@ from kfp_distributed.components.train.runners.protocol import (
     TrainingJob,
     clock,
 )
-from kfp_distributed.components.train.runners.restart_policy import Step, next_step
+from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.replica_code import replica_modules
+from kfp_distributed.components.train.runners.lines import LineCutter
+from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
+from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
+from kfp_distributed.components.train.runners.local.restart_policy import Step, next_step
 from kfp_distributed.components.train.status import format_seconds
 from kfp_distributed.components.train.topology import Topology, replica_environment
 from kfp_distributed.processes.group import ProcessGroup
-from kfp_distributed.trainers.job import JOB_VARIABLE, PEAK_MEMORY
 from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_script
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024
@@ -86,7 +86,7 @@ class LocalRunner:
         """
         spec = job.specification
         self._python = find_python(job.description.program, spec.distribution_type)
-        self._argv = list(job.argv or (self._python, "-m", "kfp_distributed.trainers.entry"))
+        self._argv = list(job.argv or (self._python, "-m", "kfp_distributed.trainers.runtime.entry"))
         if spec.distribution_type == "MPI":
             self._argv = mpi_command(self._python, spec, self._argv)
 

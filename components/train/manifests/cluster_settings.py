@@ -56,7 +56,7 @@ def read_task_settings(given: Mapping[str, Any]) -> TaskSettings:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ClusterSettings:
     """The cluster's side of a job.
 
     Attributes:

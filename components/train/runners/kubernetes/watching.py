@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.pod_log import LogReader
-from kfp_distributed.components.train.runners.pods import started_containers
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
+from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _WATCH_SECONDS = 240

@@ -1,4 +1,4 @@
-"""The program of every replica: `python -m kfp_distributed.trainers.entry`, in a working directory of its own."""
+"""The program of every replica, in a working directory of its own; run it with `python -m` and its module name."""
 
 import __future__
 
@@ -26,15 +26,17 @@ from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
-from kfp_distributed.storage.store import Store, open_store
-from kfp_distributed.trainers import sync
-from kfp_distributed.trainers.checkpoints import restore_checkpoint, save_checkpoint
-from kfp_distributed.trainers.cluster import Cluster, Rank, processors, read_cluster, read_rank
-from kfp_distributed.trainers.feed import keep_rows, write_records
-from kfp_distributed.trainers.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
-from kfp_distributed.trainers.horovodrun import end_without_launcher, is_elastic
-from kfp_distributed.trainers.job import (
+from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+from kfp_distributed.trainers.runtime import sync
+from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, processors, read_cluster, read_rank
+from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
+from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
+from kfp_distributed.trainers.runtime.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
     PEAK_MEMORY,
@@ -44,10 +46,9 @@ from kfp_distributed.trainers.job import (
     TRAINING_METRICS,
     JobDescription,
 )
-from kfp_distributed.trainers.launcher import CHILD_SECONDS
-from kfp_distributed.trainers.peers import is_lost_peer
-from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
-from kfp_distributed.trainers.torchrun import has_ranks, is_rank
+from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
+from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
 """Checkpoints and metrics are sent again later anyway, so the training does not wait long for an absent store."""
@@ -80,7 +81,7 @@ def main() -> int:
     os.environ[REPLICA_VARIABLE] = name
     if has_ranks(os.environ):
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on reading the heartbeat.
-        return _run_child([sys.executable, "-m", "kfp_distributed.trainers.torchrun"])
+        return _run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
     elastic = is_elastic(os.environ)
     if elastic:
         end_without_launcher(lambda: _end(PEER_LOST))

@@ -1,6 +1,6 @@
 """Runs a command that is no rank itself, and ends it when the train step is lost.
 
-`python -m kfp_distributed.trainers.launcher COMMAND` runs MPI's launcher and, with `--idle`, its workers.
+`python -m kfp_distributed.trainers.runtime.launcher COMMAND` runs MPI's launcher and, with `--idle`, its workers.
 """
 
 import signal
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from kfp_distributed.trainers.heartbeat import end_when_lost
+from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
 
 CHILD_SECONDS = 25.0
 """How long a command may take to end: a kubelet kills all after 30 seconds."""

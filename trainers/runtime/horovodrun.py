@@ -1,7 +1,7 @@
 """The launcher of an elastic MPI job: Horovod starts the ranks over Gloo, and again and again those that are left meet.
 
-`python -m kfp_distributed.trainers.horovodrun WORKERS MIN MAX SLOTS COMMAND...` runs a command in each slot of each
-worker: here, or in the pods of an MPIJob v1. A worker one of whose ranks has failed is given up for good.
+`python -m kfp_distributed.trainers.runtime.horovodrun WORKERS MIN MAX SLOTS COMMAND...` runs a command in each slot of
+each worker: here, or in the pods of an MPIJob v1. A worker one of whose ranks has failed is given up for good.
 """
 
 import os
@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kfp_distributed.trainers.heartbeat import end_when_lost
-from kfp_distributed.trainers.job import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
+from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 """What the training operator gives a launcher: how to run a command in a worker's pod, and which pods there are."""

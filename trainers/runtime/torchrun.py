@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 
-from kfp_distributed.trainers.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import PEER_LOST
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 """Environment variable that torchrun sets in the processes that it starts."""
@@ -38,7 +38,7 @@ def main() -> int:
     # waits for it in vain, and all others for that one (seen with 2.15).
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
-        run(parse_args(["--module", "kfp_distributed.trainers.entry"]))
+        run(parse_args(["--module", "kfp_distributed.trainers.runtime.entry"]))
     except ChildFailedError as error:
         code = int(error.get_first_failure()[1].exitcode)
         return code if code >= 0 else 128 - code

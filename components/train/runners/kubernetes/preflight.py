@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from kfp_distributed.components.train.manifests import JobKind
-from kfp_distributed.components.train.manifests.setting import MpiVersion, Object
-from kfp_distributed.components.train.runners.cluster_api import ClusterApi
+from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 

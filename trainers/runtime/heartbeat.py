@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kfp_distributed.storage.errors import KeyNotFound
-from kfp_distributed.storage.store import Store, open_store
-from kfp_distributed.trainers.job import JOB_VARIABLE, JobDescription
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, JobDescription
 
 LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
 """Environment variable with launcher_lost_timeout in seconds. Without it a replica does not read the heartbeat."""

@@ -1,0 +1,1 @@
+"""The replicas of a job as pods of a Kubernetes cluster."""

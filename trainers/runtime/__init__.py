@@ -1,0 +1,1 @@
+"""What runs in every replica of a job, whatever it trains: the entry program and what it keeps."""
