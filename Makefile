@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-ROOMS := components trainers storage processes pipelines cli
+ROOMS := components trainers storage processes library reports pipelines cli
 # Checked as a room is; nobody imports them.
 CHECKED := $(ROOMS) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}

@@ -13,7 +13,6 @@ from pathlib import Path
 from kfp import local
 from kfp.local.config import LocalExecutionConfig
 
-from kfp_distributed.components.packaging import INSTALLED_VARIABLE
 from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.processes.guard import process_table
@@ -82,8 +81,6 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
             os.environ[RUNNER_VARIABLE] = "local"
             os.environ[EMBEDDED_STORE_VARIABLE] = "true"
             objects = store.folder
-        # The steps run in this Python, whose kfp-distributed has compiled them.
-        os.environ[INSTALLED_VARIABLE] = "true"
         local.init(
             runner=local.SubprocessRunner(use_venv=False),
             pipeline_root=str(artifacts),

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from kfp import compiler
 
-from kfp_distributed.components import steps
+from kfp_distributed.components import Delivery, steps
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
 
 _WHOLE_DEFAULT = re.compile(r"#    \w+: (int|dict|list) \[Default: ")
@@ -20,15 +19,12 @@ _WHOLE_NUMBER = re.compile(r"(?<=[\s\[])(-?\d+)\.0(?=[,\]}])")
 """A whole number as Python prints a float: after a space or a bracket, before the next item or the end."""
 
 
-def write_specs(folder: Path, *, image: str = "", package: str = "", task_config: bool = False) -> list[Path]:
-    """Compiles every component and pipeline into a folder, which is made if missing.
-
-    By itself `train` runs anywhere. In the pipeline, whose size Argo limits, it runs on a cluster.
+def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: bool = False) -> list[Path]:
+    """Compile every component and pipeline into a folder, which is made if missing.
 
     Args:
         folder: Where the YAML files go.
-        image: As of `steps`.
-        package: As of `steps`.
+        delivery: As of `steps`.
         task_config: As of `steps`.
 
     Returns:
@@ -36,9 +32,8 @@ def write_specs(folder: Path, *, image: str = "", package: str = "", task_config
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    make = partial(steps, image=image, package=package, task_config=task_config)
-    pipelines = {"train_and_export": make_train_and_export(make())}
-    for name, deliverable in {**make(local=True)._asdict(), **pipelines}.items():
+    made = steps(delivery, task_config=task_config)
+    for name, deliverable in {**made._asdict(), "train_and_export": make_train_and_export(made)}.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))
         files[-1].write_text(with_whole_numbers(files[-1].read_text(encoding="utf-8")), encoding="utf-8")
@@ -90,14 +85,18 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m kfp_distributed.pipelines.specs", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the YAML files go")
-    parser.add_argument("--image", default="", help="an image of yours with kfp-distributed, instead of embedded code")
-    parser.add_argument("--package", default="", help="what pip installs at start, instead of embedded code")
+    parser.add_argument("--image", default="", help="image of the steps, with the library inside")
+    parser.add_argument("--evaluate-image", default="", help="image of evaluate, where that is another one")
+    parser.add_argument("--package", default="", help="requirement or URL of the library, for pip")
     parser.add_argument(
         "--task-config", action="store_true", help="what is set on `train` is for its pods; takes KFP 2.15"
     )
     options = parser.parse_args()
-    made = write_specs(options.folder, image=options.image, package=options.package, task_config=options.task_config)
-    for file in made:
+    try:
+        delivery = Delivery.from_options(options.image, options.evaluate_image, options.package)
+    except ValueError as error:
+        parser.error(str(error))
+    for file in write_specs(options.folder, delivery, task_config=options.task_config):
         print(f"{file}  {file.stat().st_size:,} bytes")
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.uri import parse_endpoint
 
@@ -67,9 +68,6 @@ def embedded_object_store(folder: Path | str) -> Iterator[EmbeddedStore]:
     Raises:
         RuntimeError: rclone is not installed or does not start; the text has its last lines.
     """
-    # Here, for the steps that import this room need no server and do not carry the room that starts processes.
-    from kfp_distributed.processes.group import ProcessGroup
-
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = secrets.token_hex(10), secrets.token_hex(20)

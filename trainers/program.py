@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, NoReturn
 
 from kfp_distributed.trainers.signature import Parameter, read_signature
@@ -80,7 +80,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     if kind == "trainer":
         if name not in TRAINERS:
             _refuse("train_specification: trainer", name, ", ".join(TRAINERS))
-        source = Path(__file__).with_name(f"{name}.py").read_text()
+        source = (files("kfp_distributed.trainers") / f"{name}.py").read_text(encoding="utf-8")
     parameters, others = read_signature(source, name)
     folders = tuple(parameter.name for parameter in parameters if parameter.name in FOLDERS)
     if "model_dir" not in folders:

@@ -1,4 +1,4 @@
-"""The step that evaluates a model; see `evaluation.py` beside it."""
+"""The step `evaluate` as Kubeflow Pipelines sees it."""
 
 from typing import NamedTuple
 
@@ -29,11 +29,7 @@ def evaluate(
     Raises:
         SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
     """
-    from kfp_distributed.components.evaluate.evaluation import run_evaluation
-    from kfp_distributed.storage.model import ModelIncomplete
+    parameters = dict(locals())
+    from kfp_distributed.components.evaluate.step import run_step
 
-    try:
-        scores = run_evaluation(model.path, dataset.path, metrics, classification_metrics, report.path)
-    except (ValueError, OSError, ModelIncomplete) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    return (scores.accuracy, scores.loss)
+    return run_step(**parameters)

@@ -1,4 +1,4 @@
-"""The step that exports a model; see `export.py` beside it."""
+"""The step `export_model` as Kubeflow Pipelines sees it."""
 
 from typing import NamedTuple
 
@@ -33,13 +33,7 @@ def export_model(
     Raises:
         SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
     """
-    from kfp_distributed.components.export_model.export import run_export
-    from kfp_distributed.storage.errors import StorageError
-    from kfp_distributed.storage.model import ModelIncomplete
+    parameters = dict(locals())
+    from kfp_distributed.components.export_model.step import run_step
 
-    try:
-        return run_export(
-            model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, manifest
-        )
-    except (ValueError, OSError, StorageError, ModelIncomplete) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    return run_step(**parameters)

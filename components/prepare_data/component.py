@@ -1,4 +1,4 @@
-"""The KFP signature of the step."""
+"""The step `prepare_data` as Kubeflow Pipelines sees it."""
 
 from kfp import dsl
 
@@ -36,17 +36,7 @@ def prepare_data(
     Raises:
         SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
     """
-    from kfp_distributed.components.prepare_data.plan import parse_options
-    from kfp_distributed.components.prepare_data.prepare import prepare
-    from kfp_distributed.storage.placeholders import refuse_placeholders
+    parameters = dict(locals())
+    from kfp_distributed.components.prepare_data.step import run_step
 
-    datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
-    texts = {"source": source, "label_column": label_column, "image_size": image_size, "drop_columns": drop_columns}
-    try:
-        refuse_placeholders(texts)
-        options = parse_options(
-            label_column, validation_fraction, test_fraction, shards, seed, image_size, drop_columns
-        )
-        prepare(source, options, datasets, overview.path)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    run_step(**parameters)

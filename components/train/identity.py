@@ -11,13 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
-
-if TYPE_CHECKING:
-    from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 
 _NODE_ANNOTATION = "workflows.argoproj.io/node-name"
 _WHY_POD = (
@@ -91,16 +88,13 @@ def own_node_name() -> str:
     Raises:
         ValueError: The step has no pod, or its pod does not tell.
     """
-    # The Kubernetes client takes half a second to import.
-    from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
-
     pod_name = os.environ.get("KFP_POD_NAME")
     if not pod_name:
         raise ValueError(f"KFP_POD_NAME is not set in the step's environment. {_WHY_POD}")
     return read_node_name(connect(), pod_name)
 
 
-def read_node_name(api: "ClusterApi", pod_name: str) -> str:
+def read_node_name(api: ClusterApi, pod_name: str) -> str:
     """Reads the name of a pod's node in its Workflow.
 
     Raises:

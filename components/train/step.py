@@ -12,8 +12,9 @@ from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.report import job_report
-from kfp_distributed.components.train.runners.choose import choose_runner, import_local
+from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
+from kfp_distributed.components.train.staging import staged
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
@@ -61,7 +62,7 @@ def run_step(
         request = _request(identity, place, train_dataset, validation_dataset, model, wanted)
         near: AbstractContextManager[Request] = nullcontext(request)
         if not place.shares_disk and "://" not in request.model_uri:
-            near = import_local("staging").staged(request)
+            near = staged(request)
         with near as visible:
             outcome = launch(visible, place, partial(print, flush=True))
             # A model that cannot be brought to this disk fails the step, and its job has a report all the same.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from base64 import b64encode
 from typing import NamedTuple
 
 from kfp_distributed.components.train.job import TrainingJob
@@ -13,9 +14,10 @@ from kfp_distributed.components.train.manifests.pod import (
     MANAGED,
     STORE_SUFFIX,
     labels_of,
-    module_key,
 )
 from kfp_distributed.components.train.specification import DistributionType
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import content_hash
 
 __all__ = [
     "HASH_ANNOTATION",
@@ -58,7 +60,8 @@ def job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
     kind = job_kind(job.topology.distribution_type, settings.mpi_version)
     module = {"Job": batch_job, "TFJob": tf_job, "PyTorchJob": pytorch_job, "MPIJob": mpi_job}[kind.kind]
     spec = module.job_spec(job, settings)
-    content = json.dumps([spec, code_config_map(job, settings)["data"]], sort_keys=True)
+    code_config_map(job, settings)  # It refuses what is too large.
+    content = json.dumps([spec, job.description.to_json(), content_hash(settings.library)], sort_keys=True)
     about = _metadata(job, settings, job.name)
     if job.specification.queue_name:
         about["labels"]["kueue.x-k8s.io/queue-name"] = job.specification.queue_name
@@ -67,27 +70,24 @@ def job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
 
 
 def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """What the replicas run: the job's description and our modules.
+    """Return the ConfigMap with what the replicas run: the job's description, and the library as one archive.
 
     Raises:
-        ValueError: It is more than a ConfigMap takes.
+        ValueError: It is larger than a ConfigMap may be.
     """
-    data = {module_key(path, source): source for path, source in settings.modules.items()}
-    data[JOB_KEY] = job.description.to_json()
-    sizes = {key: len(value.encode()) for key, value in data.items()}
-    if (size := sum(sizes.values())) > _LARGEST_CONFIG_MAP:
-        largest = max(sizes, key=lambda key: sizes[key])
-        what = "train_specification and train_parameters" if largest == JOB_KEY else largest
+    description, archive = job.description.to_json(), make_archive(settings.library)
+    if (size := len(description.encode()) + len(archive)) > _LARGEST_CONFIG_MAP:
         raise ValueError(
-            f"the code and parameters of this training are {size} bytes, and a ConfigMap takes {_LARGEST_CONFIG_MAP}; "
-            f"the largest are {what} with {sizes[largest]} bytes. Build an image that holds them, and give "
-            'train_specification its "image" and a "command"'
+            f"train_specification and train_parameters: with the library they are {size} bytes, and a ConfigMap may "
+            f'have {_LARGEST_CONFIG_MAP}. Build an image that holds the program, and set "image" and "command" in '
+            "train_specification"
         )
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(job, settings, f"{job.name}-code"),
-        "data": data,
+        "data": {JOB_KEY: description},
+        "binaryData": {ARCHIVE_KEY: b64encode(archive).decode("ascii")},
     }
 
 

@@ -67,7 +67,7 @@ class ClusterSettings:
             `environment` refers to a Secret that is there.
         packages: What pip installs before a replica starts.
         packages_alone: More of these, installed without what they depend on.
-        modules: Source of the modules that a replica runs, by path relative to the import root.
+        library: Files of the library that a replica imports, by path: content of its archive.
         owner: The step's pod as an ownerReference; None outside of one.
         mpi_version: The version of MPIJob that the API server has; None where it has none.
         task: What is set on the step's own task.
@@ -79,7 +79,7 @@ class ClusterSettings:
     object_store: Mapping[str, str] = field(default_factory=dict, repr=False)
     packages: tuple[str, ...] = ()
     packages_alone: tuple[str, ...] = ()
-    modules: Mapping[str, str] = field(default_factory=dict)
+    library: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     owner: Object | None = None
     mpi_version: MpiVersion | None = None
     task: TaskSettings = field(default_factory=TaskSettings)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.topology import Resources
+from kfp_distributed.library.archive import ARCHIVE_KEY
 from kfp_distributed.trainers.requirements import Requirements, pip_script
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
@@ -19,13 +20,14 @@ _OURS = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
 WORK = "/kfp-distributed/work"
 STORE_SUFFIX = "-object-store"
-JOB_KEY, EMPTY_KEY = "job.json", "empty"
+JOB_KEY = "job.json"
 
 INSTALLER = "packages"
 """Name of the init container that installs packages."""
 
 _OWN = "kfp-distributed-"
 _CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
+_LIBRARY = f"{_CODE}/{ARCHIVE_KEY}"
 
 # Together what the Pod Security Standard "restricted" asks for. The user is that of our images; any but root will do.
 _SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
@@ -37,11 +39,6 @@ def labels_of(job: TrainingJob) -> dict[str, str]:
     """The labels by which everything of a job is found."""
     named = {f"kfp-distributed/{name}": value for name, value in job.labels.items() if value}
     return {**MANAGED, JOB_LABEL: job.name, **named}
-
-
-def module_key(path: str, source: str) -> str:
-    """The key under which the code ConfigMap keeps a module: no "/" may be in it, and empty modules share one."""
-    return path.replace("/", ".") if source else EMPTY_KEY
 
 
 def pod_template(
@@ -107,7 +104,7 @@ def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
     It comes last. Of a PYTHONPATH that is set on the task ours is the first part.
     """
     values = {
-        "PYTHONPATH": f"{_CODE}:{_PACKAGES}" if _installs(settings) else _CODE,
+        "PYTHONPATH": f"{_LIBRARY}:{_PACKAGES}" if _installs(settings) else _LIBRARY,
         "PYTHONUNBUFFERED": "1",
         "HOME": WORK,
         JOB_VARIABLE: f"{_CODE}/{JOB_KEY}",
@@ -141,7 +138,7 @@ def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
     """What installs the packages. It has the limits of the replica: a quota may ask for some, and they add nothing."""
     if not _installs(settings):
         return []
-    script = pip_script(Requirements(settings.packages, settings.packages_alone), _PACKAGES)
+    script = pip_script(Requirements(settings.packages, settings.packages_alone), folder=_PACKAGES)
     return [
         {
             "name": INSTALLER,
@@ -173,10 +170,8 @@ def _resources(own: Resources, task: Mapping[str, Mapping[str, str]]) -> Object:
 def _folders(job: TrainingJob, settings: ClusterSettings) -> list[tuple[str, str, Object]]:
     """What is mounted: name, path and source. The names have a prefix, for the volumes of the task have names too."""
     spec = job.specification
-    modules = [{"key": module_key(path, source), "path": path} for path, source in sorted(settings.modules.items())]
-    items = [{"key": JOB_KEY, "path": JOB_KEY}, *modules]
     found: list[tuple[str, str, Object]] = [
-        ("code", _CODE, {"configMap": {"name": f"{job.name}-code", "items": items}}),
+        ("code", _CODE, {"configMap": {"name": f"{job.name}-code"}}),
         ("work", WORK, {"emptyDir": {}}),
     ]
     if _installs(settings):

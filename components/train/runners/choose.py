@@ -2,15 +2,25 @@
 
 import os
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
+from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
+from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
-
-if TYPE_CHECKING:
-    from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-    from kfp_distributed.storage.kfp_store import Read, StoreReference
+from kfp_distributed.library.content import REPLICA_ROOMS, read_library
+from kfp_distributed.storage.kfp_store import (
+    SECRET_VARIABLE,
+    MayNotRead,
+    Read,
+    StoreReference,
+    choose_object_store,
+    environment_entries,
+    find_object_store,
+)
 
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
 """Environment variable: what "auto" means."""
@@ -46,27 +56,14 @@ def choose_runner(
         raise ValueError("runner = 'kubernetes': pods do not reach this run's store: local_run(embedded_store=False)")
     if secret and name == "local":
         raise ValueError(f"runner = 'local' does not go with cluster_configuration_secret = {secret!r}")
-    # Either is imported where it is used: the Kubernetes client takes half a second.
     here = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
     if name == "kubernetes" or secret or (name == "auto" and here):
-        from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
-
         return kubernetes_runner(connect(), model_uri, secret, task_config)
-    return import_local("runners.local.runner").LocalRunner()  # type: ignore[no-any-return]
-
-
-def import_local(name: str) -> Any:  # noqa: ANN401
-    """Imports a module that a step carries only where it is asked to: it has no use in a pod."""
-    try:
-        return import_module(f"kfp_distributed.components.train.{name}")
-    except ModuleNotFoundError:
-        raise ValueError(
-            f"this step was compiled without {name}: steps(local=True) brings it, and local_run() has it anyway"
-        ) from None
+    return LocalRunner()
 
 
 def kubernetes_runner(
-    api: "ClusterApi", model_uri: str, secret: str = "", task_config: Mapping[str, Any] | None = None
+    api: ClusterApi, model_uri: str, secret: str = "", task_config: Mapping[str, Any] | None = None
 ) -> Runner:
     """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
@@ -83,15 +80,8 @@ def kubernetes_runner(
         ValueError: The object store is not found, the other cluster's Secret is wrong, or `task_config` cannot be
             read.
     """
-    from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
-    from kfp_distributed.components.train.replica_code import replica_modules
-    from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
-    from kfp_distributed.storage.kfp_store import environment_entries, find_object_store
-
     keys: dict[str, str] = {}
     if secret:
-        from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
-
         remote, api = open_remote_cluster(_reader(api), api.namespace, secret)
         # No owner: in another cluster the step's pod is unknown, and what it owns is deleted at once.
         owner = None
@@ -106,16 +96,14 @@ def kubernetes_runner(
         api.namespace,
         environment=tuple(environment),
         object_store=keys,
-        modules=replica_modules(),
+        library=read_library(REPLICA_ROOMS),
         owner=owner,
         task=read_task_settings(task_config or {}),
     )
     return KubernetesRunner(api, settings)
 
 
-def _reader(api: "ClusterApi") -> "Read":
-    from kfp_distributed.storage.kfp_store import MayNotRead
-
+def _reader(api: ClusterApi) -> Read:
     def read(path: str) -> dict[str, Any] | None:
         try:
             return api.read(path)
@@ -127,9 +115,7 @@ def _reader(api: "ClusterApi") -> "Read":
     return read
 
 
-def _object_store(read: "Read", namespace: str, uri: str) -> "StoreReference":
-    from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, choose_object_store
-
+def _object_store(read: Read, namespace: str, uri: str) -> StoreReference:
     home, _, secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")
     if home not in ("", namespace):
         raise ValueError(

@@ -3,16 +3,17 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from kubernetes import client
-from kubernetes.config import ConfigException
 from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
 
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.kfp_store import cluster_configuration
+
+if TYPE_CHECKING:
+    from kubernetes import client
 
 Object = dict[str, Any]
 
@@ -30,12 +31,17 @@ class ClusterApi:
         namespace: The namespace that the configuration names, by default "default".
     """
 
-    def __init__(self, configuration: client.Configuration, namespace: str) -> None:
+    def __init__(self, configuration: "client.Configuration", namespace: str) -> None:
+        # The package takes half a second, which a local run does not need.
+        from kubernetes import client
+        from kubernetes.config import ConfigException
+
         # A follower of logs for each replica: a smaller pool would throw connections away and say so.
         configuration.connection_pool_maxsize = 1000
         self._client = client.ApiClient(configuration)
         # A stream keeps the connection that it takes. Requests have others, so that a cancel finds an open one.
         self._streams = client.ApiClient(configuration)
+        self._local_errors = (OSError, ConfigException)
         self.namespace = namespace
 
     def call(
@@ -136,7 +142,7 @@ class ClusterApi:
             )
         except HTTPError as error:
             raise ClusterError(0, f"the API server {host} does not answer: {error}") from None
-        except (OSError, ConfigException) as error:  # Such as too many open files.
+        except self._local_errors as error:  # Such as too many open files.
             raise ClusterError(0, f"cannot ask the API server {host}: {error}") from None
         if response.status >= 300:
             raise ClusterError(response.status, _message(response))

@@ -8,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from kubernetes import client, config
-
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.kfp_store import Read
@@ -107,6 +105,9 @@ def open_remote_cluster(read: Read, namespace: str, name: str) -> tuple[RemoteCl
 
 
 def _connect(cluster: RemoteCluster) -> ClusterApi:
+    # The package takes half a second, which a local run does not need.
+    from kubernetes import client, config
+
     configuration = client.Configuration()
     place = {"server": cluster.host}
     if cluster.authority:

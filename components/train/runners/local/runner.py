@@ -26,13 +26,14 @@ from kfp_distributed.components.train.job import (
     clock,
 )
 from kfp_distributed.components.train.mpirun import printed_by
-from kfp_distributed.components.train.replica_code import replica_modules
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.local.restart_policy import Step, next_step
 from kfp_distributed.components.train.status import format_seconds
 from kfp_distributed.components.train.topology import Topology, replica_environment
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import REPLICA_ROOMS, read_library
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_script
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
@@ -99,10 +100,9 @@ class LocalRunner:
             self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
         self._packages = self._folder / "packages"
         self._code = self._folder / "code"
-        for path, source in {**replica_modules(), "job.json": job.description.to_json()}.items():
-            file = self._code / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(source)
+        self._code.mkdir()
+        (self._code / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_ROOMS)))
+        (self._code / "job.json").write_text(job.description.to_json())
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
         self._group = self._resources.enter_context(ProcessGroup())
 
@@ -124,7 +124,7 @@ class LocalRunner:
             yield JobEvent(clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without")
         own = self._python == sys.executable
         needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
-        if script := pip_script(needed, str(self._packages), self._python):
+        if script := pip_script(needed, folder=str(self._packages), python=self._python):
             yield from self._install(script, (*needed.packages, *needed.alone))
             if not self._packages.is_dir():
                 return
@@ -225,7 +225,7 @@ class LocalRunner:
         """What was installed for the job comes first, then our modules, then what this process was given itself."""
         if self._packages.is_dir():
             yield str(self._packages)
-        yield str(self._code)
+        yield str(self._code / ARCHIVE_KEY)
         given = self._job.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
         if given and self._python == sys.executable:
             yield given

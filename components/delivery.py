@@ -1,0 +1,105 @@
+"""How a compiled step gets the library and the packages that it needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+IMAGE_VARIABLE = "KFP_DISTRIBUTED_IMAGE"
+"""Environment variable with the image of the steps, and of `evaluate` unless its own is set."""
+
+EVALUATE_IMAGE_VARIABLE = "KFP_DISTRIBUTED_EVALUATE_IMAGE"
+"""Environment variable with the image of `evaluate`."""
+
+PACKAGE_VARIABLE = "KFP_DISTRIBUTED_PACKAGE"
+"""Environment variable with a pip requirement or URL."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Where a compiled step finds the library. Make one with `namespace()`, `image()` or `package()`.
+
+    Whatever the kind, a step uses an installed library whose content is the one that compiled it, and else the
+    ConfigMap that `kfp-distributed install` creates in the namespace.
+
+    Attributes:
+        kind: "namespace", "image" or "package".
+        steps_image: Container image of `prepare_data`, `train` and `export_model`; "" for a stock Python image.
+        evaluate_image: Container image of `evaluate`; "" for a stock Python image.
+        requirement: Requirement or URL of the library for pip; "" where pip does not install it.
+    """
+
+    kind: Literal["namespace", "image", "package"] = "namespace"
+    steps_image: str = ""
+    evaluate_image: str = ""
+    requirement: str = ""
+
+    @classmethod
+    def namespace(cls) -> "Delivery":
+        """The library is in a ConfigMap of the namespace. Steps run in a stock image, where pip installs packages."""
+        return cls()
+
+    @classmethod
+    def image(cls, steps: str, evaluate: str = "") -> "Delivery":
+        """The library and all packages are in images, so that nothing is installed at the start of a step.
+
+        Args:
+            steps: Image of `prepare_data`, `train` and `export_model`.
+            evaluate: Image of `evaluate`, which needs TensorFlow; by default `steps`.
+
+        Raises:
+            ValueError: `steps` is empty.
+        """
+        if not steps:
+            raise ValueError(
+                f"Delivery.image(steps={steps!r}): name the image that `make images` has built for the steps"
+            )
+        return cls("image", steps, evaluate or steps)
+
+    @classmethod
+    def package(cls, requirement: str) -> "Delivery":
+        """Steps run in a stock image, where pip installs the library and the packages.
+
+        Args:
+            requirement: Requirement or URL, such as
+                "https://files.example.com/kfp_distributed-0.1.0-py3-none-any.whl".
+
+        Raises:
+            ValueError: `requirement` is empty.
+        """
+        if not requirement:
+            raise ValueError(f"Delivery.package(requirement={requirement!r}): name a requirement or URL for pip")
+        return cls("package", requirement=requirement)
+
+    @classmethod
+    def from_options(cls, image: str = "", evaluate_image: str = "", package: str = "") -> "Delivery":
+        """Return the delivery that options of a command line or environment variables ask for.
+
+        Args:
+            image: As `steps` of `image()`.
+            evaluate_image: As `evaluate` of `image()`.
+            package: As `requirement` of `package()`.
+
+        Raises:
+            ValueError: An image and a package are named, or the image of `evaluate` alone.
+        """
+        if package and (image or evaluate_image):
+            raise ValueError(f"image {image or evaluate_image!r} and package {package!r}: name only one of the two")
+        if evaluate_image and not image:
+            raise ValueError(f"image of evaluate {evaluate_image!r}: name the image of the other steps too")
+        if image:
+            return cls.image(image, evaluate_image)
+        return cls.package(package) if package else cls.namespace()
+
+    @classmethod
+    def from_environment(cls, variables: Mapping[str, str]) -> "Delivery":
+        """Return the delivery that environment variables name; `namespace()` where none does.
+
+        Args:
+            variables: Such as os.environ, with KFP_DISTRIBUTED_IMAGE, KFP_DISTRIBUTED_EVALUATE_IMAGE or
+                KFP_DISTRIBUTED_PACKAGE.
+
+        Raises:
+            ValueError: As of `from_options`.
+        """
+        names = (IMAGE_VARIABLE, EVALUATE_IMAGE_VARIABLE, PACKAGE_VARIABLE)
+        return cls.from_options(*(variables.get(name, "") for name in names))

@@ -1,0 +1,90 @@
+"""The library as a zip archive, and as the ConfigMap that holds it in a namespace."""
+
+import base64
+import io
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from kfp_distributed.library.content import NAMESPACE, content_hash, read_library
+
+ARCHIVE_KEY = "library.zip"
+"""Key of the archive in the ConfigMap."""
+
+HASH_ANNOTATION = "kfp-distributed/content-hash"
+"""Annotation of the ConfigMap with the whole hash, of which its name has the first digits."""
+
+LIBRARY_LABELS = {
+    "app.kubernetes.io/name": "kfp-distributed",
+    "app.kubernetes.io/component": "library",
+    "app.kubernetes.io/managed-by": "kfp-distributed",
+}
+"""Labels of the ConfigMap. The label app.kubernetes.io/version is the version of the library."""
+
+_HASH_DIGITS = 12
+_FIXED_DATE = (1980, 1, 1, 0, 0, 0)
+"""The first date that a zip archive can have: two archives of one content must be equal."""
+
+
+def make_archive(content: Mapping[str, bytes]) -> bytes:
+    """Return a zip archive that Python can import from.
+
+    Args:
+        content: File contents by path.
+    """
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        # Before Python 3.13 a namespace package is only found in an archive that lists its folder.
+        _write(archive, f"{NAMESPACE}/", b"")
+        for path in sorted(content):
+            _write(archive, path, content[path])
+    return file.getvalue()
+
+
+def _write(archive: zipfile.ZipFile, path: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(path, _FIXED_DATE)
+    entry.create_system = 3  # Unix, on Windows too.
+    entry.external_attr = (0o40755 << 16 | 0x10) if path.endswith("/") else 0o100644 << 16
+    archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+
+
+def read_archive(data: bytes) -> dict[str, bytes]:
+    """Return the file contents of an archive by path.
+
+    Raises:
+        zipfile.BadZipFile: It is no zip archive.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+
+
+def library_name(hash_: str) -> str:
+    """Return the name of the library with this content hash: kfp-distributed-VERSION-HASH, as in Kubernetes."""
+    return f"kfp-distributed-{library_version()}-{hash_[:_HASH_DIGITS]}"
+
+
+def library_version() -> str:
+    """Return the version of the library, with only the signs that names and labels in Kubernetes may have."""
+    return version("kfp-distributed").replace("+", "-")
+
+
+def library_config_map(namespace: str) -> dict[str, Any]:
+    """Return the ConfigMap with the library that is installed here.
+
+    It is immutable: its name has the hash of its content, and steps of other versions look for other names.
+    """
+    content = read_library()
+    hash_ = content_hash(content)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": library_name(hash_),
+            "namespace": namespace,
+            "labels": {**LIBRARY_LABELS, "app.kubernetes.io/version": library_version()},
+            "annotations": {HASH_ANNOTATION: hash_},
+        },
+        "immutable": True,
+        "binaryData": {ARCHIVE_KEY: base64.b64encode(make_archive(content)).decode("ascii")},
+    }

@@ -1,0 +1,1 @@
+"""Templates of the HTML pages that steps write."""
