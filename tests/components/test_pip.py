@@ -7,7 +7,7 @@ import kfp
 import pytest
 from package_index import package_index, write_wheel
 
-from kfp_distributed.components.packaging import Delivery, make_step
+from kfp_distributed.components.packaging import make_step
 from kfp_distributed.trainers.requirements import Requirements, pip_script
 
 
@@ -59,7 +59,7 @@ def step_shell(*packages):
     def step(number: int):
         pass
 
-    component = make_step(step, packages=packages, delivery=Delivery(package="tiny-gadget"))
+    component = make_step(step, packages=["tiny-gadget", *packages])
     return [*component.component_spec.implementation.container.command[:3], "echo", "the step runs"]
 
 
@@ -94,7 +94,7 @@ def test_a_step_whose_packages_are_nowhere_ends_with_pips_exit_code(run):
 def test_a_replica_survives_a_download_that_stalls(run, index, tmp_path):
     index.stalls = 1
     needed = Requirements(("tiny-gadget; python_version>'3'",), ("other-gadget",))
-    script = pip_script(needed, str(tmp_path / "packages of a job"))
+    script = pip_script(needed, folder=str(tmp_path / "packages of a job"))
     done, waits = run("sh", "-c", script)
     assert done.returncode == 0, done.stderr
     assert waits == ["2"]
@@ -110,17 +110,17 @@ def test_a_replica_survives_a_download_that_stalls(run, index, tmp_path):
 def test_pip_that_is_killed_is_not_run_again(run, tmp_path):
     (tmp_path / "commands" / "python3").write_text("#!/bin/sh\nkill -9 $$\n")
     (tmp_path / "commands" / "python3").chmod(0o755)
-    done, waits = run("sh", "-c", pip_script(Requirements(("tiny-gadget",)), "packages"))
+    done, waits = run("sh", "-c", pip_script(Requirements(("tiny-gadget",)), folder="packages"))
     assert (done.returncode, waits) == (137, [])
 
 
 def test_credentials_in_an_address_stay_out_of_the_log(run, index):
     address = index.url.replace("//", "//user:s3cret@").replace("simple", "wheels/tiny_gadget-1-py3-none-any.whl")
-    done, _ = run("sh", "-c", pip_script(Requirements((address,)), "packages"))
+    done, _ = run("sh", "-c", pip_script(Requirements((address,)), folder="packages"))
     assert done.returncode == 0, done.stderr
     assert "s3cret" not in done.stdout + done.stderr
     assert "Installing packages: " in done.stdout
 
 
 def test_nothing_to_install_is_no_script():
-    assert pip_script(Requirements(), "packages") == ""
+    assert pip_script(Requirements(), folder="packages") == ""
