@@ -1,9 +1,9 @@
 """Reads compiled YAML in tests: the steps in it, what they install, and how KFP's launcher starts one."""
 
+import ast
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import uuid
@@ -27,9 +27,9 @@ def executors(file: Path) -> dict[str, dict]:
 
 
 def installed_packages(container: Mapping) -> list[str]:
-    """The requirements that a step's command has pip install, kfp itself left out; none where there is an image."""
-    calls = re.findall(r"install ('.*?)(?= && |$)", container["command"][2], re.MULTILINE)
-    return [word for call in calls for word in shlex.split(call)]
+    """The requirements that a step's program has pip install; none where there is an image."""
+    call = re.search(r"^install(\(.*\))$", container["command"][-1], re.MULTILINE)
+    return list(ast.literal_eval(call[1])) if call else []
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ import re
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import version
 
 import pytest
 
-from kfp_distributed.library import archive
+from kfp_distributed.library import VERSION, archive
 from kfp_distributed.library.archive import library_config_map, make_archive, read_archive
 from kfp_distributed.library.content import REPLICA_ROOMS, content_hash, read_library
 
@@ -67,13 +66,13 @@ def test_the_config_map(monkeypatch):
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": f"kfp-distributed-{version('kfp-distributed')}-{hash_[:12]}",
+            "name": f"kfp-distributed-{VERSION}-{hash_[:12]}",
             "namespace": "team-a",
             "labels": {
                 "app.kubernetes.io/name": "kfp-distributed",
                 "app.kubernetes.io/component": "library",
                 "app.kubernetes.io/managed-by": "kfp-distributed",
-                "app.kubernetes.io/version": version("kfp-distributed"),
+                "app.kubernetes.io/version": VERSION,
             },
             "annotations": {"kfp-distributed/content-hash": hash_},
         },

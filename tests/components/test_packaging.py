@@ -2,10 +2,11 @@
 
 import ast
 
+import kfp
 import pytest
 
 from kfp_distributed.components import Delivery
-from kfp_distributed.components.packaging import bootstrap, make_step, short_source
+from kfp_distributed.components.packaging import bootstrap, make_step
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 
@@ -23,15 +24,10 @@ def command_of(step) -> list[str]:
     return step.component_spec.implementation.container.command
 
 
-def test_a_step_is_its_bootstrap_and_its_function_without_comments():
-    program = command_of(make_step(say))[-1]
-    assert program.startswith(bootstrap())
-    rest = program.removeprefix(bootstrap()).strip()
-    assert rest == (
-        "import kfp\nfrom kfp import dsl\nfrom kfp.dsl import *\nfrom typing import *\n\n"
-        "def say(text: str='hello'):\n    print(text)"
-    )
-    assert make_step(say).component_spec.inputs["text"].description == "What to say."
+def test_a_step_is_its_bootstrap_and_the_import_of_its_function():
+    step = make_step(say, image="registry.example.com/steps:1")
+    assert command_of(step)[-1] == f"{bootstrap()}\nfrom {say.__module__} import say\n"
+    assert step.component_spec.inputs["text"].description == "What to say."
 
 
 def test_the_bootstrap_names_the_library_of_this_installation_in_forty_plain_lines():
@@ -45,17 +41,13 @@ def test_the_bootstrap_names_the_library_of_this_installation_in_forty_plain_lin
 
 
 def test_a_stock_image_installs_packages_and_another_nothing():
-    stock, other = make_step(say, packages=["numpy>=1.26"]), make_step(say, image="registry.example.com/steps:1")
-    assert stock.component_spec.implementation.container.image == "python:3.11"
-    assert "install 'numpy>=1.26' && install --no-deps kfp==" in command_of(stock)[2]
-    assert other.component_spec.implementation.container.image == "registry.example.com/steps:1"
-    assert "pip" not in " ".join(command_of(other)[:-1])
-    assert command_of(other)[-1] == command_of(stock)[-1]
-
-
-def test_a_function_without_a_docstring_keeps_its_body():
-    source = "def fit(model_dir: str):\n    return model_dir"
-    assert short_source(source) == source
+    stock = make_step(say, packages=["numpy>=1.26", "PyYAML"], library=["https://files.example.com/library.whl"])
+    image = make_step(say, image="registry.example.com/steps:1")
+    containers = [step.component_spec.implementation.container for step in (stock, image)]
+    assert [container.image for container in containers] == ["python:3.11", "registry.example.com/steps:1"]
+    assert f"--no-deps kfp=={kfp.__version__} https://files.example.com/library.whl &&" in command_of(stock)[2]
+    assert "\ninstall('numpy>=1.26', 'PyYAML')\n" in command_of(stock)[-1]
+    assert "install" not in " ".join(command_of(image)).replace(bootstrap(), "")
 
 
 def test_deliveries():
