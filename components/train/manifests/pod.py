@@ -147,8 +147,8 @@ def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
             "env": [
                 {"name": "HOME", "value": WORK},
                 {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
+                *(entry for entry in settings.task.env if entry["name"] != "PYTHONPATH"),
                 {"name": "PYTHONPATH", "value": _LIBRARY},
-                *settings.task.env,
             ],
             "volumeMounts": [
                 {"name": f"{_OWN}code", "mountPath": _CODE},
