@@ -142,5 +142,6 @@ def connected(namespace: str) -> ClusterApi:
         api = connect(namespace)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    as_namespace("the namespace of the configuration's context", api.namespace)
+    # YAML reads a namespace of digits as a number.
+    api.namespace = as_namespace("the namespace of the configuration's context", api.namespace)
     return api

@@ -7,6 +7,7 @@ from google.protobuf import json_format
 from kfp import compiler, components, dsl
 from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
+from kfp_distributed.components import Delivery
 from kfp_distributed.pipelines.specs import with_whole_numbers, write_specs
 
 
@@ -67,7 +68,7 @@ def test_kfp_reads_the_same_pipeline(tmp_path):
 
 
 def test_the_compiled_components_and_pipelines_have_whole_numbers(tmp_path):
-    for file in write_specs(tmp_path, image="registry.example.com/steps:1"):
+    for file in write_specs(tmp_path, Delivery.image("registry.example.com/steps:1")):
         text = file.read_text()
         assert with_whole_numbers(text) == text
         assert not re.search(r"^#    \w+: (int|dict|list) \[Default: .*\d\.0[,\]}]", text, re.MULTILINE), file
