@@ -55,9 +55,23 @@ def with_whole_numbers(text: str) -> str:
     comments = list(takewhile(lambda line: line.startswith("#"), lines))
     header = "".join(_WHOLE_NUMBER.sub(r"\1", line) if _WHOLE_DEFAULT.match(line) else line for line in comments)
     documents = [_with_whole_defaults(document) for document in yaml.safe_load_all("".join(lines[len(comments) :]))]
-    # The same call as in kfp's `write_pipeline_spec_to_file`.
-    body: str = yaml.dump_all(documents, sort_keys=True)
-    return header + body
+    return header + dump(*documents)
+
+
+def dump(*documents: Any) -> str:  # noqa: ANN401  (any YAML)
+    """Return YAML as kfp writes it, but with programs as blocks of lines, which people are to read."""
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, width=120)
+    return text
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
+    """Writes a text of several lines as such a block."""
+
+    def represent_text(self, text: str) -> Any:  # noqa: ANN401
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def _with_whole_defaults(node: Any) -> Any:  # noqa: ANN401  (any YAML)
