@@ -5,21 +5,20 @@ import re
 import shlex
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.library.archive import ARCHIVE_KEY, read_archive
 from kfp_distributed.library.content import content_hash
+from kfp_distributed.library.packages import without_passwords
 
 _BOOTSTRAP = re.compile(r"^NAME, HASH = '(kfp-distributed-[^']+)', '([0-9a-f]{64})'$", re.MULTILINE)
 """The line of library/bootstrap.py with the library that a step was compiled with."""
 
-_PACKAGE = re.compile(r"kfp[-_.]distributed|://", re.IGNORECASE)
-"""What a requirement of the library has, and no other requirement of a step: the library's name, or a URL."""
-
-_CREDENTIALS = re.compile("//[^/ ]*@")
+_INSTALL = re.compile(r" pip install .*--no-deps (.*) && break$", re.MULTILINE)
+"""The line of a step's command that installs kfp and, where pip installs it, the library."""
 
 
 class StepLibrary(NamedTuple):
@@ -30,7 +29,7 @@ class StepLibrary(NamedTuple):
         name: Name of the library, which is that of its ConfigMap.
         hash: Content hash of the library.
         image: Image that has the library; "" if pip installs packages into a stock image.
-        requirement: Requirement or URL by which pip installs the library, without credentials; "" if it does not.
+        requirement: Requirement or URL by which pip installs the library, without passwords; "" if it does not.
     """
 
     step: str
@@ -74,7 +73,7 @@ def read_step_libraries(text: str) -> list[StepLibrary]:
     specs = [document for document in documents if isinstance(document, dict) and "deploymentSpec" in document]
     if not specs:
         raise ValueError("is not a compiled pipeline: it has no deploymentSpec")
-    executors = (specs[0]["deploymentSpec"] or {}).get("executors") or {}
+    executors = _mapping(_mapping(specs[0]["deploymentSpec"]).get("executors"))
     libraries = [library for name, executor in executors.items() if (library := _step_library(name, executor))]
     if not libraries:
         raise ValueError(
@@ -83,29 +82,25 @@ def read_step_libraries(text: str) -> list[StepLibrary]:
     return libraries
 
 
-def _step_library(name: str, executor: Mapping[str, Any]) -> StepLibrary | None:
-    container = executor.get("container") or {}
-    words = [str(word) for word in container.get("command") or ()]
-    match = next((match for word in words if (match := _BOOTSTRAP.search(word))), None)
-    if match is None:
+def _mapping(node: object) -> dict[str, Any]:
+    return node if isinstance(node, dict) else {}
+
+
+def _step_library(name: str, executor: object) -> StepLibrary | None:
+    container = _mapping(_mapping(executor).get("container"))
+    command = container.get("command")
+    text = "\n".join(map(str, command)) if isinstance(command, list) else ""
+    library, install = _BOOTSTRAP.search(text), _INSTALL.search(text)
+    if not library:
         return None
-    scripts = [word for word in words if "pip install" in word]
-    requirement = next(_library_requirements(scripts[0]), "") if scripts else ""
+    requirements = [word for word in shlex.split(install[1]) if not word.startswith("kfp==")] if install else []
     return StepLibrary(
-        name.removeprefix("exec-"), match[1], match[2], "" if scripts else str(container.get("image")), requirement
+        step=name.removeprefix("exec-"),
+        name=library[1],
+        hash=library[2],
+        image="" if install else str(container.get("image")),
+        requirement=without_passwords(" ".join(requirements)),
     )
-
-
-def _library_requirements(script: str) -> Iterator[str]:
-    """Yield the requirements of the library in the script that installs the packages of a step."""
-    try:
-        # The last line has the requirements. The lines before it are a function.
-        words = shlex.split(script.rpartition("\n")[2])
-    except ValueError:
-        return
-    for word in words:
-        if _PACKAGE.search(word):
-            yield _CREDENTIALS.sub("//***@", word)
 
 
 def group_steps(libraries: Sequence[StepLibrary]) -> dict[StepLibrary, list[str]]:

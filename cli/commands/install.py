@@ -16,7 +16,7 @@ from kfp_distributed.cli.installation import (
 from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option
 from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.library.archive import library_version
+from kfp_distributed.library import VERSION
 
 
 @click.command()
@@ -73,7 +73,7 @@ def _install(target: Namespace, name: str, account: str, prune: timedelta | None
         return
     click.echo(f"Namespace {name} {'now has' if changed else 'already had'} all that steps of {library} need.")
     click.echo(f"Check the cluster: kfp-distributed doctor --namespace {name} --service-account {account}")
-    click.echo(f"Then upload a pipeline that kfp-distributed {library_version()} has compiled to Kubeflow Pipelines.")
+    click.echo(f"Then upload a pipeline that kfp-distributed {VERSION} has compiled to Kubeflow Pipelines.")
 
 
 def _as_yaml(namespace: str, account: str) -> str:
