@@ -88,14 +88,14 @@ def _plan_binding(binding: Object, current: Object) -> Change:
     namespace = current["metadata"]["namespace"]
     bound = [(subject["kind"], subject["name"], subject.get("namespace") or namespace) for subject in subjects]
     missing = [subject for subject in binding["subjects"] if (subject["kind"], subject["name"], namespace) not in bound]
-    reason = f"adds the service account {missing[0]['name']}" if missing else ""
     if current["roleRef"] != binding["roleRef"]:
         # Kubernetes does not change the role of a binding.
         role = "{kind} {name}".format(**current["roleRef"])
         return Change("replace", {**binding, "subjects": [*subjects, *missing]}, f"it was bound to {role}")
     if not missing:
         return Change("keep", current)
-    return Change("update", {**current, "subjects": [*subjects, *missing]}, reason)
+    accounts = ", ".join(subject["name"] for subject in missing)
+    return Change("update", {**current, "subjects": [*subjects, *missing]}, f"adds the service account {accounts}")
 
 
 def _plan_library(config_map: Object, current: Object) -> Change:

@@ -25,7 +25,7 @@ def judge_libraries(
     for library, steps in group_steps(question.libraries).items():
         names = ", ".join(steps)
         if library.image:
-            text = f"{names} run in image {library.image}, which must contain {library.name}; this is not checked"
+            text = f"image {library.image} of {names} must contain {library.name}; this is not checked"
             checks.append(Check("library", "ok", text))
         elif library.requirement:
             text = f"pip installs {library.requirement} for {names}, which must be {library.name}; this is not checked"

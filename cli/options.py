@@ -47,7 +47,10 @@ class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic f
         """Read it."""
         match = re.fullmatch(r"(\d{1,5})([dh])", value)
         if not match:
-            raise WrongArgument(f"--prune {value[:80]!r} is not an age: write a number of days or hours, as 30d or 12h")
+            option = f"--{param.name}" if param else "AGE"
+            raise WrongArgument(
+                f"{option} {value[:80]!r} is not an age: write a number of days or hours, as 30d or 12h"
+            )
         return timedelta(**{{"d": "days", "h": "hours"}[match[2]]: int(match[1])})
 
 

@@ -47,5 +47,9 @@ def command(folder: Path, image: str, evaluate_image: str, package: str, task_co
         delivery = Delivery.from_options(image, evaluate_image, package)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    for file in write_specs(folder, delivery, task_config=task_config):
+    try:
+        files = write_specs(folder, delivery, task_config=task_config)
+    except OSError as error:
+        raise click.ClickException(f"cannot write to {folder}: {error}") from None
+    for file in files:
         click.echo(f"{file}  {file.stat().st_size:,} bytes")

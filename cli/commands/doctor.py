@@ -67,26 +67,27 @@ def command(
     """
     libraries = _pipeline_libraries(pipeline) if pipeline else []
     try:
-        wanted = None if distribution is None else parse_distribution(distribution)
+        specification = None if distribution is None else parse_distribution(distribution)
         endpoint = endpoint_from_here(os.environ)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
     api = connected(namespace)
-    chosen = wanted.distribution_type if wanted else None
+    chosen = specification.distribution_type if specification else None
+    volumes = specification.volumes if specification else ()
     question = Question(
         api.namespace,
         image or _default_image(chosen or "Job"),
         chosen,
         service_account,
         bucket,
-        volumes=bool(wanted and wanted.volumes),
-        claims=any("size" in dict(each) for each in (wanted.volumes if wanted else ())),
+        volumes=bool(volumes),
+        claims=any("size" in dict(volume) for volume in volumes),
         endpoint=endpoint,
         libraries=tuple(libraries),
         command=doctor_command(
             api.namespace,
             pipeline=pipeline,
-            distribution=json.dumps(distribution) if wanted else "",
+            distribution=json.dumps(distribution) if specification else "",
             image=image,
             service_account=service_account,
             bucket=bucket,

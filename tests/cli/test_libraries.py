@@ -70,7 +70,7 @@ def test_a_library_that_is_there():
 def test_images_and_packages_need_no_config_map():
     image, package = TRAIN._replace(image="steps:1"), EVALUATE._replace(requirement="kfp-distributed")
     assert judged(image, package, config_map=None) == [
-        Check("library", "ok", f"train run in image steps:1, which must contain {NAME}; this is not checked"),
+        Check("library", "ok", f"image steps:1 of train must contain {NAME}; this is not checked"),
         Check("library", "ok", f"pip installs kfp-distributed for evaluate, which must be {NAME}; this is not checked"),
     ]
 

@@ -74,3 +74,9 @@ class TestCompile:
         )
         error = "Error: image 'steps:1' and package 'kfp-distributed': name only one of the two\n"
         assert (done.exit_code, done.output, list(tmp_path.iterdir())) == (2, error, [])
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path):
+        (tmp_path / "file").touch()
+        done = CliRunner().invoke(main, ["compile", str(tmp_path / "file" / "folder")])
+        assert done.exit_code == 1
+        assert done.output.startswith(f"Error: cannot write to {tmp_path / 'file' / 'folder'}: ")

@@ -62,6 +62,20 @@ def test_install_twice_then_uninstall_twice(api, namespace):
     assert run("uninstall", *place) == [f"Nothing of kfp-distributed is in namespace {namespace}."]
 
 
+def test_install_adds_rules_and_accounts_and_removes_none(namespace):
+    rbac = client.RbacAuthorizationV1Api()
+    own_rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["keys"], "verbs": ["get"]}
+    run("install", "--namespace", namespace)
+    rules = rbac.read_namespaced_role(ROLE, namespace).rules
+    rbac.patch_namespaced_role(ROLE, namespace, {"rules": [own_rule]})
+    lines = run("install", "--namespace", namespace, "--service-account", "default-editor")
+    assert [line.partition(":")[0] for line in lines[:2]] == [f"updated {name}" for name in INSTALLED[:2]]
+    changed = rbac.read_namespaced_role(ROLE, namespace).rules
+    assert (changed[0].resource_names, changed[1:]) == (["keys"], rules)
+    subjects = rbac.read_namespaced_role_binding(ROLE, namespace).subjects
+    assert [subject.name for subject in subjects] == ["pipeline-runner", "default-editor"]
+
+
 def test_a_library_with_other_content_is_created_again(api, namespace):
     run("install", "--namespace", namespace)
     ((good_uid, data),) = libraries(api, namespace).values()
@@ -143,30 +157,34 @@ def test_an_account_without_permissions_is_told_each(account, namespace):
         target.libraries()
 
 
-def test_an_administrator_of_the_namespace_may_grant_only_what_they_have(account, namespace, monkeypatch):
-    token = account("editor")
-    rbac = client.RbacAuthorizationV1Api()
-    everything_here = {"apiGroups": ["", "rbac.authorization.k8s.io"], "resources": ["*"], "verbs": ["*"]}
-    about = {"metadata": {"name": "editor"}}
-    rbac.create_namespaced_role(
-        namespace, {**about, "rules": [{**everything_here, "verbs": ["get", "list", "create"]}]}
-    )
-    binding = {
-        **about,
-        "roleRef": {"kind": "Role", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"},
-        "subjects": [{"kind": "ServiceAccount", "name": "editor"}],
-    }
-    rbac.create_namespaced_role_binding(namespace, binding)
-    api = connection(token, namespace)
+def test_an_account_grants_only_what_it_has_itself(account, namespace, monkeypatch):
+    """As an administrator of a namespace, who has neither of the verbs escalate and bind."""
+    api = connection(account("editor"), namespace)
     monkeypatch.setattr("kfp_distributed.cli.options.connect", lambda namespace: api)
-    end = time.monotonic() + 30
-    # The API server learns of new roles a moment after they are there.
-    while "get roles" in (output := CliRunner().invoke(main, ["install"]).output) and time.monotonic() < end:
-        time.sleep(0.5)
-    assert "create roles.rbac.authorization.k8s.io with permissions that it lacks itself (verb escalate " in output
-    assert "Nothing was changed." in output
+    rbac, about = client.RbacAuthorizationV1Api(), {"metadata": {"name": "editor"}}
+    groups, resources = ["", "rbac.authorization.k8s.io"], ["roles", "rolebindings", "configmaps"]
+    rules = [{"apiGroups": groups, "resources": resources, "verbs": ["get", "create"]}]
+    rbac.create_namespaced_role(namespace, {**about, "rules": rules})
+    role = {"kind": "Role", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "ServiceAccount", "name": "editor"}
+    rbac.create_namespaced_role_binding(namespace, {**about, "roleRef": role, "subjects": [subject]})
+
+    def install_until(text):
+        """The API server learns of new permissions a moment after they are there."""
+        end = time.monotonic() + 30
+        while text not in (output := CliRunner().invoke(main, ["install"]).output) and time.monotonic() < end:
+            time.sleep(0.5)
+        return output
+
+    missing = "create roles.rbac.authorization.k8s.io with permissions that it lacks itself (verb escalate "
+    refused = install_until(missing)
+    assert missing in refused
+    assert "Nothing was changed." in refused
     with pytest.raises(client.ApiException, match="Not Found"):
         rbac.read_namespaced_role(ROLE, namespace)
+    rules += installed_objects(namespace, DEFAULT_ACCOUNT)[0]["rules"]
+    rbac.patch_namespaced_role("editor", namespace, {"rules": rules})
+    assert "now has all" in install_until("now has all")
 
 
 def test_a_namespace_that_is_not_there():
