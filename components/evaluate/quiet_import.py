@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 
 _FILTER = f"""
 import re, sys
