@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, TrainingJob, clock
 from kfp_distributed.components.train.resume import (
@@ -43,7 +44,6 @@ from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
-from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
 
 STORE_AWAY_SECONDS = 600.0
 """How long the object store may be away when a model is there: as long as its leader tries to save it."""
