@@ -141,10 +141,13 @@ class Tracker:
             return False
         return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
+    def restart_event(self) -> JobEvent:
+        """Announces the restart of a job that `may_start_again`; for a moment only, for failures do not stay recent."""
+        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
+        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
+
     def start_again(self) -> Iterator[Fact]:
         """The job was deleted, and is created anew."""
-        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        yield JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
         self.end, self.ended_by_itself, self._end_time = None, False, None
         self._failures, self._told = {}, set()
         for name, seen in list(self._seen.items()):
