@@ -8,7 +8,9 @@ from html import escape
 from types import MappingProxyType
 from typing import Any
 
-from kfp_distributed.components.train.status import JobStatus, format_seconds, how_it_ended
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.failures import how_it_ended
+from kfp_distributed.components.train.status import JobStatus
 
 # The first three lines are those of the reports of `prepare_data` and `evaluate`.
 _STYLE = (

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.failures import RECENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
 from kfp_distributed.components.train.runners.kubernetes.pods import (
     NOT_INSTALLED,
@@ -18,7 +20,6 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     replica_of,
     restarts_in_place,
 )
-from kfp_distributed.components.train.status import RECENT_SECONDS, format_seconds, root_failure
 
 Object = Mapping[str, Any]
 
