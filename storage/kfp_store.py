@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from urllib3.exceptions import HTTPError
+
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 
 # The environment variable that names a Kubernetes Secret with the keys: "name" or "namespace/name".
@@ -194,7 +196,6 @@ def kubernetes_reader() -> Read:
         ValueError: There is no configuration. What it returns raises it too, where the cluster does not answer.
     """
     from kubernetes import client
-    from urllib3.exceptions import HTTPError
 
     try:
         api = client.ApiClient(cluster_configuration()[0])
