@@ -21,7 +21,7 @@ def api():
         yield server
 
 
-def test_only_what_an_api_server_refuses_for_the_whole_time_ends_the_job(api):
+def test_an_api_server_that_was_away_and_refuses_once_does_not_end_the_job(api):
     """One that is just starting may refuse a request."""
     connection = Connection(api.connect(), JOB_PATH, 0.3)
     api.broken = {f"GET {JOB}"}

@@ -89,7 +89,7 @@ def test_a_watch_outlasts_a_page_of_a_proxy(api, watcher, kind, page):
     assert (steps, fact.succeeded) == (["pod", "failed"], True)
 
 
-def test_a_thread_that_ends_by_an_exception_ends_the_facts_with_it(api, watcher):
+def test_a_thread_that_ends_by_an_exception_ends_the_step_with_it(api, watcher):
     def fail():
         raise RuntimeError("as by a bug")
 
