@@ -23,8 +23,9 @@ from train.programs.jobs import MARKER, make_job, marked, python, wait_until, wo
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.runners.choose import choose_runner
+from kfp_distributed.components.train.runners.local.gpus import visible_gpus
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
-from kfp_distributed.components.train.runners.local.runner import LocalRunner, visible_gpus
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.status import failure_cause
 

@@ -6,7 +6,8 @@ import pytest
 
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.sync import flush, keep, read_epochs, record_epoch
+from kfp_distributed.trainers.runtime.sync import keep, read_epochs
+from kfp_distributed.trainers.sync import flush, record_epoch
 
 
 @pytest.fixture

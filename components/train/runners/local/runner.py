@@ -28,10 +28,11 @@ from kfp_distributed.components.train.job import (
 )
 from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.lines import LineCutter
+from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.local.restart_policy import Step, next_step
-from kfp_distributed.components.train.topology import Topology, replica_environment
+from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_ROOMS, read_library
 from kfp_distributed.library.packages import install_command
@@ -120,7 +121,7 @@ class LocalRunner:
             yield JobEvent(clock(), f"image of train_specification is ignored: {self._python} runs all")
         if self._job.specification.volumes:
             yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
-        wanted, here = sum(each.resources.gpus for each in self._job.topology.replicas), len(_gpus_here())
+        wanted, here = sum(each.resources.gpus for each in self._job.topology.replicas), len(machine_gpus())
         if wanted > here and len(self._last) > 1:
             yield JobEvent(clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without")
         own = self._python == sys.executable
@@ -210,7 +211,7 @@ class LocalRunner:
             # PyTorch would start as many threads in each replica as there are processors.
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(job.topology.data_replicas) // slots)),
             **{key: value for key, value in os.environ.items() if not _PLACE.fullmatch(key)},
-            **visible_gpus(job.topology, name, _gpus_here()),
+            **visible_gpus(job.topology, name, machine_gpus()),
             **job.environment,
             # A command's `python` is the one that has what it needs, too.
             "PATH": os.pathsep.join((str(Path(self._python).parent), os.environ.get("PATH", ""))),
@@ -278,32 +279,3 @@ class LocalRunner:
         fact = ReplicaChanged(clock(), name, state, **{**known, **details})
         self._last[name] = fact
         return fact
-
-
-def visible_gpus(topology: Topology, name: str, here: Sequence[str]) -> dict[str, str]:
-    """The setting that shows a replica those of a machine's GPUs that are its own, as a cluster would.
-
-    NCCL refuses two ranks on one, and TensorFlow takes all memory of each that it sees. Where there are fewer than are
-    asked for, no replica sees any: all train without. The launcher of MPI sees those of its ranks, which divide them by
-    themselves. Of a single process nothing is said.
-
-    Args:
-        topology: The job's.
-        name: The replica's.
-        here: The machine's GPUs, as CUDA_VISIBLE_DEVICES has them.
-    """
-    counts = [each.resources.gpus for each in topology.replicas]
-    if len(counts) == 1:
-        return {}
-    place = [each.name for each in topology.replicas].index(name)
-    first = sum(counts[:place])
-    stop = sum(counts) if topology.distribution_type == "MPI" else first + counts[place]
-    own = here[first:stop] if sum(counts) <= len(here) else ()
-    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
-
-
-def _gpus_here() -> list[str]:
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [each for each in given.split(",") if each]
-    return [each.name.removeprefix("nvidia") for each in sorted(Path("/dev").glob("nvidia[0-9]*"))]
