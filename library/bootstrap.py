@@ -24,10 +24,11 @@ def import_from(path, token):
   server = http.client.HTTPSConnection(*address, timeout=2, context=context)
   server.request('GET', path, headers={'Authorization': 'Bearer ' + token})
   response = server.getresponse()
+  if response.status > 428: raise OSError(f'{response.status} {response.reason}')
   answer = json.load(response)
-  if response.status > 299: raise (OSError if response.status > 428 else ValueError)(answer['message'])
+  if response.status > 299: raise ValueError(answer['message'])
   archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(answer['binaryData']['library.zip'])))
-  files = [(name, archive.read(name)) for name in archive.namelist()]
+  files = [(name, archive.read(name)) for name in archive.namelist() if name[-1] != '/']
   if hashlib.sha256(b''.join(f'{n}\0{len(d)}\0'.encode() + d for n, d in files)).hexdigest() != HASH:
     raise ValueError('its content has another hash, delete it')
   archive.extractall(FOLDER.name)
