@@ -11,7 +11,7 @@ from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
 from kfp_distributed.trainers.requirements import STORE, TENSORFLOW
 
-_ARROW = ("numpy>=1.26,<3", "pyarrow>=21,<27")
+_ARROW = ("numpy>=1.26,<3", "pyarrow>=19,<27")
 
 # kfp depends on both, but a step installs kfp alone. They find the object store of a pod and follow its job.
 _KUBERNETES = ("kubernetes>=29,<37", "PyYAML>=6,<7")

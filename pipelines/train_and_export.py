@@ -38,22 +38,39 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         """Prepares data, trains distributed, evaluates on the test split and exports what is good enough.
 
         Args:
-            source: "digits", or path or http(s):// or s3:// address of CSV, Parquet, .npz or folders of images.
-            label_column: Column to predict, in tables.
-            shards: Files that the training data is cut into.
-            train_specification: {"trainer": NAME}, {"function": NAME, "source": TEXT} or {"command": [...]}.
-            train_parameters: Arguments of what is trained, by name.
-            distribution_specification: {"distribution_type": "TF", "number_of_workers": 3, ...}; {} is one process.
-            runner: Where the replicas run: "kubernetes", "local", or "auto": pods where there is a cluster.
-            checkpoint_uri: Where checkpoints go; empty means beside the model.
-            resume_from: Folder of another training, CHECKPOINT_URI/JOB, whose newest checkpoint this one starts from.
-            cluster_configuration_secret: Secret with host, token and namespace of another cluster to train on.
-            minimum_accuracy: A model that is worse on the test split is not exported.
-            model_name: Name of the exported model.
-            bucket: Where it goes, as bucket/model_name/version/.
+            source: Data to train on: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of CSV,
+                Parquet or .npz files or of folders of images. Examples: "s3://data/flowers.csv",
+                "https://example.com/flowers.parquet". Default: "digits".
+            label_column: Name of the column or array to predict. Example: "species". Default: "label".
+            shards: Number of Parquet files that the training data is divided into, from 1 to 512. More shards
+                make each file smaller, and a replica must have memory for one. Default: 8.
+            train_specification: What each replica runs: {"trainer": NAME}, {"function": NAME, "source": TEXT} or
+                {"command": [WORD, ...]}, with the optional keys "image" and "packages". Example:
+                {"trainer": "torch_classifier", "image": "registry.example.com/pytorch:1"}. Default: the built-in
+                trainer keras_classifier.
+            train_parameters: Arguments of the trainer or function, by name. Example: {"epochs": 40, "batch_size": 64}.
+                Default: 15 epochs.
+            distribution_specification: Type of the job and the number and size of its replicas. Example:
+                {"distribution_type": "PyTorch", "number_of_workers": 2, "worker_gpus": 1}. Default: TensorFlow on 3
+                workers without parameter servers. {} means one process.
+            runner: Where the replicas run. Allowed values: "kubernetes" (pods of a cluster), "local" (processes of the
+                step) and "auto" (pods where there is a cluster, else processes). Default: "auto".
+            checkpoint_uri: Folder in an object store for checkpoints and metrics. Example: "s3://training/checkpoints".
+                Default: empty, which means a folder beside the model.
+            resume_from: Folder of another training, CHECKPOINT_URI/JOB, whose latest checkpoint this training starts
+                from. Example: "s3://training/checkpoints/train-8ccbe16558f9". Default: empty, which means a new
+                training.
+            cluster_configuration_secret: Name of a Secret with host, token and namespace of another Kubernetes cluster
+                to train on. Example: "gpu-cluster". Default: empty, which means the cluster of the pipeline.
+            minimum_accuracy: Lowest accuracy on the test dataset, from 0 to 1, with which the model is exported.
+                Default: 0.9.
+            model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. Example:
+                "flowers". Default: "digits".
+            bucket: Bucket to export to, with an optional prefix. A missing bucket is created. The model goes to
+                BUCKET/MODEL_NAME/VERSION/. Examples: "models", "s3://models/team-a". Default: "models".
 
         Returns:
-            Accuracy on the test split, from 0 to 1.
+            Output: Accuracy on the test dataset, from 0 to 1.
         """
         data = with_steps.prepare_data(source=source, label_column=label_column, shards=shards)
         fitted = with_steps.train(
@@ -92,6 +109,16 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
         model_name: str,
         bucket: str,
     ) -> None:
+        """Exports a model if its accuracy is high enough.
+
+        Args:
+            model: Model to export.
+            metrics: Metrics to store in the manifest of the exported version.
+            accuracy: Accuracy of the model, from 0 to 1.
+            minimum_accuracy: Lowest accuracy with which the model is exported.
+            model_name: Name of the exported model. Example: "digits".
+            bucket: Bucket to export to, with an optional prefix. Example: "models".
+        """
         with dsl.If(accuracy >= minimum_accuracy, name="good-enough"):
             with_steps.export_model(model=model, metrics=metrics, model_name=model_name, bucket=bucket)
 

@@ -29,6 +29,9 @@ _ADVICE = {
     "Inval.*Key|Signature|AccessDenied": "the server refuses the account, check AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY or their Secret, and what it may do",
     "resolve|refused|timed out": "the server does not answer, check AWS_ENDPOINT_URL and that it runs",
+    "HeaderMalformed|PermanentRedirect": "the bucket is in another region, set AWS_REGION to {region}",
+    "Skewed": "the server refuses this machine's time, set its clock",
+    "SlowDown|too many [0-9]+ error": "the server is starting or overloaded, try again later",
     "mismatch": "the server's certificate is for another host, check AWS_ENDPOINT_URL",
     "CERTIFICATE": "the server is not trusted, set AWS_CA_BUNDLE to a PEM file with its certificate authority",
     "SSLError": "the server speaks no TLS, begin AWS_ENDPOINT_URL with http://",
@@ -67,8 +70,9 @@ class S3Store(Store):
         pool = PoolManager(
             retries=retries,
             maxsize=PARALLEL_TRANSFERS,
-            # The second is the longest silence; a copy inside a server is silent until it is done.
-            timeout=Timeout(connect=10, read=min(60, 10 + 2 * retry_seconds)),
+            # The read timeout is the longest silence; a copy inside a server is silent until it is done. A short
+            # connect timeout lets who does not want to wait learn soon that nothing answers at an address.
+            timeout=Timeout(connect=min(10, max(2, retry_seconds / 2)), read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=who.ca_bundle or certifi.where(),
         )
         # Only AWS is asked for a bucket's region; others have this one, or none.
@@ -164,7 +168,8 @@ def _explain(error: Exception) -> str:
     text = " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
     # rclone calls its errors text/xml, so that minio-py leaves them unread.
     code = "".join(re.findall(r"(?:<Code>|; code: )(\w+)", text)[:1])
+    region = re.search(r"(?:expecting '|use region )([a-z0-9-]+)", text)
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, code or text):
-            return f"{advice} ({code or text})"
+            return f"{advice.format(region=region[1] if region else 'its region')} ({code or text})"
     return text

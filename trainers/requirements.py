@@ -12,7 +12,7 @@ URLLIB3 = "urllib3>=2,<3"
 STORE = ("minio>=7.2.15,<8", "certifi>=2023.7", URLLIB3)
 """What the client of the object store imports."""
 
-ENTRY = ("numpy>=1.26,<3", "pyarrow>=21,<27", *STORE)
+ENTRY = ("numpy>=1.26,<3", "pyarrow>=19,<27", *STORE)
 """Of the entry program, which runs in each replica."""
 
 TENSORFLOW = (

@@ -15,19 +15,20 @@ def evaluate(
     """Evaluates a classifier on a prepared dataset.
 
     Args:
-        model: SavedModel whose signature "serving_default" turns "features" into "probabilities", or an ONNX model that
-            does.
-        dataset: A split that prepare_data made; best one that the training has not seen.
-        metrics: Accuracy, loss, and precision and recall of each class.
-        classification_metrics: Confusion matrix.
-        report: The same as a page, with the first mistakes.
+        model: Model of `train`, as a SavedModel or an ONNX model that returns a probability for each class. The
+            signature "serving_default" of a SavedModel is used.
+        dataset: Dataset of `prepare_data` that the model was not trained with, usually test_dataset.
 
     Returns:
-        accuracy: Share of rows whose most probable class is the true one.
-        loss: Mean cross-entropy.
+        metrics: Accuracy, loss, number of examples, and precision and recall of each class.
+        classification_metrics: Confusion matrix, with up to 100 classes.
+        report: HTML page with the scores, the confusion matrix and the first rows that the model classified wrongly.
+        accuracy: Fraction of the rows whose most probable class is the true one, from 0 to 1.
+        loss: Mean cross-entropy over all rows, in nats.
 
     Raises:
-        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
+        SystemExit: The model cannot be evaluated. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
     """
     parameters = dict(locals())
     from kfp_distributed.components.evaluate.step import run_step

@@ -19,19 +19,23 @@ def export_model(
     run. A version becomes visible whole or not at all, and an existing one is never overwritten.
 
     Args:
-        model: The model to export.
-        model_name: Name of the model: the folder in the bucket that model servers are pointed at.
-        bucket: Bucket to export to, made if absent: "models", or with a prefix "s3://models/team-a".
-        manifest: What export.json says.
-        version: Number of the version; 0 is the next free one.
-        metrics: Metrics of the model, such as evaluate's, for the manifest.
+        model: Model of `train`, as a SavedModel or an ONNX model.
+        model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. It is the folder that
+            model servers load. Example: "digits".
+        bucket: Bucket to export to, with an optional prefix, as a name, an s3:// address or a path. A missing bucket
+            is created. Examples: "models", "s3://models/team-a".
+        version: Number of the version, at least 1. An existing version is never overwritten. Default: 0, which means
+            the number after the highest one in use.
+        metrics: Metrics to store in the manifest, usually those of `evaluate`. Default: none.
 
     Returns:
-        uri: Where the version lies.
-        version: Its number.
+        manifest: JSON file export.json with name, version and time, the metrics, the run, and the SHA-256 of each file.
+        uri: Address of the exported version, such as s3://models/digits/3.
+        version: Number of the exported version.
 
     Raises:
-        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
+        SystemExit: The model cannot be exported. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
     """
     parameters = dict(locals())
     from kfp_distributed.components.export_model.step import run_step

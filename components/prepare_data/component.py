@@ -17,24 +17,41 @@ def prepare_data(
     image_size: str = "",
     drop_columns: list[str] = [],
 ) -> None:
-    """Splits labelled rows or images into sharded datasets.
+    """Splits labelled rows or images into a training, a validation and a test dataset.
+
+    Each dataset is a folder of Parquet shards with a manifest, dataset.json, which `train` and `evaluate` read. Each
+    split gets its fraction of every class.
 
     Args:
-        train_dataset: The training split, in as many shards as asked for.
-        validation_dataset: The validation split, in one shard.
-        test_dataset: The test split, in one shard.
-        overview: Counts by class and split, sample images or column statistics.
-        source: "digits"; CSV, Parquet, .npz, or a folder of images by class (path, http, s3).
-        label_column: Column to predict.
-        validation_fraction: Share of the rows.
-        test_fraction: Share of the rows.
-        shards: Training files.
-        seed: Of the split.
-        image_size: WIDTHxHEIGHT; empty for the first image's.
-        drop_columns: Columns to leave out.
+        source: Data to split: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of a .csv,
+            .parquet or .npz file, of a folder of .csv or of .parquet files, or of a folder that has a folder of images
+            for each class. A folder's address must be a path or an s3:// address. Examples: "s3://data/flowers.csv",
+            "https://example.com/flowers.parquet". Default: "digits".
+        label_column: Name of the column or array to predict. It must hold classes: texts or whole numbers. For "digits"
+            and for folders of images, the label gets this name. Example: "species". Default: "label".
+        validation_fraction: Fraction of the rows for the validation dataset, from 0 to less than 1. With 0 that dataset
+            is empty. Default: 0.1.
+        test_fraction: Fraction of the rows for the test dataset, from 0 to less than 1. The sum of both fractions must
+            be less than 1. Default: 0.1.
+        shards: Number of Parquet files of the training dataset, from 1 to 512. More shards make each file
+            smaller, and a replica of `train` must have memory for one. Default: 8.
+        seed: Seed of the random split, a whole number of at least 0. The same data and seed give the same split.
+            Default: 0.
+        image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
+            which means the size of the first image by name.
+        drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
+            Default: no columns.
+
+    Returns:
+        train_dataset: Training dataset, in the number of shards that `shards` sets.
+        validation_dataset: Validation dataset in one shard, for `train`.
+        test_dataset: Test dataset in one shard, for `evaluate`.
+        overview: HTML page with the rows of each class and split, remarks on the columns, and sample images or the
+            statistics of the columns.
 
     Raises:
-        SystemExit: With the cause as its text, which so ends the step's log; KFP shows it nowhere else.
+        SystemExit: The data cannot be prepared. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
     """
     parameters = dict(locals())
     from kfp_distributed.components.prepare_data.step import run_step

@@ -4,15 +4,20 @@ import re
 import shutil
 import string
 import urllib.request
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from kfp_distributed.components.prepare_data.objects import download_objects
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import parse_uri
 
-# Seconds of silence after which an HTTP server is given up; a slow download may take longer.
+# Seconds of silence after which a request to an HTTP server fails. A slow download may take longer.
 _TIMEOUT = 60
+# Short, because a wrong address is the usual reason. A store that refuses connections is reported after 3 to 5 s (four
+# retries), one that is silent after about 14 s (five connect timeouts of 2 s).
+_STORE_RETRY_SECONDS = 2
 
 
 def shown(source: str) -> str:
@@ -41,14 +46,30 @@ def local_copy(source: str, scratch: Path) -> Path:
         if location.scheme == "s3":
             path = scratch / path.name
             print(f"downloading {shown(source)}", flush=True)
-            download_objects(source, location, path)
-    except (OSError, HTTPException) as error:
+            _download_objects(source, path)
+    except (OSError, HTTPException, StorageError) as error:
         # An HTTPException can repeat the whole address, signature and all.
-        reason = error if isinstance(error, OSError) else type(error).__name__
+        reason = error if isinstance(error, (OSError, StorageError)) else type(error).__name__
         raise OSError(f"source {shown(source)} cannot be downloaded: {reason}") from None
     if not path.exists():
         raise ValueError(f"source: there is no {shown(source)}: correct its name")
     return path
+
+
+def _download_objects(source: str, path: Path) -> None:
+    """Fetch the object of an address, or all objects below it into a folder. Without any, there is no file or folder.
+
+    Raises:
+        ValueError: There are no credentials.
+        StorageError: The store cannot be read, or a key would leave the folder.
+    """
+    store = open_store(source, retry_seconds=_STORE_RETRY_SECONDS)
+    if store.root:
+        with suppress(KeyNotFound):
+            store.download("", path)
+            return
+    if not store.download_folder(path):
+        path.rmdir()
 
 
 def _download(source: str, path: Path) -> Path:

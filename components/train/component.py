@@ -18,27 +18,39 @@ def train(
     resume_from: str = "",
     task_config: dsl.TaskConfig = None,
 ) -> None:
-    """Trains a model by a job of one or many replicas, and waits for its end.
+    """Trains a model by a job of one or more replicas and waits until the job ends.
 
     Args:
-        train_dataset: The training data, from prepare_data.
-        model: The trained model, in the format that its program leaves.
-        metrics: What the last epoch reached.
-        report: Replicas, training curve and timeline of the job.
-        train_specification: What to run, as {"trainer": NAME}, {"function": NAME, "source": TEXT} or
-            {"command": [...]}.
-        validation_dataset: The data that each epoch is validated on.
-        train_parameters: Arguments of what runs, by name.
-        distribution_specification: How it is distributed, as {"distribution_type": "TF", "number_of_workers": 3}.
-            Empty means one process.
-        runner: Where the replicas run: "kubernetes" (pods), "local" (processes of this step), or "auto": pods where
-            there is a cluster.
-        checkpoint_uri: Folder for checkpoints. Empty means beside the model.
-        cluster_configuration_secret: Secret with host, token and namespace of another cluster, to train there.
-            Empty means the step's own.
-        resume_from: Folder of another training, CHECKPOINT_URI/JOB, whose newest checkpoint this one starts from. Empty
-            means a training from the start. A task that is tried again resumes from its own checkpoints either way.
-        task_config: What is set on the task itself, for the replicas. KFP fills it in.
+        train_dataset: Training dataset of `prepare_data`.
+        train_specification: What each replica runs: a built-in trainer, {"trainer": NAME}, a Python function,
+            {"function": NAME, "source": TEXT}, or a command, {"command": [WORD, ...]}. Optional keys are "image"
+            (container image of the replicas) and "packages" (a list for pip). `train_specification()` of the library
+            makes this dict from a function. Examples: {"trainer": "keras_classifier"},
+            {"command": ["python", "-m", "my_program", "--data", "{train_dir}"]}.
+        validation_dataset: Validation dataset of `prepare_data`. Built-in trainers validate each epoch on it, and a
+            function gets it as validation_dir. Default: none.
+        train_parameters: Arguments of the trainer or function, by name. Example: {"epochs": 15, "batch_size": 64}.
+            Default: {}, which means the defaults of the trainer or function.
+        distribution_specification: Type of the job and the number and size of its replicas. The key
+            "distribution_type" is "Job", "MPI", "TF" or "PyTorch"; docs/distribution-specification.md lists all keys.
+            Example: {"distribution_type": "TF", "number_of_workers": 3, "worker_memory": "4Gi"}. Default: {}, which
+            means one process.
+        runner: Where the replicas run. Allowed values: "kubernetes" (pods of a cluster), "local" (processes of this
+            step) and "auto" (pods where there is a cluster, else processes). Default: "auto".
+        checkpoint_uri: Folder in an object store for checkpoints and metrics. Each job has a folder of its own in it.
+            Example: "s3://training/checkpoints". Default: empty, which means a folder beside the model.
+        cluster_configuration_secret: Name of a Secret in the step's namespace with host, token and namespace of
+            another Kubernetes cluster to run the job on. Example: "gpu-cluster". Default: empty, which means the
+            cluster of the step.
+        resume_from: Folder of another training, CHECKPOINT_URI/JOB, whose latest checkpoint this training starts from.
+            A retry of the step resumes from its own checkpoints in any case. Example:
+            "s3://training/checkpoints/train-8ccbe16558f9". Default: empty, which means a new training.
+        task_config: Settings of the KFP task, such as resources and node selectors, for the replicas. KFP fills it in.
+
+    Returns:
+        model: Trained model in the format in which the trainer saved it, with a manifest, model.json.
+        metrics: Metrics of the last epoch, such as loss and accuracy.
+        report: HTML page with the replicas, the training curves and the timeline of the job.
     """
     # Each by its name. This function stands in the YAML as it is, and so is short.
     given = dict(locals())

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from kfp_distributed.components.prepare_data.fetch import local_copy, shown
-from kfp_distributed.components.prepare_data.objects import explain
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
@@ -16,8 +15,7 @@ ROWS = "x,label\n" + "1,a\n2,b\n" * 10
 
 
 class Broken(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder; "short.csv" ends before its length, "gone.csv" moved to a place with a space, and of any bucket
-    one key is listed, which leads out of it."""
+    """Serves a folder; "short.csv" ends before its length, "moved.csv" is redirected to "data.csv"."""
 
     def do_GET(self):
         if self.path.startswith("/short.csv"):
@@ -25,11 +23,6 @@ class Broken(http.server.SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "1000")
             self.end_headers()
             self.wfile.write(b"x,label\n")
-        elif "list-type=2" in self.path:
-            self.send_response(200)
-            self.end_headers()
-            listed = b"<KeyCount>1</KeyCount><Contents><Key>many/../../a.csv</Key></Contents>"
-            self.wfile.write(b"<ListBucketResult>" + listed + b"</ListBucketResult>")
         elif self.path.startswith("/moved.csv"):
             self.send_response(302)
             self.send_header("Location", "/data.csv?signature=s3cret")
@@ -115,6 +108,12 @@ def test_what_is_shown_of_a_source(source, expected):
     assert shown(source) == expected
 
 
+def set_store(monkeypatch, url):
+    values = {"AWS_ENDPOINT_URL_S3": url, "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "s3cret"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
 def test_files_and_folders_of_an_object_store(tmp_path, run, monkeypatch):
     with embedded_object_store(tmp_path / "store") as server:
         for name, value in server.environment().items():
@@ -126,102 +125,44 @@ def test_files_and_folders_of_an_object_store(tmp_path, run, monkeypatch):
         store.write("many/b.csv", ROWS.encode())
         assert run("s3://data/one.csv", "one", shards=1)["train"].rows == 16
         assert run("s3://data/many/", "many", shards=1)["train"].rows == 32
+        open_store("s3://rows").make_bucket()
+        open_store("s3://rows").write("a.csv", ROWS.encode())
+        assert run("s3://rows", "bucket", shards=1)["train"].rows == 16
         with pytest.raises(ValueError, match="there is no s3://data/none: correct its name"):
             run("s3://data/none", "none")
-        with pytest.raises(OSError, match=r"http://.*, bucket 'dota': there is no such bucket: correct its name"):
+        with pytest.raises(OSError, match=r"http://.*, bucket 'dota', key 'one\.csv': there is no such bucket, .*name"):
             run("s3://dota/one.csv", "none")
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint.replace("http://", "https://"))
-        with pytest.raises(OSError, match=r"https://.*: no connection by TLS: begin AWS_ENDPOINT_URL with http://"):
+        with pytest.raises(OSError, match=r"https://.*: the server speaks no TLS, begin AWS_ENDPOINT_URL with http://"):
             run("s3://data/one.csv", "none")
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-s3cret")
         with pytest.raises(
             OSError,
-            match=r"source s3://data/one\.csv cannot be downloaded: http://.*, bucket 'data': the store refuses the "
-            "keys: check AWS_ACCESS_KEY_ID",
+            match=r"source s3://data/one\.csv cannot be downloaded: http://.*, bucket 'data', key 'one\.csv': "
+            "the server refuses the account, check AWS_ACCESS_KEY_ID",
         ) as caught:
             run("s3://data/one.csv", "none")
         assert "s3cret" not in str(caught.value)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-        with pytest.raises(OSError, match="the store refuses the keys"):
+        with pytest.raises(OSError, match="the server refuses the account"):
             run("s3://data/one.csv", "none")
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
-    ("host", "message"),
-    [
-        (
-            "127.0.0.1:1",
-            "http://127.0.0.1:1, bucket 'data': the server does not answer: check that it runs, and AWS_ENDPOI",
-        ),
-        ("no-such-host.invalid", "http://no-such-host.invalid, bucket 'data': there is no server of that name"),
-    ],
+    ("host", "cause"),
+    [("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid", "Failed to resolve")],
 )
-def test_a_store_that_is_away_is_named_soon(tmp_path, monkeypatch, host, message):
-    for name, value in {
-        "ENDPOINT_URL_S3": f"http://{host}",
-        "ACCESS_KEY_ID": "me",
-        "SECRET_ACCESS_KEY": "s3cret",
-    }.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
+def test_a_store_that_is_away_is_named_soon(tmp_path, monkeypatch, host, cause):
+    set_store(monkeypatch, f"http://{host}")
     began = time.monotonic()
-    with pytest.raises(OSError, match=f"source s3://data/one.csv cannot be downloaded: {message}") as caught:
+    with pytest.raises(OSError, match="the server does not answer, check AWS_ENDPOINT_URL") as caught:
         local_copy("s3://data/one.csv", tmp_path)
-    assert time.monotonic() - began < 15
-    assert "curl" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "meaning"),
-    [
-        (
-            "AWS Error UNKNOWN (HTTP status 301) during HeadObject operation: No response body. Looks like the "
-            "configured region is 'us-east-1' while the bucket is located in 'eu-west-1'.",
-            "it is in another region: set AWS_REGION to eu-west-1",
-        ),
-        (
-            "AWS Error UNKNOWN (HTTP status 400) during ListObjectsV2 operation: Unable to parse ExceptionName: "
-            "AuthorizationHeaderMalformed Message: the region 'us-east-1' is wrong",
-            "it is in another region: set AWS_REGION to the bucket's",
-        ),
-        (
-            "AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
-            "the account may not read it: check AWS_ACCESS_KEY_ID",
-        ),
-        ("AWS Error REQUEST_TIME_TOO_SKEWED during ListObjectsV2 operation", "the store refuses this machine's time"),
-        ("AWS Error UNKNOWN (HTTP status -1) during ListObjectsV2 operation: XML_ERROR", "that is no object store"),
-        (
-            "AWS Error SLOW_DOWN during ListObjectsV2 operation",
-            "the store is starting or overloaded: run the step again",
-        ),
-        ("something\nelse", "something else"),
-    ],
-)
-def test_what_an_error_of_arrow_means(text, meaning):
-    assert explain(text).startswith(meaning)
-
-
-def test_a_key_that_leads_out_of_the_folder_is_refused(site, tmp_path, monkeypatch):
-    for name, value in {"ENDPOINT_URL_S3": site, "ACCESS_KEY_ID": "me", "SECRET_ACCESS_KEY": "s3cret"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with pytest.raises(ValueError, match=r"'data/many/\.\./\.\./a\.csv' is no relative path"):
-        local_copy("s3://data/many", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_region_of_amazon_is_looked_up_whatever_its_endpoint(tmp_path, monkeypatch):
-    def resolve(bucket):
-        raise OSError(f"where is {bucket}?")
-
-    values = {"ENDPOINT_URL_S3": "https://s3.eu-west-1.amazonaws.com", "ACCESS_KEY_ID": "me", "SECRET_ACCESS_KEY": "x"}
-    for name, value in values.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pyarrow.fs.resolve_s3_region", resolve)
-    with pytest.raises(OSError, match="where is data"):
-        local_copy("s3://data/one.csv", tmp_path)
+    assert time.monotonic() - began < 10
+    assert f"source s3://data/one.csv cannot be downloaded: http://{host}, bucket 'data'," in str(caught.value)
+    assert cause in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_local_addresses(file, tmp_path):

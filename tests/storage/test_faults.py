@@ -111,6 +111,21 @@ def test_a_server_that_comes_late_is_waited_for(server, tmp_path):
         opened[0].__exit__(None, None, None)
 
 
+def test_a_silent_address_is_given_up_after_a_short_timeout(server):
+    with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        for client in (first, second):  # With a full backlog, Linux answers no further connection.
+            client.setblocking(False)
+            client.connect_ex(silent.getsockname())
+        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
+        store = open_store("s3://bucket", replace(server.credentials(), endpoint=endpoint), retry_seconds=0)
+        began = time.monotonic()
+        with pytest.raises(StorageError, match=r"does not answer, check AWS_ENDPOINT_URL .*connect timeout=2"):
+            store.read("key")
+        assert time.monotonic() - began < 5
+
+
 def test_an_unknown_host_is_named(server):
     store = open_store("s3://bucket", replace(server.credentials(), endpoint="no-such-host.invalid"), retry_seconds=0)
     with pytest.raises(
@@ -218,3 +233,42 @@ def test_an_answer_of_something_that_is_no_object_store(store, proxy):
     with pytest.raises(StorageError, match="Response code: 403") as caught:
         store.list()
     assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "cause"),
+    [
+        (
+            400,
+            "AuthorizationHeaderMalformed",
+            "the region 'us-east-1' is wrong; expecting 'eu-west-1'",
+            "the bucket is in another region, set AWS_REGION to eu-west-1 (AuthorizationHeaderMalformed)",
+        ),
+        (
+            301,
+            "PermanentRedirect",
+            "use another endpoint",
+            "the bucket is in another region, set AWS_REGION to its region (PermanentRedirect)",
+        ),
+        (
+            403,
+            "RequestTimeTooSkewed",
+            "too large a difference",
+            "the server refuses this machine's time, set its clock (RequestTimeTooSkewed)",
+        ),
+    ],
+)
+def test_an_answer_with_a_known_code_has_advice(store, proxy, status, code, message, cause):
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    proxy.faults = [Fault("GET", times=5, status=status, change=lambda _: body)]
+    with pytest.raises(StorageError) as caught:
+        store.read("key")
+    assert caught.value.cause == cause
+
+
+def test_a_server_that_stays_overloaded_is_named(server, proxy):
+    host, secure = parse_endpoint(proxy.url)
+    store = open_store("s3://data", replace(server.credentials(), endpoint=host, secure=secure), retry_seconds=0.5)
+    proxy.faults = [Fault("GET", times=9, status=503)]
+    with pytest.raises(StorageError, match="starting or overloaded, try again later"):
+        store.read("key")

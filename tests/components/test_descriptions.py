@@ -1,0 +1,58 @@
+"""The compiled YAML describes each input and output, which the run form and the task pages of the KFP UI show."""
+
+import re
+
+import pytest
+import yaml
+
+from kfp_distributed.pipelines.specs import write_specs
+
+NAMES = ["prepare_data", "train", "evaluate", "export_model", "train_and_export"]
+STEPS = {"comp-prepare-data", "comp-train", "comp-evaluate", "comp-export-model", "comp-export-if-good-enough"}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["without task_config", "with task_config"])
+def folder(tmp_path_factory, request):
+    folder = tmp_path_factory.mktemp("specs")
+    write_specs(folder, task_config=request.param)
+    return folder
+
+
+@pytest.fixture(params=NAMES)
+def interface(folder, request):
+    """(component, "inputDefinitions" or "outputDefinitions", name) -> fields, of the pipeline and of each component
+    that has a docstring. Descriptions are on one line."""
+    spec = yaml.safe_load((folder / f"{request.param}.yaml").read_text(encoding="utf-8"))
+    components = {"root": spec["root"], **{name: spec["components"].get(name, {}) for name in STEPS}}
+    return {
+        (component, kind, name): {**fields, "description": " ".join(fields.get("description", "").split())}
+        for component, definition in components.items()
+        for kind in ("inputDefinitions", "outputDefinitions")
+        for group in definition.get(kind, {}).values()
+        for name, fields in group.items()
+    }
+
+
+def test_each_input_and_output_has_a_description(interface):
+    assert len(interface) > 5
+    assert [key for key, fields in interface.items() if len(fields["description"]) < 12] == []
+
+
+def test_each_input_of_text_or_dict_has_an_example_or_the_allowed_values(interface):
+    assert [
+        (component, name)
+        for (component, kind, name), fields in interface.items()
+        if kind == "inputDefinitions"
+        and fields.get("parameterType") in ("STRING", "STRUCT", "LIST")
+        and not re.search("Examples?: |Allowed values: ", fields["description"])
+    ] == []
+
+
+def test_each_input_that_may_be_left_out_says_what_that_means(interface):
+    assert [
+        (component, name)
+        for (component, _, name), fields in interface.items()
+        if {"defaultValue", "isOptional"} & {*fields}
+        and fields.get("parameterType") != "TASK_CONFIG"
+        and "Default: " not in fields["description"]
+    ] == []
