@@ -1,6 +1,7 @@
 """The compiled steps in pods, by image and by namespace delivery, with the rights that deploy/ gives and no others."""
 
 import base64
+import os
 import re
 import time
 import uuid
@@ -19,6 +20,7 @@ from kubernetes import client, watch
 from kubernetes.stream import stream
 
 from kfp_distributed.components import Delivery
+from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.library.archive import library_config_map, make_archive
@@ -97,7 +99,7 @@ def pipeline_runner(api, training_namespace):
 def image_specs(tmp_path_factory, image_name):
     """The folder with the compiled files of the image delivery."""
     folder = tmp_path_factory.mktemp("image")
-    write_specs(folder, Delivery.image(image_name("steps"), image_name("evaluate")))
+    write_specs(folder, Delivery.image(os.environ.get(IMAGE_VARIABLE) or image_name("steps"), image_name("evaluate")))
     return folder
 
 
