@@ -22,10 +22,10 @@ PATH = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
 SENTENCE = f"ConfigMap team-a/{NAME}: {{}}; run kfp-distributed install --namespace team-a\n"
 
 
-def library(storage: str) -> dict[str, bytes]:
-    """A library that is complete for the bootstrap, whose package `storage` has this source."""
+def library(source: str) -> dict[str, bytes]:
+    """A library that is complete for the bootstrap. The module that a step imports first has this source."""
     rooms = {f"kfp_distributed/{room}/__init__.py": b"" for room in STEP_ROOMS}
-    return {**rooms, **read_library(["library"]), "kfp_distributed/storage/__init__.py": storage.encode()}
+    return {**rooms, **read_library(["library"]), "kfp_distributed/library/packages.py": source.encode()}
 
 
 COMPILED = library("print('the library that compiled the step')")
@@ -91,7 +91,7 @@ def api_server(account):
 
 @pytest.fixture
 def start_step(tmp_path):
-    """Runs a step that imports `storage`, in a Python that has no packages but those of `installed`."""
+    """Runs the start of a step, in a Python that has no packages but those of `installed`."""
 
     def start(server: ApiServer, installed: dict[str, bytes] | None = None, before: str = ""):
         source = (files("kfp_distributed.library") / "bootstrap.py").read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ def start_step(tmp_path):
             (packages / path).parent.mkdir(parents=True, exist_ok=True)
             (packages / path).write_bytes(content)
         done = subprocess.run(
-            [sys.executable, "-S", "-c", f"{before}\n{source}\nimport kfp_distributed.storage"],
+            [sys.executable, "-S", "-c", f"{before}\n{source}\nimport kfp_distributed.library.packages"],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(packages),
