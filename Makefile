@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-ROOMS := components trainers storage processes library reports pipelines cli
+ROOMS := components trainers storage processes library reports pipelines deploy cli
 # Checked as a room is; nobody imports them.
 CHECKED := $(ROOMS) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
@@ -64,7 +64,7 @@ types: $(STAMP)
 	MYPYPATH=$(VENV)/types $(BIN)/mypy $(CHECKED:%=-p kfp_distributed.%)
 
 specs: $(STAMP)  ## writes component_specs/ anew
-	$(BIN)/python -m kfp_distributed.pipelines.specs component_specs
+	$(BIN)/kfp-distributed compile component_specs
 
 bench: $(STAMP) environments  ## measures, prints and writes benchmarks/README.md
 	$(BIN)/python benchmarks/run.py

@@ -256,7 +256,7 @@ def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]
         waiters = {each: _sdk_waiter(namespace, each) for each in _POLLS}
         for waiter in waiters.values():
             stack.callback(waiter.kill)
-        json.dump({"apiVersion": "v1", "kind": "List", "items": [*runner._parts, runner.manifest]}, file)
+        json.dump({"apiVersion": "v1", "kind": "List", "items": [*runner._objects.parts, runner.manifest]}, file)
         file.flush()
         started = time.monotonic()
         kubectl = ["kubectl", "--namespace", namespace]

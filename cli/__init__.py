@@ -1,1 +1,1 @@
-"""The command line: looks a cluster over before the first training, and shows what a training would create there."""
+"""The command line: sets up a namespace, checks a cluster, compiles the steps, and prints what a training creates."""

@@ -1,10 +1,13 @@
 """What the facts about a cluster mean for training on it: one line a check, and what mends it. Pure."""
 
+import json
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from kfp_distributed.cli.installation import DEFAULT_ACCOUNT
+from kfp_distributed.cli.libraries import StepLibrary
 from kfp_distributed.components.train.manifests import JobKind, job_kind
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
 from kfp_distributed.components.train.specification import DistributionType
@@ -90,6 +93,7 @@ class Question:
         volumes: Whether the training mounts PersistentVolumeClaims.
         claims: Whether it makes some of them.
         endpoint: Where the object store is from here, as host:port and whether with TLS; None for where pods find it.
+        libraries: The libraries that the steps of a compiled pipeline need.
         command: The command line that asks this.
     """
 
@@ -101,6 +105,7 @@ class Question:
     volumes: bool = False
     claims: bool = False
     endpoint: tuple[str, bool] | None = None
+    libraries: tuple[StepLibrary, ...] = ()
     command: str = "kfp-distributed doctor"
 
 
@@ -221,8 +226,7 @@ def judge_permissions(question: Question, user: str, refused: Sequence[Permissio
     found = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
     # The Role names but the Secret that Kubeflow Pipelines is installed with.
     others = [each.name for each in refused if each.name not in ("", KFP_SECRET)]
-    first = f"add {', '.join(others)} to the resourceNames of deploy/rbac.yaml; " if others else ""
-    return Check("permissions", "failed", found, first + _grant(question, user))
+    return Check("permissions", "failed", found, _grant(question, user, others))
 
 
 def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refusal | None) -> list[Check]:
@@ -320,18 +324,40 @@ def _in_words(permissions: Sequence[Permission]) -> str:
     return "; ".join(f"{', '.join(each)} {what}" for what, each in verbs.items())
 
 
-def _grant(question: Question, user: str) -> str:
-    """Applies the Role, and binds it to who is not the one it is bound to."""
-    account, place = question.account, f"--namespace {question.namespace}"
+def install_command(namespace: str, account: str = "") -> str:
+    """Return the command that installs the library and the Role in a namespace.
+
+    Args:
+        namespace: The namespace.
+        account: The ServiceAccount of the steps; "" for the default.
+    """
+    words = ["kfp-distributed", "install", "--namespace", namespace]
+    return shlex.join(words + (["--service-account", account] if account not in ("", DEFAULT_ACCOUNT) else []))
+
+
+def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
+    """Return the commands that create the Role and bind it to the user.
+
+    Args:
+        question: What is asked.
+        user: Who asks, as the API server knows him.
+        secrets: Secrets to read that are not in the Role.
+    """
+    account, role = question.account, f"--namespace {question.namespace} --role kfp-distributed-train"
+    home = question.namespace
     if user.startswith(_ACCOUNT) and not account:
         home, _, account = user.removeprefix(_ACCOUNT).partition(":")
-    else:
-        home = question.namespace
-    commands = [f"kubectl apply {place} --kustomize deploy"]
-    if account != "pipeline-runner" or home != question.namespace:
+    bound = bool(account) and home == question.namespace
+    commands = [install_command(question.namespace, account if bound else "")]
+    if not bound:
+        # install binds service accounts of the namespace alone.
         who = f"--serviceaccount {home}:{account}" if account else f"--user {shlex.quote(user or 'NAME')}"
-        name = f"kfp-distributed-train-{account or 'user'}"
-        commands.append(f"kubectl create rolebinding {name} {place} --role kfp-distributed-train {who}")
+        commands.append(f"kubectl create rolebinding kfp-distributed-train-{account or 'user'} {role} {who}")
+    if secrets:
+        rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]}
+        patch = shlex.quote(json.dumps([{"op": "add", "path": "/rules/-", "value": rule}]))
+        place = f"--namespace {question.namespace} --type json"
+        commands.append(f"kubectl patch role kfp-distributed-train {place} --patch {patch}")
     return " && ".join(commands)
 
 

@@ -3,13 +3,17 @@
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
+from kfp_distributed.components.train.kinds import object_name, read_entry
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
+from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 from kfp_distributed.trainers.requirements import checked_image
 
 
@@ -34,6 +38,22 @@ class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
             raise WrongArgument(f"{option} {value[:80]!r} is neither JSON nor @FILE with JSON: {error}") from None
 
 
+class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
+    """A number of days or hours, such as 30d or 12h."""
+
+    name = "AGE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:  # noqa: ANN401
+        """Read it."""
+        match = re.fullmatch(r"(\d{1,5})([dh])", value)
+        if not match:
+            option = f"--{param.name}" if param else "AGE"
+            raise WrongArgument(
+                f"{option} {value[:80]!r} is not an age: write a number of days or hours, as 30d or 12h"
+            )
+        return timedelta(**{{"d": "days", "h": "hours"}[match[2]]: int(match[1])})
+
+
 def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
     """Refuses what no namespace can be called; "" is as if it was left out."""
     value = value or str(param.get_default(context) or "")
@@ -52,8 +72,6 @@ def as_namespace(key: str, value: object) -> str:
 
 def check_account(context: click.Context, param: click.Parameter, value: str) -> str:
     """Refuses what no service account can be called."""
-    from kfp_distributed.components.train.kinds import object_name, read_entry
-
     try:
         return str(read_entry("--service-account", object_name(253), value)) if value else ""
     except ValueError as error:
@@ -71,8 +89,6 @@ def check_image(context: click.Context, param: click.Parameter, value: str) -> s
 
 def check_bucket(context: click.Context, param: click.Parameter, value: str) -> str:
     """Refuses what is no address in object storage."""
-    from kfp_distributed.storage.uri import parse_uri
-
     try:
         if value and parse_uri(value).scheme != "s3":
             raise ValueError(f"{value!r} is not in object storage: allowed are s3://bucket/key, minio://bucket/key")
@@ -87,8 +103,6 @@ def endpoint_from_here(variables: Mapping[str, str]) -> tuple[str, bool] | None:
     Raises:
         ValueError: What it says is no such address.
     """
-    from kfp_distributed.storage.uri import parse_endpoint
-
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if url := variables.get(name):
             try:
@@ -106,3 +120,31 @@ def doctor_command(namespace: str, **options: str) -> str:
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", value] if value else []
     return shlex.join(words)
+
+
+def namespace_option(text: str) -> Callable[[Any], Any]:
+    """Return the option --namespace.
+
+    Args:
+        text: What the namespace is for, as a sentence.
+    """
+    help_text = f"{text} Default: that of the configuration's context."
+    return click.option("--namespace", default="", callback=check_namespace, help=help_text)
+
+
+def connected(namespace: str) -> ClusterApi:
+    """Return a connection to the cluster of the configuration.
+
+    Args:
+        namespace: A namespace; "" for that of the configuration.
+
+    Raises:
+        WrongArgument: There is no configuration, or it is wrong.
+    """
+    try:
+        api = connect(namespace)
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+    # YAML reads a namespace of digits as a number.
+    api.namespace = as_namespace("the namespace of the configuration's context", api.namespace)
+    return api

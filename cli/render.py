@@ -1,5 +1,6 @@
 """The Kubernetes objects that a `train` step would create: made the step's own way, on a cluster that is none."""
 
+import base64
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -128,9 +129,9 @@ def as_yaml(objects: list[Object], *, full: bool) -> str:
 
     Args:
         objects: What `rendered_objects` gives.
-        full: Whether to print the source of our modules, too.
+        full: Whether to print the archive of the library, too.
     """
-    documents = [_document(each if full else _without_sources(each)) for each in objects]
+    documents = [_document(item if full else _without_archives(item)) for item in objects]
     return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + "".join(documents)
 
 
@@ -139,14 +140,12 @@ def _document(found: Object) -> str:
     return f"---\n{_CLAIM if found['kind'] == 'PersistentVolumeClaim' else ''}{text}"
 
 
-def _without_sources(found: Object) -> Object:
-    if "data" not in found:
-        return found
-    data = {
-        key: f"({value.count(chr(10))} lines, --full prints them)" if key.endswith(".py") else value
-        for key, value in found["data"].items()
-    }
-    return {**found, "data": data}
+def _without_archives(item: Object) -> Object:
+    """Return an object with the sizes of its binary data in place of the data."""
+    if "binaryData" not in item:
+        return item
+    sizes = {key: len(base64.b64decode(text)) for key, text in item["binaryData"].items()}
+    return {**item, "binaryData": {key: f"({size:,} bytes, --full prints them)" for key, size in sizes.items()}}
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -25,10 +25,13 @@ from kfp_distributed.cli.checks import (
     judge_store,
     kinds_of,
 )
+from kfp_distributed.cli.library_checks import judge_libraries
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions, served_kinds
 from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.library.archive import library_name
+from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import (
@@ -80,8 +83,17 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
         needed.append(Permission("get", "", "secrets", store.secret))
     refused = _refused(api, question, list(dict.fromkeys(needed)))
     yield judge_permissions(question, _user(api), refused)
+    yield from _libraries(api, question)
     yield from _object_store(read, question, uri, store)
     yield judge_image(question, _items(api, "/api/v1/nodes"))
+
+
+def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:
+    if question.libraries:
+        names = {library.name for library in question.libraries}
+        path = f"/api/v1/namespaces/{question.namespace}/configmaps"
+        config_maps = {name: _read(api, f"{path}/{name}") for name in names}
+        yield from judge_libraries(question, config_maps, library_name(content_hash(read_library())))
 
 
 def _object_store(read: Read, question: Question, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:

@@ -53,7 +53,7 @@ def partitioned_embedding(
     import tensorflow as tf
 
     from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches, width
-    from kfp_distributed.trainers.runtime.sync import record_epoch
+    from kfp_distributed.trainers.sync import record_epoch
 
     manifest = DatasetManifest.from_json(Path(train_dir, "dataset.json").read_text())
     sizes = [math.prod(each.shape) for each in manifest.columns]

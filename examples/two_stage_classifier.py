@@ -55,7 +55,7 @@ def two_stage_classifier(
     from torch.nn.functional import cross_entropy
 
     from kfp_distributed.storage.dataset import DatasetManifest, read_batches, width
-    from kfp_distributed.trainers.runtime.sync import record_epoch
+    from kfp_distributed.trainers.sync import record_epoch
     from kfp_distributed.trainers.torch_network import export_onnx
 
     # A rank that hears nothing of the other gives it up then, and both start again. The other may come this much later.

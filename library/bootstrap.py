@@ -30,7 +30,7 @@ def import_from(path, token):
   archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(answer['binaryData']['library.zip'])))
   files = [(name, archive.read(name)) for name in archive.namelist() if name[-1] != '/']
   if hashlib.sha256(b''.join(f'{n}\0{len(d)}\0'.encode() + d for n, d in files)).hexdigest() != HASH:
-    raise ValueError('its content has another hash, delete it')
+    raise ValueError('its content has another hash')
   archive.extractall(FOLDER.name)
   sys.path.insert(0, FOLDER.name)
   for name in '', '.library', '.library.content': sys.modules.pop('kfp_distributed' + name, None)

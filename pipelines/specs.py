@@ -1,6 +1,5 @@
-"""Compiles every component and pipeline to YAML: `python -m kfp_distributed.pipelines.specs FOLDER`."""
+"""Compiles every component and pipeline to YAML, for `kfp-distributed compile FOLDER`."""
 
-import argparse
 import ast
 import re
 from itertools import takewhile
@@ -95,26 +94,3 @@ def _whole(value: Any) -> Any:  # noqa: ANN401  (any YAML)
     if isinstance(value, dict):
         return {key: _whole(item) for key, item in sorted(value.items())}
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m kfp_distributed.pipelines.specs", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the YAML files go")
-    parser.add_argument("--image", default="", help="image of the steps, with the library inside")
-    parser.add_argument("--evaluate-image", default="", help="image of evaluate, where that is another one")
-    parser.add_argument("--package", default="", help="requirement or URL of the library, for pip")
-    parser.add_argument(
-        "--task-config", action="store_true", help="what is set on `train` is for its pods; takes KFP 2.15"
-    )
-    options = parser.parse_args()
-    try:
-        delivery = Delivery.from_options(options.image, options.evaluate_image, options.package)
-    except ValueError as error:
-        parser.error(str(error))
-    for file in write_specs(options.folder, delivery, task_config=options.task_config):
-        print(f"{file}  {file.stat().st_size:,} bytes")
-
-
-if __name__ == "__main__":
-    main()

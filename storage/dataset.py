@@ -12,10 +12,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # The `train` step has no Arrow.
+    import pyarrow as pa
 
 DATASET_MANIFEST = "dataset.json"
 _FORMAT = "kfp-distributed-dataset-1"
@@ -203,7 +206,7 @@ def read_batches(
                     break
 
 
-def column_matrix(column: Any) -> NDArray[np.float32]:  # noqa: ANN401  (an Arrow array; Arrow is imported on use)
+def column_matrix(column: pa.Array) -> NDArray[np.float32]:
     """Return an Arrow column of n numbers or tensors as float32 [n, size of a row]; what is missing is NaN."""
     values = column.flatten() if hasattr(column.type, "list_size") else column
     matrix: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), -1)

@@ -1,4 +1,4 @@
-"""What can go wrong with stored objects; a module of its own, for whoever handles these need not carry the stores."""
+"""Errors of the stores."""
 
 
 class StorageError(Exception):

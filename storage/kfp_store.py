@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from urllib3.exceptions import HTTPError
+
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 
 # The environment variable that names a Kubernetes Secret with the keys: "name" or "namespace/name".
@@ -194,7 +196,6 @@ def kubernetes_reader() -> Read:
         ValueError: There is no configuration. What it returns raises it too, where the cluster does not answer.
     """
     from kubernetes import client
-    from urllib3.exceptions import HTTPError
 
     try:
         api = client.ApiClient(cluster_configuration()[0])
@@ -208,10 +209,11 @@ def kubernetes_reader() -> Read:
         "services": core.read_namespaced_service,
     }
 
-    def read(path: str) -> Any:  # noqa: ANN401  (the client has no types)
+    def read(path: str) -> dict[str, Any] | None:
         *_, namespace, kind, name = path.split("/")
         try:
-            return api.sanitize_for_serialization(kinds[kind](name, namespace, _request_timeout=30))
+            json: dict[str, Any] = api.sanitize_for_serialization(kinds[kind](name, namespace, _request_timeout=30))
+            return json
         except (client.ApiException, HTTPError) as error:
             status = getattr(error, "status", 0)
             if status == 404:

@@ -12,7 +12,7 @@ from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError  # noqa: F401
+from kfp_distributed.storage.errors import ChecksumMismatch, StorageError
 from kfp_distributed.storage.files import FileEntry, raise_unsupported, relative_path, storable_files, unfinished_file
 
 # Files on their way at a time. More did not help against one server; each takes up to one part of memory (s3.py).

@@ -86,27 +86,12 @@ def keras_horovod(
             state.commit()
 
     def train(state: hvd.elastic.KerasState) -> None:
-        rank, size = hvd.rank(), hvd.size()
-        if rank == 0 and state.metrics:
+        if hvd.rank() == 0 and state.metrics:
             kept.write_text(state.metrics)
-        plan = plan_epoch(manifest.rows, batch_size, size)
-        part = slices_of_rank(manifest, rank, size)
-        rows = sum(each.stop - each.start for each in part)
-        print(f"rank {rank} of {size} has {rows} rows and goes on after epoch {state.done}", flush=True)
-        write_records(Path(train_dir), manifest, part, plan.records)
         # In an elastic job the number of ranks may be another one each time.
-        model.optimizer.learning_rate = learning_rate * (size if scale_learning_rate else 1)
-        model.fit(
-            read_records(manifest, plan.batch, seed),
-            epochs=epochs,
-            initial_epoch=state.done,
-            steps_per_epoch=plan.steps,
-            verbose=0,
-            callbacks=[
-                hvd.callbacks.MetricAverageCallback(),
-                tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch),
-            ],
-        )
+        model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
+        callback = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
+        _fit(model, train_dir, batch_size, seed, range(state.done, epochs), callback)
 
     keep_input(model)
     if elastic:
@@ -118,3 +103,28 @@ def keras_horovod(
         train(state)
     if hvd.rank() == 0:
         export_model(model, manifest, model_dir)
+
+
+def _fit(
+    model: tf_keras.Model,
+    train_dir: str,
+    batch_size: int,
+    seed: int,
+    epochs: range,
+    callback: tf_keras.callbacks.Callback,
+) -> None:
+    """Train a model for some epochs on the rows of this rank, of as many ranks as there are now."""
+    rank, size, manifest = hvd.rank(), hvd.size(), read_manifest(train_dir)
+    plan = plan_epoch(manifest.rows, batch_size, size)
+    slices = slices_of_rank(manifest, rank, size)
+    rows = sum(part.stop - part.start for part in slices)
+    print(f"rank {rank} of {size} has {rows} rows and goes on after epoch {epochs.start}", flush=True)
+    write_records(Path(train_dir), manifest, slices, plan.records)
+    model.fit(
+        read_records(manifest, plan.batch, seed),
+        epochs=epochs.stop,
+        initial_epoch=epochs.start,
+        steps_per_epoch=plan.steps,
+        verbose=0,
+        callbacks=[hvd.callbacks.MetricAverageCallback(), callback],
+    )

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_distributed.components.evaluate.quiet_import import quiet_tensorflow
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.model import FORMATS
 
 Classifier = Callable[[NDArray[np.float32]], NDArray[np.floating]]
-"""Turns rows, [n, width], into what a model answers, [n, classes] if the model is right."""
-
+"""Returns a model's output for rows, [n, width]. The output of a suitable model is [n, classes]."""
 
 _NAMED_FILES = 10
 # TensorFlow's errors can hold a whole graph; the first two or three lines name the cause.
@@ -24,17 +24,20 @@ _ANSWER_ADVICE = "save it with a signature that takes float32 rows in the form o
 
 
 def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
-    """Loads model.onnx or a SavedModel, whose signature "serving_default" counts, to ask it for class probabilities.
+    """Load model.onnx, or the signature "serving_default" of a SavedModel.
 
-    Its one input may have any name, and so may its output; of several, "features" and "probabilities" count.
+    A single input or output may have any name. Of several, "features" and "probabilities" are used.
 
     Args:
-        folder: The model.
-        row: Shape of one row as the dataset has it.
+        folder: Folder of the model.
+        row: Shape of one row of the dataset.
+
+    Returns:
+        The classifier. It raises ValueError where the model fails.
 
     Raises:
         ValueError: There is no such model, it cannot be loaded, it has no such signature, or its input does not fit
-            `row`. What it returns raises it too, where the model fails.
+            `row`.
     """
     load = {"model.onnx": _load_onnx, "saved_model.pb": _load_saved_model}
     for name, load_format in load.items():
@@ -47,102 +50,102 @@ def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
 
 
 @contextmanager
-def _failing(what: str, advice: str) -> Iterator[None]:
+def _model_errors(action: str, advice: str) -> Iterator[None]:
     """Turn whatever a model's library raises into a ValueError of one line."""
     try:
         yield
     except Exception as error:
         reason = " ".join(str(error).split())[:_REASON_LENGTH]
-        raise ValueError(f"{what}: {advice} ({type(error).__name__}: {reason})") from error
+        raise ValueError(f"{action}: {advice} ({type(error).__name__}: {reason})") from error
 
 
 def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
     import onnxruntime
 
     file = folder / "model.onnx"
-    with _failing(f"{file} cannot be loaded", _LOAD_ADVICE):
+    with _model_errors(f"{file} cannot be loaded", _LOAD_ADVICE):
         model = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    inputs = {each.name: each for each in model.get_inputs()}
-    given = inputs[pick(inputs, "features")]
-    answered = pick([each.name for each in model.get_outputs()], "probabilities")
-    # A dimension that is not fixed has a name.
-    shape = fit_shape([size if isinstance(size, int) else None for size in given.shape], row)
-    kind = given.type[len("tensor(") : -1]
-    dtype = np.dtype({"float": "float32", "double": "float64"}.get(kind, kind))
+    inputs = {tensor.name: tensor for tensor in model.get_inputs()}
+    features_tensor = inputs[pick(inputs, "features")]
+    output_name = pick([tensor.name for tensor in model.get_outputs()], "probabilities")
+    # A dimension that is not fixed has a name instead of a size.
+    shape = fit_shape([size if isinstance(size, int) else None for size in features_tensor.shape], row)
+    onnx_type = features_tensor.type[len("tensor(") : -1]
+    dtype = np.dtype({"float": "float32", "double": "float64"}.get(onnx_type, onnx_type))
 
     def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        with _failing("the model cannot answer", _ANSWER_ADVICE):
+        with _model_errors("the model cannot answer", _ANSWER_ADVICE):
             rows = features.reshape(-1, *shape).astype(dtype)
-            probabilities: NDArray[np.floating] = model.run([answered], {given.name: rows})[0]
+            probabilities: NDArray[np.floating] = model.run([output_name], {features_tensor.name: rows})[0]
         return probabilities
 
     return answer
 
 
 def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
-    from kfp_distributed.components.evaluate.quiet_import import quiet_tensorflow
-
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else each start prints a screen of hardware remarks
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Without it, each start logs a screen of hardware remarks.
     with quiet_tensorflow():
         import tensorflow as tf
 
-    with _failing(f"the SavedModel in {folder} cannot be loaded", _LOAD_ADVICE):
+    with _model_errors(f"the SavedModel in {folder} cannot be loaded", _LOAD_ADVICE):
         model = tf.saved_model.load(str(folder))
     signature = model.signatures.get("serving_default")
     if signature is None:
         raise ValueError(f"the model has the signatures {list(model.signatures)}: save it with one 'serving_default'.")
     inputs = signature.structured_input_signature[1]
-    given = pick(inputs, "features")
-    answered = pick(signature.structured_outputs, "probabilities")
-    wanted = inputs[given].shape
-    shape = fit_shape(None if wanted.rank is None else wanted.as_list(), row)
+    input_name = pick(inputs, "features")
+    output_name = pick(signature.structured_outputs, "probabilities")
+    input_shape = inputs[input_name].shape
+    shape = fit_shape(None if input_shape.rank is None else input_shape.as_list(), row)
 
     def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        with _failing("the model cannot answer", _ANSWER_ADVICE):
-            rows = tf.cast(features.reshape(-1, *shape), inputs[given].dtype)
-            # Asked through the model: its variables live only as long as it does.
-            outputs = model.signatures["serving_default"](**{given: rows})
-            probabilities: NDArray[np.floating] = outputs[answered].numpy()
+        with _model_errors("the model cannot answer", _ANSWER_ADVICE):
+            rows = tf.cast(features.reshape(-1, *shape), inputs[input_name].dtype)
+            # Called through the model, because its variables live only as long as the model does.
+            outputs = model.signatures["serving_default"](**{input_name: rows})
+            probabilities: NDArray[np.floating] = outputs[output_name].numpy()
         return probabilities
 
     return answer
 
 
-def pick(names: Collection[str], usual: str) -> str:
-    """Picks a signature's tensor: the usual name, else the only one there is.
+def pick(names: Collection[str], preferred: str) -> str:
+    """Return the name of a tensor of a signature: the preferred name, else the only one.
 
     Raises:
         ValueError: There are several others, or none.
     """
-    if usual not in names and len(names) != 1:
-        raise ValueError(f"the model's signature has {sorted(names)}, where one is needed, or one named {usual!r}.")
-    return usual if usual in names else min(names)
+    if preferred not in names and len(names) != 1:
+        raise ValueError(f"the model's signature has {sorted(names)}, where one is needed, or one named {preferred!r}.")
+    return preferred if preferred in names else min(names)
 
 
-def fit_shape(wanted: Sequence[int | None] | None, row: tuple[int, ...]) -> tuple[int, ...]:
-    """Says which shape a dataset's row must take for a model.
+def fit_shape(input_shape: Sequence[int | None] | None, row: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape to which a row of the dataset is reshaped for the model.
 
-    A row is only reshaped where that cannot mix up its axes: flattened, or with one channel more or fewer.
+    Only changes that cannot mix up the axes are made: the row is flattened, or gets or loses a channel axis of size 1.
 
     Args:
-        wanted: Shape of the model's input with the batch; None for what may be any.
+        input_shape: Shape of the model's input with the batch axis. None stands for a free size or a free shape.
         row: Shape of a row in the dataset.
 
     Returns:
         Shape of a row for the model.
 
     Raises:
-        ValueError: They do not fit, or the model takes batches of one size only.
+        ValueError: The shapes do not fit, or the model takes batches of one size only.
     """
     size = math.prod(row)
     for shape in (row, (size,), (*row, 1), row[:-1]):
-        if math.prod(shape) == size and (wanted is None or _takes(wanted, (None, *shape))):
+        if math.prod(shape) == size and (input_shape is None or _accepts(input_shape, (None, *shape))):
             return shape
     raise ValueError(
-        f"the model's input is of shape {tuple(wanted or ())}, where {(None, *row)} is needed: evaluate it on the "
+        f"the model's input is of shape {tuple(input_shape or ())}, where {(None, *row)} is needed: evaluate it on the "
         "dataset it was trained with, and save it for any number of rows (None)."
     )
 
 
-def _takes(wanted: Sequence[int | None], shape: Sequence[int | None]) -> bool:
-    return len(wanted) == len(shape) and all(each in (None, given) for each, given in zip(wanted, shape, strict=True))
+def _accepts(input_shape: Sequence[int | None], shape: Sequence[int | None]) -> bool:
+    if len(input_shape) != len(shape):
+        return False
+    return all(accepted in (None, size) for accepted, size in zip(input_shape, shape, strict=True))

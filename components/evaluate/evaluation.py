@@ -1,12 +1,12 @@
-"""The evaluation of a model: check both inputs, score batch by batch, hand the scores to KFP and to the report."""
+"""The evaluation of a model: check model and dataset, score batch by batch, write the metrics and the report."""
 
 import math
 import reprlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from kfp_distributed.components.artifacts import ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
 from kfp_distributed.components.evaluate.report import Mistake, render_report, row_png
@@ -21,23 +21,29 @@ _MISTAKES = 12
 _SMALLEST_PROBABILITY = 1e-7
 
 
-def run_evaluation(model: str, dataset: str, metrics: Any, classification_metrics: Any, report: str) -> Scores:  # noqa: ANN401
-    """Evaluates a model on a dataset.
+def run_evaluation(
+    model: str,
+    dataset: str,
+    metrics: MetricsArtifact,
+    classification_metrics: ClassificationMetricsArtifact,
+    report: str,
+) -> Scores:
+    """Evaluate a model on a dataset.
 
     Args:
         model: Folder of the model and its model.json.
         dataset: Folder of the dataset.json and its shards.
-        metrics: KFP's Metrics artifact.
-        classification_metrics: KFP's ClassificationMetrics artifact.
-        report: File for the HTML report.
+        metrics: Output artifact for the metrics.
+        classification_metrics: Output artifact for the confusion matrix.
+        report: Path of the HTML report.
 
     Returns:
         The scores.
 
     Raises:
-        ValueError: The dataset is empty or damaged, the model is another dataset's, cannot be loaded, has
-            weights that are NaN, or answers no finite probabilities. No metrics are written then.
-        ModelIncomplete: The model lacks files, or they are not what model.json says.
+        ValueError: The dataset is empty or damaged. The model was trained on other columns or classes, cannot be
+            loaded, has weights that are NaN, or returns no finite probabilities. No metrics are written.
+        ModelIncomplete: The model lacks files, or a file differs from model.json.
     """
     scores, page = evaluate_model(Path(model), Path(dataset))
     for name, value in metric_values(scores).items():
@@ -50,7 +56,7 @@ def run_evaluation(model: str, dataset: str, metrics: Any, classification_metric
 
 
 def metric_values(scores: Scores) -> dict[str, float]:
-    """Names the scores as KFP's Metrics shows them; a precision or recall that there is none of is left out."""
+    """Return the scores by the names that KFP shows. An undefined precision or recall is left out."""
     values = {"accuracy": scores.accuracy, "loss": scores.loss, "examples": scores.rows}
     for name, (precision, recall) in zip(scores.drawn, scores.precision_and_recall(), strict=False):
         values |= {f"precision_{name}": precision, f"recall_{name}": recall}
@@ -58,7 +64,7 @@ def metric_values(scores: Scores) -> dict[str, float]:
 
 
 def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
-    """Scores a model on every row of a dataset, with memory for one batch.
+    """Score a model on every row of a dataset. One batch at a time is in memory.
 
     Returns:
         The scores and the HTML report.
@@ -96,7 +102,7 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
 
 
 def read_dataset(folder: Path) -> DatasetManifest:
-    """Reads a dataset's manifest and checks the shards against it.
+    """Read a dataset's manifest and check the shards against it.
 
     Raises:
         FileNotFoundError: There is no manifest.
@@ -107,24 +113,24 @@ def read_dataset(folder: Path) -> DatasetManifest:
     manifest = DatasetManifest.from_json((folder / DATASET_MANIFEST).read_text(encoding="utf-8"))
     if not manifest.rows:
         raise ValueError(f"split {manifest.split!r} has no rows: raise its fraction in prepare_data.")
-    whole = {(entry.path, entry.sha256) for entry in describe_folder(folder)}
-    damaged = [shard.path for shard in manifest.shards if (shard.path, shard.sha256) not in whole]
+    files = {(entry.path, entry.sha256) for entry in describe_folder(folder)}
+    damaged = [shard.path for shard in manifest.shards if (shard.path, shard.sha256) not in files]
     if damaged:
         raise ValueError(f"shards {damaged} of the dataset in {folder} are missing or damaged: run prepare_data again.")
     return manifest
 
 
 def check_origin(model: ModelManifest, dataset: DatasetManifest) -> None:
-    """Checks that a model was trained on the columns and classes that a dataset has, where its manifest says them.
+    """Check that a model was trained on the dataset's columns and classes. A manifest without columns is accepted.
 
     Raises:
-        ValueError: It was not. Scores would be silently wrong even where the shapes fit.
+        ValueError: It was not. Its scores would be wrong even where the shapes fit.
     """
-    columns = [[of.name, of.kind, list(of.shape), list(of.vocabulary)] for of in dataset.columns]
-    trained_columns = [[of[key] for key in ("name", "kind", "shape", "vocabulary")] for of in model.columns]
-    here, trained = [list(dataset.label.classes), columns], [model.label.get("classes"), trained_columns]
-    if model.columns and trained != here:
+    columns = [[column.name, column.kind, list(column.shape), list(column.vocabulary)] for column in dataset.columns]
+    trained_columns = [[column[key] for key in ("name", "kind", "shape", "vocabulary")] for column in model.columns]
+    current, trained = [list(dataset.label.classes), columns], [model.label.get("classes"), trained_columns]
+    if model.columns and trained != current:
         raise ValueError(
             f"the model was trained on the classes and columns {reprlib.repr(trained)}, the dataset has "
-            f"{reprlib.repr(here)}: evaluate it on a split of the dataset it was trained with."
+            f"{reprlib.repr(current)}: evaluate it on a split of the dataset it was trained with."
         )

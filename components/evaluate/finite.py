@@ -1,4 +1,4 @@
-"""Which rows a model answers with NaN or infinity, and which of these rows have missing values."""
+"""Counts the rows for which a model returns NaN or infinity, and those of them that have missing values."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import Column
 
-# An error in a step's log should fit on a screen.
+# The error should fit on a screen of the step's log.
 _NAMED_COLUMNS = 10
 
 NAN_ADVICE = (
@@ -27,9 +27,9 @@ class NonFiniteAnswers:
 
     Attributes:
         columns: The dataset's columns, in the order in which a row concatenates them.
-        rows: Rows whose answer is not finite.
-        first_row: The first of them.
-        gaps: For each column the number of these rows in which a value is missing.
+        rows: Number of rows whose answer is not finite.
+        first_row: Number of the first of these rows.
+        gaps: For each column, the number of these rows in which a value is missing.
     """
 
     columns: Sequence[Column]
@@ -67,7 +67,7 @@ class NonFiniteAnswers:
             rows: Rows of the dataset.
 
         Raises:
-            ValueError: Some were not; says how many, where values are missing and what to do.
+            ValueError: Some were not. The message says how many, which columns lack values and what to do.
         """
         if not self.rows:
             return

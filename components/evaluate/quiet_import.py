@@ -1,4 +1,4 @@
-"""Keeps the remarks that TensorFlow prints while it is imported out of the log."""
+"""Removes the remarks that TensorFlow logs while it is imported."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 
 _FILTER = f"""
 import re, sys
@@ -16,16 +16,16 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
-"""A process of its own, so that the last lines of a library that aborts come through. It would end with a process 1,
-as a replica is: there the train step leaves the remarks out."""
+"""Program of a separate process, so that the last lines of a library that aborts are still logged. In a replica, which
+is process 1 of its container, the filter would end with it. There the train step removes the remarks."""
 
 _FILTER_SECONDS = 5
-"""How long to wait for the filter's last lines."""
+"""Seconds to wait for the last lines of the filter."""
 
 
 @contextmanager
 def quiet_tensorflow() -> Iterator[None]:
-    """Import TensorFlow inside this block to leave its remarks out; TF_CPP_MIN_LOG_LEVEL=0 keeps them."""
+    """Filter the remarks of TensorFlow, which is imported inside the block; TF_CPP_MIN_LOG_LEVEL=0 keeps them."""
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
         return
@@ -39,5 +39,5 @@ def quiet_tensorflow() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         log_filter.stdin.close()
-        with suppress(subprocess.TimeoutExpired):  # A process that the import has left running keeps the pipe open.
+        with suppress(subprocess.TimeoutExpired):  # A process that the import started may keep the pipe open.
             log_filter.wait(_FILTER_SECONDS)

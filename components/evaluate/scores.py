@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# A wider table is read by nobody, and KFP keeps every cell as metadata in its database.
+# Nobody reads a wider table, and KFP stores every cell as metadata in its database.
 _DRAWN_CLASSES = 100
-# How far a row's sum may be from 1: what float16 and bfloat16 models round to. Logits are further off.
+# Largest deviation of a row's sum from 1: the rounding of float16 and bfloat16 models. Logits deviate more.
 _SUM_TOLERANCE = 0.01
 
 
@@ -37,14 +37,11 @@ class Scores:
 
     @property
     def drawn(self) -> tuple[str, ...]:
-        """The classes to show in the confusion matrix: all, or none where they are too many."""
+        """The classes to show in the confusion matrix: all, or none where there are too many."""
         return self.classes if len(self.classes) <= _DRAWN_CLASSES else ()
 
     def precision_and_recall(self) -> list[tuple[float, float]]:
-        """Of each class: the share of its predictions that are right, and of its examples that are found.
-
-        NaN where there are no predictions, or no examples.
-        """
+        """Return precision and recall of each class: NaN without predictions or without examples of the class."""
         with np.errstate(invalid="ignore"):
             shares = [self.confusion.diagonal() / self.confusion.sum(axis=axis) for axis in (0, 1)]
         return list(zip(*np.array(shares).tolist(), strict=True))
@@ -84,11 +81,11 @@ def check_probabilities(values: NDArray[np.float64], row_numbers: NDArray[np.int
         Probabilities, [rows, classes], within 0 and 1.
 
     Raises:
-        ValueError: A row is no probabilities.
+        ValueError: A row does not hold probabilities.
     """
-    right = (values.min(axis=1) > -_SUM_TOLERANCE) & (abs(values.sum(axis=1) - 1) < _SUM_TOLERANCE)
-    if not right.all():
-        row = int(right.argmin())
+    valid = (values.min(axis=1) > -_SUM_TOLERANCE) & (abs(values.sum(axis=1) - 1) < _SUM_TOLERANCE)
+    if not valid.all():
+        row = int(valid.argmin())
         raise ValueError(
             f"the model's answer for row {row_numbers[row]} is {values[row]}, not probabilities: end it with a softmax "
             "(two classes: or a sigmoid)."

@@ -1,24 +1,23 @@
 """Between KFP's artifacts and the evaluation: what an `evaluate` step reads and writes."""
 
-from typing import Any
-
+from kfp_distributed.components.artifacts import Artifact, ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.storage.model import ModelIncomplete
 
 
 def run_step(
     *,
-    model: Any,  # noqa: ANN401  (kfp's artifacts, which this module must not import)
-    dataset: Any,  # noqa: ANN401
-    metrics: Any,  # noqa: ANN401
-    classification_metrics: Any,  # noqa: ANN401
-    report: Any,  # noqa: ANN401
+    model: Artifact,
+    dataset: Artifact,
+    metrics: MetricsArtifact,
+    classification_metrics: ClassificationMetricsArtifact,
+    report: Artifact,
 ) -> tuple[float, float]:
     """Evaluate a model and return accuracy and loss; the parameters are those of the component.
 
     Raises:
-        SystemExit: The model cannot be evaluated. The text ends the step's log, which is all that KFP shows of a
-            failure.
+        SystemExit: The model cannot be evaluated. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
     """
     try:
         scores = run_evaluation(model.path, dataset.path, metrics, classification_metrics, report.path)

@@ -1,4 +1,4 @@
-"""Checks the weights of a model for NaN, which its answers may hide: TensorFlow's ReLU makes 0 of NaN on a CPU."""
+"""Checks the weights of a model for NaN. The answers may hide it: TensorFlow's ReLU turns NaN into 0 on a CPU."""
 
 import re
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ def check_weights(folder: Path) -> None:
         folder: A SavedModel, or a folder with model.onnx.
 
     Raises:
-        ValueError: Some are; says how many tensors of how many, and what to do.
+        ValueError: Some are. The message says how many tensors of how many, and what to do.
     """
-    # float32, for NumPy has no NaN check for bfloat16.
+    # As float32, because NumPy has no NaN check for bfloat16.
     with_nan = [bool(np.isnan(tensor.astype(np.float32)).any()) for tensor in _float_weights(folder) if tensor.ndim]
     if any(with_nan):
         raise ValueError(f"{sum(with_nan)} of {len(with_nan)} weight tensors of the model have NaN. {NAN_ADVICE}")

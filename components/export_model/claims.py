@@ -1,17 +1,16 @@
-"""Who exports which version: one object in the store for each export that is under way.
+"""Claims to version numbers: one object in the store for each export in progress.
 
-Object stores have no locks, and not all can create an object only where there is none. So an export first writes a
-claim of its own, under a name that nobody else uses, and looks for others' then. Of two at a time the one that looks
-last sees the other's claim, whichever wrote first; who sees a living one withdraws. So two never go on with one
-number, though both may withdraw and try again. All this needs of a store is that a list shows what was written.
+Object stores have no locks, and not all of them can create an object only if there is none. So an export first writes
+a claim under a unique name, and then lists the other claims. Of two exports at a time, the one that lists last sees the
+other's claim, whichever wrote first. An export that sees a living claim withdraws. So two exports never use one number,
+though both may withdraw and try again. The store only has to list what was written.
 
 A claim is a lease. It counts from the time in its name, or from its newest renewal: an object below the claim whose
 name is a time. An export renews its claim only while bytes of its model move, so a hung upload loses the lease. A claim
 is dead LEASE_SECONDS after its newest time. Its export stops after half of that, which leaves the other half to clocks
 that differ and to requests that are under way. A renewal counts for the export itself only if its write ended before
 that half was over: whoever listed the claims earlier saw a living claim, and whoever lists them later sees the renewal.
-So renewals too need nothing of a store but that a list shows what was written. A killed export leaves its claim, which
-then dies.
+So renewals need nothing more of the store either. A killed export leaves its claim, which then dies.
 """
 
 import re
@@ -44,7 +43,7 @@ class Claim:
     Attributes:
         model_name: The model.
         version: The number.
-        name: The claim's own name: when it was made, in Unix seconds, and what makes it unique.
+        name: Name of the claim: its time in Unix seconds, and a unique part.
         renewed_at: Unix seconds from which the lease counts.
     """
 
@@ -63,14 +62,14 @@ class Claim:
         return f"{self.model_name}/{self.version}/"
 
     @property
-    def beside(self) -> str:
-        """Prefix of the claims to this number."""
+    def siblings(self) -> str:
+        """Prefix of all claims to this number."""
         return f"{CLAIMS}/{self.target}"
 
     @property
     def folder(self) -> str:
-        """Prefix of all that the export keeps beside the version: the claim and the files that are on their way."""
-        return f"{self.beside}{self.name}/"
+        """Prefix of the claim and of the files that the export uploads before they become visible."""
+        return f"{self.siblings}{self.name}/"
 
     def check_time(self) -> None:
         """Check that the export may still write.
@@ -100,65 +99,66 @@ class Claim:
 
 
 @contextmanager
-def hold(store: Store, mine: Claim, source_run: str) -> Iterator[Literal["free", "claimed", "exists"]]:
-    """Claims a number; at the end, deletes the claim and whatever lies under the number without being a whole version.
+def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free", "claimed", "exists"]]:
+    """Claim a number. At the end, delete the claim and the objects under the number unless they are a complete version.
 
-    What a killed export left under the number is deleted too.
+    The objects that a killed export left under the number are deleted too.
 
     Args:
-        store: Where to export to.
-        mine: The claim.
-        source_run: Who exports, for people who look at the claim.
+        store: Store to export to.
+        claim: The claim.
+        source_run: ID of the run that exports, for people who look at the claim.
 
     Yields:
-        Whether the number is free, or who else has it: an export that is under way, or a version.
+        "free"; "claimed" where another export has the number; "exists" where it is a version.
     """
     state: Literal["free", "claimed", "exists"] = "claimed"
-    store.write(f"{mine.folder}claim", source_run.encode())
+    store.write(f"{claim.folder}claim", source_run.encode())
     try:
-        others = [key for key in keys_below(store, mine.beside) if not key.startswith(mine.folder)]
+        others = [key for key in keys_below(store, claim.siblings) if not key.startswith(claim.folder)]
         if all(age > LEASE_SECONDS for age in _claim_ages(others).values()):
-            # Looked at only now: a version that another export finished a moment ago has no claim any more.
-            there = _clear(store, mine) if others else keys_below(store, mine.target)
+            # Only now: a version that another export finished a moment ago has no claim any more.
+            is_used = _clear(store, claim) if others else bool(keys_below(store, claim.target))
             store.delete(others)
-            state = "exists" if there else "free"
+            state = "exists" if is_used else "free"
         yield state
     finally:
         try:
             if state == "free":
-                mine.check_time()  # later, what lies there may be another's
-                _clear(store, mine)
-            store.delete(keys_below(store, mine.folder))
+                claim.check_time()  # After that time, the objects there may be another export's.
+                _clear(store, claim)
+            store.delete(keys_below(store, claim.folder))
         except StorageError as error:
-            print(f"{mine.folder} stays until a later export of {mine.model_name} deletes it: {error}", flush=True)
+            print(f"{claim.folder} stays until a later export of {claim.model_name} deletes it: {error}", flush=True)
 
 
 def clear_dead(store: Store, model_name: str) -> None:
-    """Deletes what killed exports of a model left: their claims, and their files where they did not get visible."""
+    """Delete the claims that killed exports of a model left, and their files that did not become a version."""
     keys = keys_below(store, f"{CLAIMS}/{model_name}/")
-    for version in {int(claim.split("/")[2]) for claim, age in _claim_ages(keys).items() if age > LEASE_SECONDS}:
+    dead = [prefix for prefix, age in _claim_ages(keys).items() if age > LEASE_SECONDS]
+    for version in {int(prefix.split("/")[2]) for prefix in dead}:
         with hold(store, Claim(model_name, version), "deletes what a killed export left"):
             pass
 
 
 def _claim_ages(keys: Iterable[str]) -> dict[str, float]:
-    """Seconds since each claim was made or last renewed, by the claim's prefix; 0 for a key that is none of ours."""
+    """Seconds since each claim was made or last renewed, by the claim's prefix; 0 for a key that is no claim's."""
     now, newest = time.time(), dict[str, float]()
     for key in keys:
         match = re.match(r"([^/]+/[^/]+/[0-9]+/([0-9]+)-[^/]*/)(?:renewed/([0-9]+)$)?", key)
-        claim, made, renewed = match.groups() if match else (key, now, None)
-        newest[claim] = max(newest.get(claim, 0.0), float(renewed or made))
-    return {claim: now - seconds for claim, seconds in newest.items()}
+        prefix, made, renewed = match.groups() if match else (key, now, None)
+        newest[prefix] = max(newest.get(prefix, 0.0), float(renewed or made))
+    return {prefix: now - seconds for prefix, seconds in newest.items()}
 
 
-def _clear(store: Store, mine: Claim) -> bool:
-    """Deletes what lies under a number, unless it is a whole version; returns whether it is."""
-    whole = any(store.exists(mine.target + file) for file in FORMATS)
-    if not whole:
-        store.delete(keys_below(store, mine.target))
-    return whole
+def _clear(store: Store, claim: Claim) -> bool:
+    """Delete the objects under a number unless they are a complete version; return whether they are."""
+    is_complete = any(store.exists(claim.target + file) for file in FORMATS)
+    if not is_complete:
+        store.delete(keys_below(store, claim.target))
+    return is_complete
 
 
 def keys_below(store: Store, prefix: str) -> list[str]:
-    """Lists keys."""
+    """Return the keys that begin with a prefix."""
     return [entry.key for entry in store.list(prefix)]

@@ -24,6 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, keys_below
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import FORMATS, ModelIncomplete, verify_model_folder
@@ -41,7 +42,7 @@ _ADVICE = "give another version, or 0 for the next free number."
 
 
 class Exported(NamedTuple):
-    """Where a version lies, and its number."""
+    """Address and number of an exported version."""
 
     uri: str
     version: int
@@ -54,25 +55,28 @@ def run_export(
     bucket: str,
     version: int,
     metrics: Mapping[str, Any],
-    manifest: Any,  # noqa: ANN401  (a KFP artifact; this module does not import kfp)
+    manifest: Artifact,
 ) -> Exported:
-    """Exports a model.
+    """Export a model as a new version.
 
     Args:
         model_path: Folder of the model and its model.json.
-        model_uri: Where this folder came from, for the manifest.
+        model_uri: Address of this folder, for the manifest.
         model_name: Name of the model.
-        bucket: Bucket, URI or folder (see `export_root`); made if absent.
-        version: The number; 0 for the next free one.
-        metrics: Metrics that go into the manifest; what is no finite number is left out.
-        manifest: KFP's output artifact that gets a copy of export.json. Its URI tells which run exports.
+        bucket: Bucket, URI or folder (see `export_root`), which is created if it is missing.
+        version: Number of the version; 0 for the next free number.
+        metrics: Metrics for the manifest. Values that are no finite numbers are left out.
+        manifest: Output artifact for a copy of export.json. Its URI has the ID of the run.
+
+    Returns:
+        Address and number of the exported version.
 
     Raises:
-        ValueError: A name is not allowed, a value has a placeholder, the version exists, another export has it, or
-            nothing serves such a model.
-        ModelIncomplete: The model lacks files, or they are not what model.json says.
-        StorageError: The store refuses or is away. What was uploaded is deleted.
-        LeaseLost: No bytes moved for too long. What was uploaded is deleted by a later one.
+        ValueError: A name is not allowed, a value has a placeholder, the version exists, another export has claimed it,
+            or the model's format cannot be served.
+        ModelIncomplete: The model lacks files, or a file differs from model.json.
+        StorageError: The store refuses a request or does not answer. The uploaded files are deleted.
+        LeaseLost: No bytes moved for too long. A later export deletes the uploaded files.
     """
     refuse_placeholders({"model_name": model_name, "bucket": bucket})
     check_request(model_name, version)
@@ -89,50 +93,50 @@ def run_export(
     description = {"metrics": finite_numbers(metrics), "source_run": source_run, "source_uri": model_uri}
     for _ in range(_ATTEMPTS):
         used = [*keys_below(store, f"{model_name}/"), *keys_below(store, f"{CLAIMS}/{model_name}/")]
-        mine = Claim(model_name, version or next_version(used))
-        uri = join_uri(store.uri, mine.target)
-        with hold(store, mine, source_run) as state:
+        claim = Claim(model_name, version or next_version(used))
+        uri = join_uri(store.uri, claim.target)
+        with hold(store, claim, source_run) as state:
             if state == "free":
-                text = publish(store, mine, folder, model.files, description)
+                text = publish(store, claim, folder, model.files, description)
                 Path(manifest.path).write_text(text, encoding="utf-8")
                 print(f"exported {uri}")
-                return Exported(uri, mine.version)
+                return Exported(uri, claim.version)
         if version and state == "exists":
             raise ValueError(f"{uri} exists already and is never overwritten: {_ADVICE}")
-        time.sleep(random.uniform(0, 1))  # several that began at once come back one by one
+        time.sleep(random.uniform(0, 1))  # Exports that began together try again at different times.
     raise ValueError(
-        f"{uri} is being exported: {_ADVICE} If that export was killed, wait two hours or delete {mine.beside}"
+        f"{uri} is being exported: {_ADVICE} If that export was killed, wait two hours or delete {claim.siblings}"
     )
 
 
 def publish(
-    store: Store, mine: Claim, folder: Path, expected: Iterable[FileEntry], description: Mapping[str, Any]
+    store: Store, claim: Claim, folder: Path, expected: Iterable[FileEntry], description: Mapping[str, Any]
 ) -> str:
-    """Brings a model's files into the store and makes them visible as a version.
+    """Upload a model's files and make them visible as a version.
 
     Args:
-        store: Where to export to.
-        mine: The claim to the version's number.
-        folder: The model.
-        expected: Its files.
-        description: What the manifest says beside name, number, time and files.
+        store: Store to export to.
+        claim: Claim to the number of the version.
+        folder: Folder of the model.
+        expected: Files of the model.
+        description: Entries of the manifest beside name, number, time and files.
 
     Returns:
-        The manifest.
+        The text of the manifest.
 
     Raises:
         ModelIncomplete: A file changed since it was checked.
-        StorageError: The store refuses or is away.
+        StorageError: The store refuses a request or does not answer.
         LeaseLost: No bytes moved for too long.
     """
-    staged = f"{mine.folder}files/"
-    files = store.upload_folder(folder, staged, on_bytes=lambda: mine.keep_alive(store))
+    staged = f"{claim.folder}files/"
+    files = store.upload_folder(folder, staged, on_bytes=lambda: claim.keep_alive(store))
     changed = [entry.path for entry in expected if entry not in files]
     if changed:
         raise ModelIncomplete(f"files of the model in {folder} changed while they were read: {changed}")
     manifest = {
-        "model_name": mine.model_name,
-        "version": mine.version,
+        "model_name": claim.model_name,
+        "version": claim.version,
         "exported_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **description,
         "files": [asdict(entry) for entry in files],
@@ -142,23 +146,23 @@ def publish(
     for path in sorted(
         [*(entry.path for entry in files), EXPORT_MANIFEST], key=lambda path: (path in FORMATS, path == EXPORT_MANIFEST)
     ):
-        mine.keep_alive(store)  # the copy before this one moved bytes
-        store.copy(store, staged + path, mine.target + path)
+        claim.keep_alive(store)  # The previous copy moved bytes.
+        store.copy(store, staged + path, claim.target + path)
     return text
 
 
 def export_root(bucket: str) -> str:
-    """Makes the URI that exports go under out of what the user calls the bucket.
+    """Return the URI of the folder for exports, from what the user calls the bucket.
 
     Args:
-        bucket: A bucket's name ("models"), perhaps with a prefix ("models/team-a"), a URI (s3://, minio://,
+        bucket: A bucket's name ("models"), optionally with a prefix ("models/team-a"), a URI (s3://, minio://,
             file://) or a path that begins with / or a dot.
     """
     return bucket if "://" in bucket or bucket.startswith(("/", ".")) else f"s3://{bucket}"
 
 
 def check_request(model_name: str, version: int) -> None:
-    """Checks the name and the number that a user asks for.
+    """Check the name and the number that a user asks for.
 
     Raises:
         ValueError: One of them is not allowed.
@@ -173,15 +177,15 @@ def check_request(model_name: str, version: int) -> None:
 
 
 def next_version(keys: Iterable[str]) -> int:
-    """Says which number comes after all that are in use.
+    """Return the number after the highest one in use.
 
     Args:
-        keys: Keys of versions and of claims; folders that are no numbers do not count.
+        keys: Keys of versions and of claims. Folders whose names are no numbers are ignored.
     """
     numbers = (re.match(r"(?:\.exports/)?[^/]+/([0-9]+)/", key) for key in keys)
     return max((int(number[1]) for number in numbers if number), default=0) + 1
 
 
 def finite_numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Picks the numbers that JSON can hold."""
+    """Return the values that are finite numbers, which JSON can hold."""
     return {name: value for name, value in values.items() if type(value) in (int, float) and math.isfinite(value)}

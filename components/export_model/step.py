@@ -1,7 +1,6 @@
 """Between KFP's artifacts and the export: what an `export_model` step reads and writes."""
 
-from typing import Any
-
+from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import Exported, run_export
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
@@ -9,18 +8,18 @@ from kfp_distributed.storage.model import ModelIncomplete
 
 def run_step(
     *,
-    model: Any,  # noqa: ANN401  (kfp's artifacts, which this module must not import)
+    model: Artifact,
     model_name: str,
     bucket: str,
-    manifest: Any,  # noqa: ANN401
+    manifest: Artifact,
     version: int,
-    metrics: Any,  # noqa: ANN401
+    metrics: Artifact | None,
 ) -> Exported:
     """Export a model; the parameters are those of the component.
 
     Raises:
-        SystemExit: The model cannot be exported. The text ends the step's log, which is all that KFP shows of a
-            failure.
+        SystemExit: The model cannot be exported. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
     """
     try:
         return run_export(

@@ -1,4 +1,4 @@
-"""CSV files: what is checked before Arrow reads one, and what Arrow's errors mean."""
+"""CSV files: the checks before Arrow reads one, and the meaning of Arrow's errors."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-# A longer header would be one of some ten thousand columns.
+# A header of some ten thousand columns is shorter.
 _HEADER_BYTES = 2**20
 _TO_UTF8 = "save it as UTF-8, such as with: iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
 # First bytes of other formats in files that are named .csv.
@@ -23,10 +23,10 @@ _SIGNATURES = {
 
 
 def check_start(start: bytes) -> None:
-    """Check by its first bytes that a file is CSV in UTF-8 with commas.
+    """Check by the first bytes of a file that it is CSV in UTF-8 with commas.
 
     Raises:
-        ValueError: It is something else; says what and what to do.
+        ValueError: It is something else. The message names the format and what to do.
     """
     for signature, advice in _SIGNATURES.items():
         if re.match(signature, start):
@@ -44,19 +44,19 @@ def check_start(start: bytes) -> None:
 
 
 def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield rows; what stands for a missing value ("", "NA", "null", ...) is null.
+    """Yield the rows. Texts that mark a missing value ("", "NA", "null", ...) become null.
 
     Args:
-        file: The file.
-        types: The columns to read and their types; all columns if empty.
-        batch_bytes: Bytes of the file for each batch.
+        file: Path of the file.
+        types: Columns to read and their types; all columns if empty.
+        batch_bytes: Bytes of the file per batch.
 
     Raises:
         ValueError: The file is no CSV, a column is missing, or a row or value does not fit.
     """
-    with file.open("rb") as opened:
-        check_start(opened.read(_HEADER_BYTES))
-    # One thread: many read far ahead, and do not know the number of the row that an error is about.
+    with file.open("rb") as stream:
+        check_start(stream.read(_HEADER_BYTES))
+    # One thread: several read far ahead, and their errors do not have the number of the row.
     reading = pa_csv.ReadOptions(use_threads=False, block_size=batch_bytes)
     parsing = pa_csv.ParseOptions(newlines_in_values=True)
     converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
@@ -72,11 +72,11 @@ def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> 
 
 
 def explain(text: str, names: Sequence[str]) -> str:
-    """Say what an error of Arrow means and what to do.
+    """Return what an error of Arrow means and what to do.
 
     Args:
-        text: The error's text.
-        names: The columns.
+        text: Text of the error.
+        names: Names of the columns.
     """
     row = re.search(r"Row #(\d+)", text)
     column = re.search(r"CSV column #(\d+)", text)

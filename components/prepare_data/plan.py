@@ -1,4 +1,4 @@
-"""What the step was asked for, and how many rows of each class go where (pure)."""
+"""The checked options of the step, and how many rows of each class go to each file (pure)."""
 
 import math
 import re
@@ -15,12 +15,12 @@ class Options:
 
     Attributes:
         label_column: Column with the class of each row.
-        validation_fraction: Part of the rows, 0 <= fraction < 1.
-        test_fraction: Part of the rows, 0 <= fraction < 1; the sum of both is below 1.
-        shards: Training files, 1 to MAXIMUM_SHARDS.
-        seed: Of the split, at least 0.
-        image_size: Width and height; None for the first image's.
-        drop_columns: Columns to leave out.
+        validation_fraction: Fraction of the rows for validation, 0 <= fraction < 1.
+        test_fraction: Fraction of the rows for the test, 0 <= fraction < 1. The sum of both is less than 1.
+        shards: Number of files of the training dataset, 1 to MAXIMUM_SHARDS.
+        seed: Seed of the random split, at least 0.
+        image_size: Width and height of the images in pixels; None for those of the first image.
+        drop_columns: Columns that are left out.
     """
 
     label_column: str = "label"
@@ -59,22 +59,35 @@ def parse_options(
         label_column,
         validation,
         test,
-        int(_number("shards", shards, 1, MAXIMUM_SHARDS + 1, "whole ")),
-        int(_number("seed", seed, 0, 2**53, "whole ")),
+        _whole_number("shards", shards, 1, MAXIMUM_SHARDS),
+        _whole_number("seed", seed, 0, 2**53 - 1),
         (int(size[1]), int(size[2])) if image_size else None,
         tuple(drop_columns),
     )
 
 
-def _number(name: str, value: object, least: int, limit: int, whole: str = "") -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan  # No range contains it.
-    if not least <= number < limit or (whole and not number.is_integer()):
-        most = limit - 1 if whole else f"less than {limit}"
-        raise ValueError(f"{name} is {value!r}: it must be a {whole}number from {least} to {most}")
+def _number(name: str, value: object, minimum: int, limit: int) -> float:
+    """Return a number with minimum <= number < limit."""
+    number = _as_float(value)
+    if not minimum <= number < limit:
+        raise ValueError(f"{name} is {value!r}: it must be a number from {minimum} to less than {limit}")
     return number
+
+
+def _whole_number(name: str, value: object, minimum: int, maximum: int) -> int:
+    """Return a whole number with minimum <= number <= maximum."""
+    number = _as_float(value)
+    if not minimum <= number <= maximum or not number.is_integer():
+        raise ValueError(f"{name} is {value!r}: it must be a whole number from {minimum} to {maximum}")
+    return int(number)
+
+
+def _as_float(value: object) -> float:
+    """Return the number that a value or its text is; NaN, which is in no range, for anything else."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
 
 
 def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
@@ -114,16 +127,16 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
 
 
 def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int, ...], ...]:
-    """Say how many rows go where.
+    """Plan how many rows of each class go to each training shard and to the validation and test datasets.
 
     Args:
         class_counts: Rows of each class.
-        options: Fractions and shards.
+        options: Fractions and number of shards.
 
     Returns:
-        For each class the rows of each training shard, of validation and of test. A class has its fraction in each
-        split, rounded up or down so that the totals are the fractions of all rows (less where a class would keep no
-        row for training); the training shards differ by one row at most.
+        For each class the rows of each training shard, of validation and of test. Each split gets its fraction of
+        every class. These numbers are rounded so that the totals are the fractions of all rows. A split gets fewer
+        rows where a class would keep no row for training. The training shards differ by at most one row.
 
     Raises:
         ValueError: A split with a fraction above 0 gets no row, or there are fewer training rows than shards.

@@ -5,12 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-# More lines are read by nobody.
-_MOST_REMARKS = 50
-# Half: then a value stands in fewer than two rows on average, and a model can learn nothing of it.
+# Nobody reads more lines.
+_MAXIMUM_REMARKS = 50
+# With more distinct texts than this share of the rows, a value is in fewer than two rows on average, and a model learns
+# nothing from it.
 _DISTINCT_SHARE = 0.5
-# So few values can be checked by eye, and in a small file chance alone makes half of them different.
-_DISTINCT_LEAST = 10
+# Fewer distinct texts cause no remark: a person can check them, and in a small file half of them differ by chance.
+_MINIMUM_DISTINCT = 10
 # As for CSV, where a column is of numbers if at least half of its first values are.
 _NUMBER_SHARE = 0.5
 # Labels that are classes have rarely more values; the largest that are common are of 10 digits or 26 letters.
@@ -41,7 +42,7 @@ class ColumnCounts:
 
 
 def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
-    """Say in one line each what a person should look at.
+    """Return one line for each thing that a person should look at.
 
     Args:
         columns: The inputs.
@@ -51,8 +52,8 @@ def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes:
     """
     lines = [line for name, counts in columns.items() for line in _column_remarks(name, counts, rows)]
     lines += _label_remarks(label, classes)
-    hidden = len(lines) - _MOST_REMARKS
-    return lines if hidden <= 0 else [*lines[:_MOST_REMARKS], f"… and {hidden} more such lines"]
+    hidden = len(lines) - _MAXIMUM_REMARKS
+    return lines if hidden <= 0 else [*lines[:_MAXIMUM_REMARKS], f"… and {hidden} more such lines"]
 
 
 def _label_remarks(label: str, classes: Sequence[str]) -> list[str]:
@@ -76,7 +77,7 @@ def _label_remarks(label: str, classes: Sequence[str]) -> list[str]:
 
 
 def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
-    lines, there = [], counts.values.total()
+    lines, present = [], counts.values.total()
     if counts.missing == rows:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
     elif counts.missing:
@@ -93,15 +94,15 @@ def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
             "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
         )
     numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
-    if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * there:
+    if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * present:
         lines.append(
             f"column {name!r} has numbers in text form, such as {numbers[0][:_EXAMPLE_LENGTH]!r}, and becomes a "
             f"category of {len(counts.values):,} values. If they are quantities, write them in the source as "
             "plain numbers (1.5)"
         )
-    elif len(counts.values) >= max(_DISTINCT_LEAST, _DISTINCT_SHARE * there):
+    elif len(counts.values) >= max(_MINIMUM_DISTINCT, _DISTINCT_SHARE * present):
         lines.append(
-            f"column {name!r} has {len(counts.values):,} different texts in {there:,} rows, of the form "
+            f"column {name!r} has {len(counts.values):,} different texts in {present:,} rows, of the form "
             f"{text_form(next(iter(counts.values)))!r} (a date, an ID, free text?): a model learns nothing from a "
             "value that it sees once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
@@ -109,5 +110,5 @@ def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
 
 
 def text_form(text: str) -> str:
-    """Return the form of a text without what it says, which may be personal: each digit as 9, each letter as a."""
+    """Return the form of a text, with each digit as 9 and each letter as a, because the text itself may be personal."""
     return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text[:_EXAMPLE_LENGTH]))

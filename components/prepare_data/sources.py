@@ -29,12 +29,12 @@ from kfp_distributed.components.prepare_data.csv_files import read_csv
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.storage.dataset import Column
 
-# Arrow's names of the types of columns that can be used.
+# Regular expression of the names that Arrow gives to the types that a column may have.
 _SCALARS = (
     r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
     r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
 )
-# Bytes of a batch, about.
+# Approximate size of a batch.
 _BATCH_BYTES = 2**20
 _TABLES = {".csv", ".parquet", ".npz"}
 _NUMBER = r"^\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*$"
@@ -42,13 +42,13 @@ _NUMBER = r"^\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*$"
 
 @dataclass(frozen=True)
 class Source:
-    """A reader.
+    """Reader of one source.
 
     Attributes:
-        columns: Inputs with their kinds; no vocabulary and no statistics yet.
-        label: The label's name.
-        parts: For each file its rows with at least these columns, as they stand in it, from the beginning at each call.
-        first_row: What a person calls a file's first row: 2 where there is a header.
+        columns: Inputs with their kinds, still without vocabularies and statistics.
+        label: Name of the label.
+        parts: By file, a function that yields all its rows with at least these columns, in the types of the file.
+        first_row: Number of a file's first row, as a person counts: 2 where there is a header.
     """
 
     columns: tuple[Column, ...]
@@ -73,15 +73,15 @@ class Source:
 
 
 def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
-    """Find out what a path holds and how its columns are to be read.
+    """Open a file or folder, and choose how each of its columns is read.
 
     Args:
         path: A file or folder; None for scikit-learn's 1,797 handwritten digits, 8 by 8 pixels of 0 to 16.
         options: Label, columns to drop and image size.
-        scratch: Folder for what must be unpacked.
+        scratch: Folder for unpacked files.
 
     Raises:
-        ValueError: Nothing known is there, or its columns do not fit the options.
+        ValueError: The format is not supported, or the columns do not fit the options.
     """
     if path is None:
         pixels, labels = _read_digits()
@@ -91,14 +91,14 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     if types in ({".csv"}, {".parquet"}):
         return _table_source(files, options)
     if types == {".npz"} and len(files) == 1:
-        # Unpacked, so that the system keeps in memory what is being read and no more.
+        # Unpacked, so that the arrays can be mapped into memory and need not be read as a whole.
         with _reading(path.name, zipfile.BadZipFile, zlib.error, RuntimeError), zipfile.ZipFile(files[0]) as archive:
             archive.extractall(scratch)
             arrays = {Path(name).stem: _open_array(scratch, name) for name in archive.namelist()}
         return _array_source(path.name, arrays, options)
     images = [image for file in files if file.is_dir() for image in _visible(file)]
     if images and _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
-        # Few large images fit into a row group: classes that come one after the other would not be mixed there.
+        # A row group has few large images. In the order of the folders, it would have images of one class only.
         np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
         return _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
@@ -131,44 +131,48 @@ def _reading(name: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What is in a folder, sorted, without what systems leave there (.DS_Store, _SUCCESS)."""
+    """The entries of a folder, sorted, without those that systems create (.DS_Store, _SUCCESS)."""
     return sorted(path for path in folder.iterdir() if path.name[0] not in "._")
 
 
 def _input_names(names: Sequence[str], options: Options, where: str) -> list[str]:
-    """The columns that are inputs, where label and dropped columns are there and no name is there twice."""
+    """Return the columns that are inputs.
+
+    Raises:
+        ValueError: The label or a dropped column is missing, a name occurs twice, or no input is left.
+    """
     others = {options.label_column, *options.drop_columns}
     inputs = [name for name in names if name not in others]
     counts = Counter(names)
-    twice = [name for name in counts if counts[name] > 1]
+    duplicates = [name for name in counts if counts[name] > 1]
     if missing := others - {*names}:
         fault = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
-    elif twice:
-        fault = f"the column {twice[0]!r} is there {counts[twice[0]]} times"
+    elif duplicates:
+        fault = f"the column {duplicates[0]!r} is there {counts[duplicates[0]]} times"
     elif not inputs:
         fault = "there is no column beside these"
     else:
         return inputs
-    wanted = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
-    raise ValueError(f"{wanted}: {fault} in {where}; it has {list(names[:50])}")
+    parameters = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
+    raise ValueError(f"{parameters}: {fault} in {where}; it has {list(names[:50])}")
 
 
 def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv: bool = False) -> Column:
-    """An input, by its first values and the shape of one of them."""
+    """Return an input column, from its first values and the shape of one value."""
     kind = str(values.type)
     if shape:
         return Column(name, "tensor", "uint8" if "uint8" in kind else "float32", shape)
-    known = values.drop_null()
-    # A column without any value is one of numbers.
+    present = values.drop_null()
+    # A column without any value counts as one of numbers.
     if re.match("u?int|half|float|double|decimal|null", kind) or (
-        is_csv and kind == "string" and 2 * pc.match_substring_regex(known, _NUMBER).true_count >= len(known)
+        is_csv and kind == "string" and 2 * pc.match_substring_regex(present, _NUMBER).true_count >= len(present)
     ):
         return Column(name, "number", "float32")
     return Column(name, "category", "int32")
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Check that a column's values are numbers or have one usual form as text."""
+    """Check that the values of a column are numbers, or of a type that has one usual text form."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not re.fullmatch(_SCALARS, str(values)):
         raise ValueError(
@@ -178,25 +182,25 @@ def _check_type(name: str, kind: pa.DataType) -> None:
 
 
 def _cast(name: str, values: pa.Array, kind: str) -> pa.Array:
-    """A column's values as float32 or as texts."""
+    """Return the values of a column as float32 or as texts."""
     _check_type(name, values.type)
     is_number = kind == "number"
     try:
-        # Unsafe for numbers, as float64 is rounded. For texts it would let bytes pass that are not UTF-8.
+        # An unsafe cast rounds float64 to float32. For texts it would accept bytes that are not UTF-8.
         return values.cast(pa.float32() if is_number else pa.string(), safe=not is_number)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         advice = "or leave the column out (drop_columns)"
         if not is_number:
             raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
         value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
-        found = value[0] if value else f"values of type {values.type}"
+        fault = value[0] if value else f"values of type {values.type}"
         raise ValueError(
-            f"column {name!r} has {found} and is of numbers in the first file: write one type in all files, {advice}"
+            f"column {name!r} has {fault} and is of numbers in the first file: write one type in all files, {advice}"
         ) from None
 
 
 def _class_names(name: str, values: pa.Array) -> pa.Array:
-    """A label's values as texts: NaN is missing, and 2.0 is 2, as a column with a gap writes it."""
+    """Return the values of a label as texts: NaN is missing, and 2.0 is 2, because a column with gaps has floats."""
     _check_type(name, values.type)
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
@@ -204,10 +208,9 @@ def _class_names(name: str, values: pa.Array) -> pa.Array:
 
 
 def _table_source(files: Sequence[Path], options: Options) -> Source:
-    """CSV or Parquet files with the columns of the first one.
+    """Open CSV or Parquet files, which must all have the columns of the first one.
 
-    In CSV a column is of numbers if at least half of its first values are; a text in it further on is an error, not a
-    reason to read the numbers as text.
+    A column of CSV files is numeric if at least half of its first values are numbers. A later text in it is an error.
     """
     first, is_csv = files[0], files[0].suffix.lower() == ".csv"
     read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
@@ -246,7 +249,7 @@ def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.R
 
 
 def _open_array(folder: Path, member: str) -> NDArray[Any]:
-    """An array of an unpacked .npz file. Python objects in it are refused, for unpickling them could run any code."""
+    """Map an array of an unpacked .npz file. Python objects are refused, because unpickling them can run any code."""
     try:
         return np.lib.format.open_memmap(folder / member, mode="r")
     except (ValueError, OSError) as error:
@@ -256,26 +259,32 @@ def _open_array(folder: Path, member: str) -> NDArray[Any]:
 
 
 def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Source:
-    """Arrays of one dimension as numbers or texts, of more as a tensor in each row.
+    """Open arrays: those of one dimension as numbers or texts, those of more as one tensor per row.
 
-    They are whatever has the dtype and shape of an array and gives one for a slice of its rows.
+    Args:
+        name: Name of the source, for errors.
+        arrays: Arrays, or objects that have `dtype` and `shape` and return an array for a slice of rows.
+        options: Label and columns to drop.
+
+    Raises:
+        ValueError: An array has a wrong type or number of rows, or the names do not fit the options.
     """
     label = options.label_column
     inputs = _input_names([*arrays], options, name)
-    kept = {key: arrays[key] for key in (label, *inputs)}
-    for key, array in kept.items():
+    used = {key: arrays[key] for key in (label, *inputs)}
+    for key, array in used.items():
         allowed = "biuf" + "US" * (len(array.shape) == 1)
-        if array.dtype.kind not in allowed or array.shape[:1] != kept[label].shape or 0 in array.shape:
+        if array.dtype.kind not in allowed or array.shape[:1] != used[label].shape or 0 in array.shape:
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or 1-D texts, at "
-                f"least one, as many as the 1-D labels {label!r} {list(kept[label].shape)}, or in drop_columns"
+                f"least one, as many as the 1-D labels {label!r} {list(used[label].shape)}, or in drop_columns"
             )
-    columns = tuple(_column(key, _arrow(kept[key][:1]), kept[key].shape[1:]) for key in inputs)
-    at_once = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
+    columns = tuple(_column(key, _arrow(used[key][:1]), used[key].shape[1:]) for key in inputs)
+    batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
 
     def read() -> Iterator[pa.RecordBatch]:
-        for begin in range(0, kept[label].shape[0], at_once):
-            yield pa.record_batch({key: _arrow(array[begin : begin + at_once]) for key, array in kept.items()})
+        for begin in range(0, used[label].shape[0], batch_rows):
+            yield pa.record_batch({key: _arrow(array[begin : begin + batch_rows]) for key, array in used.items()})
 
     return Source(columns, label, {name: read})
 
@@ -290,15 +299,15 @@ def _arrow(values: NDArray[Any]) -> pa.Array:
 
 
 class _Images:
-    """Image files as an array uint8 [n, height, width, 1 or 3], decoded when asked for.
+    """Image files as an array uint8 [n, height, width, 1 or 3], which are decoded when a slice is read.
 
-    All become as the first of their names: grey or RGB, and as large, or as large as the option image_size says.
+    All images get the mode (grey or RGB) and size of the first image by name, or the size of the option image_size.
     """
 
     def __init__(self, files: Sequence[Path], options: Options) -> None:
         self._files = files
         with _opened(min(files)) as first:
-            # Letters of Pillow's mode are the numbers of a pixel.
+            # Each letter of a Pillow mode is one channel.
             self._mode = "L" if first.mode in ("1", "L", "LA") else "RGB"
             self._size = options.image_size or first.size
         self.dtype, self.shape = np.dtype("uint8"), (len(files), *self._size[::-1], len(self._mode))
@@ -313,7 +322,7 @@ class _Images:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Image.Image]:
-    """An image, turned as its camera says."""
+    """Open an image, rotated as its EXIF orientation says."""
     with _reading(f"image {file.parent.name}/{file.name}", SyntaxError, Image.DecompressionBombError):
         if file.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")

@@ -1,4 +1,4 @@
-"""The two passes over a source: look at every row, then draw where each one goes and write it there."""
+"""The two passes over a source: check every row, then draw a file for each row and write it there."""
 
 import math
 from collections import Counter
@@ -20,12 +20,13 @@ from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import describe_file
 
-# Above this a text column is rather a name, an address or free text than a category; and the manifest stays small.
+# A text column with more values is a name, an address or free text rather than a category. The manifest stays small.
 MAXIMUM_DISTINCT = 1000
-# The rows that are mixed with each other, and of which each shard gets one row group: so many, of so many bytes.
-MIXED_ROWS, MIXED_BYTES = 2**18, 2**23
-# Batches between two lines that say how far a pass is; a batch is about 1 MiB.
-_SAY_EVERY = 200
+# Rows that are shuffled together, and of which each shard gets one row group: at most this number and these bytes.
+MIXED_ROWS = 2**18
+MIXED_BYTES = 2**23
+# Batches of about 1 MiB between two log lines that tell the progress of a pass.
+_BATCHES_PER_LOG_LINE = 200
 
 
 @dataclass
@@ -45,9 +46,9 @@ class Moments:
         self.missing += numbers.size - values.size
         if values.size:
             self.count += values.size
-            share, apart = values.size / self.count, values.mean() - self.mean
-            self.squares += values.var() * values.size + apart**2 * values.size * (1 - share)
-            self.mean += apart * share
+            share, difference = values.size / self.count, values.mean() - self.mean
+            self.squares += values.var() * values.size + difference**2 * values.size * (1 - share)
+            self.mean += difference * share
             self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
 
     @property
@@ -123,32 +124,32 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
     return None
 
 
-def _counted(source: Source, what: str) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """A source's batches with their files and what a person calls their first rows; says how many rows went by."""
+def _counted(source: Source, pass_name: str) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """Yield each batch with its file and the number of its first row, as a person counts; log the progress."""
     rows: Counter[str] = Counter()
     for number, (file, batch) in enumerate(source.batches(), 1):
         yield file, rows[file] + source.first_row, batch
         rows[file] += batch.num_rows
-        if number % _SAY_EVERY == 0:
-            print(f"{what}: {rows.total():,} rows", flush=True)
-    print(f"{what}: {rows.total():,} rows, done", flush=True)
+        if number % _BATCHES_PER_LOG_LINE == 0:
+            print(f"{pass_name}: {rows.total():,} rows", flush=True)
+    print(f"{pass_name}: {rows.total():,} rows, done", flush=True)
 
 
 def draw_targets(
     left: NDArray[np.int_], classes: NDArray[np.int32], generator: np.random.Generator
 ) -> NDArray[np.intp]:
-    """Draw a target for each row, each row's chances being the places that are left.
+    """Draw a target file for each row, in proportion to the rows that the files still lack.
 
-    With the counts of a plan this gives exactly those counts, every arrangement of rows is equally likely, and
-    nothing is kept of the rows gone by.
+    In the end each file has exactly its planned rows, and every arrangement of rows is equally likely. No earlier row
+    is kept in memory.
 
     Args:
-        left: Places of each class [classes, targets]; those drawn are taken away.
+        left: Rows of each class that each target still lacks, [classes, targets]. What is drawn is subtracted.
         classes: The class of each row.
-        generator: Where chance comes from.
+        generator: Random generator.
 
     Raises:
-        ValueError: There are more rows of a class than places.
+        ValueError: A class has more rows than the targets lack.
     """
     targets = np.empty(len(classes), np.intp)
     for index in np.unique(classes):
@@ -171,8 +172,8 @@ def write_splits(
 ) -> tuple[dict[str, DatasetManifest], dict[str, Moments]]:
     """Write the rows of a source into the folders of the splits, each with its manifest.
 
-    Memory is that of the rows that are mixed, whatever the number of rows. Mean and deviation are those of the training
-    rows alone, so that nothing of the other splits is known in training.
+    The rows that are shuffled together are in memory, whatever the number of rows. Mean and deviation are those of the
+    training rows alone, so that the training learns nothing of the other splits.
 
     Args:
         source: The rows, as the first pass saw them.
@@ -180,33 +181,35 @@ def write_splits(
         label: The label with its classes.
         plan: Rows of each class for each training shard, validation and test, from `plan_split`.
         options: The seed and the number of training shards.
-        name: What the manifests say of where the data is from.
+        name: Source of the data, for the manifests.
         folders: An empty folder for each of "train", "validation" and "test".
-        mixed_rows: Rows that are mixed with each other; another number gives another order of the rows.
+        mixed_rows: Rows that are shuffled together. Another number gives another order of the rows.
 
     Returns:
-        The manifest of each split, and the statistics of the inputs of numbers in the training split.
+        The manifest of each split, and the statistics of the numeric inputs in the training split.
 
     Raises:
         ValueError: The source gives other rows than in the first pass.
     """
-    places = np.array(plan)
+    counts = np.array(plan)
     files = [folders["train"] / f"part-{shard:05d}.parquet" for shard in range(options.shards)]
     files += [folders[split] / "part-00000.parquet" for split in ("validation", "test")]
     moments = {column.name: Moments() for column in columns if column.kind != "category"}
-    _write_rows(source, columns, label, places, options, files, moments, mixed_rows)
+    _write_rows(source, columns, label, counts, options, files, moments, mixed_rows)
     columns = [
-        replace(column, mean=seen.mean, std=seen.std) if (seen := moments.get(column.name)) else column
+        replace(column, mean=statistics.mean, std=statistics.std)
+        if (statistics := moments.get(column.name))
+        else column
         for column in columns
     ]
     manifests = {}
     for split, folder in folders.items():
-        own = [target for target, file in enumerate(files) if file.parent == folder and places[:, target].any()]
-        rows = places[:, own].sum(axis=0).tolist()
-        described = [describe_file(files[target], files[target].name) for target in own]
-        shards = tuple(Shard(of.path, n, of.size, of.sha256) for of, n in zip(described, rows, strict=True))
-        counts = tuple(places[:, own].sum(axis=1).tolist())
-        manifests[split] = DatasetManifest(split, tuple(columns), label, shards, counts, options.seed, name)
+        targets = [target for target, file in enumerate(files) if file.parent == folder and counts[:, target].any()]
+        rows = counts[:, targets].sum(axis=0).tolist()
+        entries = [describe_file(files[target], files[target].name) for target in targets]
+        shards = tuple(Shard(file.path, n, file.size, file.sha256) for file, n in zip(entries, rows, strict=True))
+        class_counts = tuple(counts[:, targets].sum(axis=1).tolist())
+        manifests[split] = DatasetManifest(split, tuple(columns), label, shards, class_counts, options.seed, name)
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
     return manifests, moments
 
@@ -215,14 +218,14 @@ def _write_rows(
     source: Source,
     columns: Sequence[Column],
     label: Label,
-    places: NDArray[np.int_],
+    counts: NDArray[np.int_],
     options: Options,
     files: Sequence[Path],
     moments: Mapping[str, Moments],
     mixed_rows: int,
 ) -> None:
-    """Write each row into a file that has a place for its class, and add the training rows to the statistics."""
-    generator, left = np.random.default_rng(options.seed), places.copy()
+    """Write each row into a file that still lacks rows of its class, and add the training rows to the statistics."""
+    generator, left = np.random.default_rng(options.seed), counts.copy()
     row_bytes = 4 + sum(4 * math.prod(column.shape) for column in columns)
     encoded = (_encode(batch, columns, label) for *_, batch in _counted(source, "pass 2 of 2 (write)"))
     writers: dict[int, pq.ParquetWriter] = {}
@@ -234,8 +237,8 @@ def _write_rows(
                 if target not in writers:
                     writers[target] = stack.enter_context(pq.ParquetWriter(files[target], rows.schema))
                 writers[target].write_batch(rows.take(pa.array(order[targets[order] == target])))
-            for column, seen in moments.items():
-                seen.add(column_matrix(rows[column])[targets < options.shards])
+            for column, statistics in moments.items():
+                statistics.add(column_matrix(rows[column])[targets < options.shards])
     if left.any():
         raise ValueError("source: it had fewer rows when it was read again")
 
@@ -245,8 +248,8 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
     texts = {column.name: [None, *column.vocabulary] for column in columns if column.kind == "category"}
     texts[label.name] = [*label.classes]
     rows = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for name, known in texts.items():
-        rows[name] = pc.index_in(rows[name], pa.array(known, pa.string()))
+    for name, vocabulary in texts.items():
+        rows[name] = pc.index_in(rows[name], pa.array(vocabulary, pa.string()))
         if rows[name].null_count:
             raise ValueError(f"source: {name!r} had other values when it was read again")
     return pa.record_batch(rows)
@@ -254,12 +257,12 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
 
 def _rechunked(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of one length (the last may be shorter), so that a draw depends on the rows alone."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        while sum(part.num_rows for part in held) >= rows:
-            joined = pa.concat_batches(held)
+        pending.append(batch)
+        while sum(part.num_rows for part in pending) >= rows:
+            joined = pa.concat_batches(pending)
             yield joined[:rows]
-            held = [joined[rows:]]
-    if any(part.num_rows for part in held):
-        yield pa.concat_batches(held)
+            pending = [joined[rows:]]
+    if any(part.num_rows for part in pending):
+        yield pa.concat_batches(pending)

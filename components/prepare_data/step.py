@@ -1,32 +1,41 @@
 """Between KFP's artifacts and the preparation: what a `prepare_data` step reads and writes."""
 
-from typing import Any
+from collections.abc import Sequence
 
+from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.plan import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.storage.placeholders import refuse_placeholders
 
-_TEXTS = ("source", "label_column", "image_size", "drop_columns")
-
 
 def run_step(
     *,
+    train_dataset: Artifact,
+    validation_dataset: Artifact,
+    test_dataset: Artifact,
+    overview: Artifact,
     source: str,
-    train_dataset: Any,  # noqa: ANN401  (kfp's artifacts, which this module must not import)
-    validation_dataset: Any,  # noqa: ANN401
-    test_dataset: Any,  # noqa: ANN401
-    overview: Any,  # noqa: ANN401
-    **options: Any,  # noqa: ANN401
+    label_column: str,
+    validation_fraction: float,
+    test_fraction: float,
+    shards: int,
+    seed: int,
+    image_size: str,
+    drop_columns: Sequence[str],
 ) -> None:
     """Prepare data; the parameters are those of the component.
 
     Raises:
-        SystemExit: The data cannot be prepared. The text ends the step's log, which is all that KFP shows of a failure.
+        SystemExit: The data cannot be prepared. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
     """
     datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
-    texts = {"source": source, **options}
+    texts = {"source": source, "label_column": label_column, "image_size": image_size, "drop_columns": drop_columns}
     try:
-        refuse_placeholders({name: texts[name] for name in _TEXTS})
-        prepare(source, parse_options(**options), datasets, overview.path)
+        refuse_placeholders(texts)
+        options = parse_options(
+            label_column, validation_fraction, test_fraction, shards, seed, image_size, drop_columns
+        )
+        prepare(source, options, datasets, overview.path)
     except (ValueError, OSError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None

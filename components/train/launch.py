@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, TrainingJob, clock
 from kfp_distributed.components.train.resume import (
@@ -24,7 +25,7 @@ from kfp_distributed.components.train.resume import (
 )
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.signals import ended_by_signals
-from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.specification import DistributionSpecification, parse_distribution
 from kfp_distributed.components.train.status import (
     LAST_LINES,
     JobStatus,
@@ -35,15 +36,14 @@ from kfp_distributed.components.train.status import (
     failure_cause,
     final_failure,
 )
-from kfp_distributed.components.train.topology import plan_topology
+from kfp_distributed.components.train.topology import Topology, plan_topology
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri
-from kfp_distributed.trainers.program import ELASTIC, TRAINERS, check_parameters, parse_program
+from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
-from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
 
 STORE_AWAY_SECONDS = 600.0
 """How long the object store may be away when a model is there: as long as its leader tries to save it."""
@@ -164,22 +164,13 @@ def plan_job(request: Request) -> TrainingJob:
 
     Raises:
         ValueError: Something in it is wrong; the text names it.
+        StorageError: A Dataset cannot be read.
     """
     specification = parse_distribution(request.distribution_specification)
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification)
-    types = TRAINERS[program.name] if program.kind == "trainer" else ()
-    if types and specification.distribution_type not in types:
-        others = " or ".join(name for name, kinds in TRAINERS.items() if specification.distribution_type in kinds)
-        raise ValueError(
-            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}; "
-            f"choose {others}"
-        )
-    if types and specification.min_workers and program.name not in ELASTIC:
-        raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")
-    if specification.tensorboard and "tensorboard_dir" not in program.folders:
-        raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
+    _check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
     # Each replica has a working directory of its own.
@@ -187,14 +178,7 @@ def plan_job(request: Request) -> TrainingJob:
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
-    # A rank is a process: there may be several in a replica.
-    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
-    readers = (len(topology.data_replicas) + added) * specification.slots_per_worker
-    rows = fetch_manifest(train_uri).rows
-    if rows < readers:
-        raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
-    if validation_uri:
-        fetch_manifest(validation_uri)
+    _check_data(train_uri, validation_uri, topology, specification)
     name = job_name(request.task_name, request.identity)
     # The last part of the model's path, which a store's settings may follow.
     beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
@@ -217,6 +201,44 @@ def plan_job(request: Request) -> TrainingJob:
     )
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
     return TrainingJob(name, topology, specification, description, labels=labels)
+
+
+def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
+    """Checks that a program can be distributed in the specified way.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    types = TRAINERS[program.name] if program.kind == "trainer" else ()
+    if types and specification.distribution_type not in types:
+        others = " or ".join(name for name, kinds in TRAINERS.items() if specification.distribution_type in kinds)
+        raise ValueError(
+            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}; "
+            f"choose {others}"
+        )
+    if types and specification.min_workers and program.name not in ELASTIC:
+        raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")
+    if specification.tensorboard and "tensorboard_dir" not in program.folders:
+        raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
+
+
+def _check_data(
+    train_uri: str, validation_uri: str, topology: Topology, specification: DistributionSpecification
+) -> None:
+    """Reads the manifests of the Datasets, and checks that there is a row for each rank.
+
+    Raises:
+        ValueError: There are too few rows.
+        StorageError: A Dataset cannot be read.
+    """
+    # A replica has a rank for each of its slots, and an elastic job may get more workers.
+    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
+    readers = (len(topology.data_replicas) + added) * specification.slots_per_worker
+    rows = fetch_manifest(train_uri).rows
+    if rows < readers:
+        raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
+    if validation_uri:
+        fetch_manifest(validation_uri)
 
 
 def _label(text: str) -> str:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.failures import how_it_ended
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.components.train.status import JobStatus, format_seconds, how_it_ended
+from kfp_distributed.components.train.status import JobStatus
 from kfp_distributed.reports.parts import LineChart, Table, line_chart
 from kfp_distributed.reports.render import render_page
 

@@ -4,14 +4,20 @@ Time is in seconds since 1970, as the facts have it.
 """
 
 import math
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.failures import (
+    FOR_GOOD,
+    RECENT_SECONDS,
+    SAME_MOMENT_SECONDS,
+    how_it_ended,
+    root_failure,
+)
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, ReplicaChanged, TrainingJob
 from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.specification import DistributionSpecification
-from kfp_distributed.trainers.runtime.job import PEER_LOST
 
 LAST_LINES = 20
 """How many lines of each replica are kept, to be shown where it fails."""
@@ -19,20 +25,8 @@ LAST_LINES = 20
 TIMELINE_LENGTH = 1000
 """How many entries of the timeline are kept, the newest."""
 
-SAME_MOMENT_SECONDS = 2.0
-"""Failures this close together have one cause. A peer of a dead replica ends within milliseconds of the broken
-connection; Python and TensorFlow then take up to about two seconds to shut down."""
-
-RECENT_SECONDS = 60.0
-"""A failure counts as the cause if it happened within so many seconds of the last log line. Peers of a lost TensorFlow
-worker exit after up to 25 s."""
-
-FOR_GOOD = "Exit codes from 1 to 127 are not tried again."
-"""Why a job has failed whose program would do the same again."""
-
 _SHOWN_REPLICAS = 10
 _NOT_READY = ("queued", "waiting", "pulling", "installing")
-_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
 @dataclass(frozen=True)
@@ -141,41 +135,6 @@ def describe(fact: Fact) -> str:
         return ""
     how = how_it_ended(fact) if fact.state == "failed" else fact.reason
     return f"{fact.replica}: {fact.state}" + (f" ({how})" if how else "")
-
-
-def how_it_ended(end: ReplicaChanged) -> str:
-    """Exit code or signal in words, such as "signal 9 (SIGKILL)"."""
-    number = _killed_by(end)
-    code = "" if end.exit_code is None else f"exit code {end.exit_code}"
-    how = code if end.signal is None else f"signal {end.signal}"
-    if number in _SIGNALS:
-        how += f" ({_SIGNALS[number]})"
-    memory = "often a lack of memory" if number == signal.SIGKILL else ""
-    return ", ".join(filter(None, (how, memory, end.reason)))
-
-
-def _killed_by(end: ReplicaChanged) -> int | None:
-    """The signal that killed it; a shell or a container tells of it as exit code 128 + signal."""
-    wrapped = (end.exit_code or 0) - 128 if end.exit_code != PEER_LOST else 0
-    return wrapped if wrapped in _SIGNALS else end.signal
-
-
-def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
-    """The failure that the others followed from: the first one, where time alone tells.
-
-    When a replica is killed its peers fail too, and may be seen to do so first. So within `SAME_MOMENT_SECONDS` a
-    signal, or the end of a pod without an exit code, counts before an exit code. Last count PEER_LOST and, before it,
-    SIGABRT: so end the peers of a failed replica.
-    """
-    by_time = sorted(failed, key=lambda each: each.time)
-    moment = [each for each in by_time if each.time - by_time[0].time <= SAME_MOMENT_SECONDS]
-    return min(
-        moment,
-        key=lambda each: (
-            each.exit_code == PEER_LOST or _killed_by(each) == signal.SIGABRT,
-            each.exit_code is not None and not _killed_by(each),
-        ),
-    )
 
 
 def failure_cause(status: JobStatus) -> str:
@@ -288,13 +247,3 @@ def _ends(failed: Iterable[ReplicaChanged]) -> str:
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN_REPLICAS
     return ", ".join(names[:_SHOWN_REPLICAS]) + (f" and {more} more" if more > 0 else "")
-
-
-def format_seconds(seconds: float) -> str:
-    """A span of time as people say it: "1.5 s", "12 s", "3 min 20 s", "2 h 5 min"."""
-    if seconds < 10:
-        return f"{seconds:.1f} s".replace(".0 ", " ")
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min"), (rest, "s")) if count]
-    return " ".join(parts[:2])

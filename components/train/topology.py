@@ -103,8 +103,6 @@ def replica_environment(
 ) -> dict[str, str]:
     """The environment of a replica, as training-operator 1.9 sets it, and its name in KFP_DISTRIBUTED_REPLICA.
 
-    Of PyTorch, the variables PET_... are torchrun's, for a replica of several processes and for elastic training.
-
     Args:
         topology: the job's replicas.
         replica_name: one of them, such as "worker-0".
@@ -126,25 +124,34 @@ def replica_environment(
         task = {"type": replicas[rank].role, "index": replicas[rank].index}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
     if job == "PyTorch":
-        host, _, port = addresses[topology.leader].rpartition(":")
-        place = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}  # Of an IPv6 address the host is in brackets.
+        environment |= _torch_environment(topology, rank, addresses[topology.leader], spec)
+    return environment
+
+
+def _torch_environment(
+    topology: Topology, rank: int, leader_address: str, spec: DistributionSpecification
+) -> dict[str, str]:
+    """The variables of PyTorch, and those of torchrun, PET_..., for several processes and for elastic training."""
+    host, _, port = leader_address.rpartition(":")
+    place = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}  # Of an IPv6 address the host is in brackets.
+    replicas = len(topology.replicas)
+    environment = {
+        **place,
+        **{f"PET_{key}": value for key, value in place.items()},
+        "WORLD_SIZE": str(replicas * spec.slots_per_worker),
+        "RANK": str(rank),
+        "PET_NPROC_PER_NODE": str(spec.slots_per_worker),
+        "PET_NNODES": str(replicas),
+        "PET_NODE_RANK": str(rank),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if spec.min_workers and spec.max_workers:
         environment |= {
-            **place,
-            **{f"PET_{key}": value for key, value in place.items()},
-            "WORLD_SIZE": str(len(replicas) * spec.slots_per_worker),
-            "RANK": str(rank),
-            "PET_NPROC_PER_NODE": str(spec.slots_per_worker),
-            "PET_NNODES": str(len(replicas)),
-            "PET_NODE_RANK": str(rank),
-            "PYTHONUNBUFFERED": "1",
+            "PET_NNODES": f"{spec.min_workers + 1}:{spec.max_workers + 1}",
+            "PET_RDZV_BACKEND": "c10d",
+            "PET_RDZV_ENDPOINT": leader_address,
+            # On one machine all would take themselves for the host.
+            "PET_RDZV_CONF": f"last_call_timeout={LAST_CALL_SECONDS},is_host={int(not rank)}",
+            "PET_MAX_RESTARTS": str(spec.restart_limit),
         }
-        if spec.min_workers and spec.max_workers:
-            environment |= {
-                "PET_NNODES": f"{spec.min_workers + 1}:{spec.max_workers + 1}",
-                "PET_RDZV_BACKEND": "c10d",
-                "PET_RDZV_ENDPOINT": addresses[topology.leader],
-                # On one machine all would take themselves for the host.
-                "PET_RDZV_CONF": f"last_call_timeout={LAST_CALL_SECONDS},is_host={int(not rank)}",
-                "PET_MAX_RESTARTS": str(spec.restart_limit),
-            }
     return environment

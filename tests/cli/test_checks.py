@@ -155,7 +155,7 @@ class TestPermissions:
         Permission("get", "", "secrets", "mlpipeline-minio-artifact"),
     )
     FOUND = "may not, in team: create, get tfjobs.kubeflow.org; get pods/log; get secrets mlpipeline-minio-artifact"
-    APPLY = "kubectl apply --namespace team --kustomize deploy"
+    INSTALL = "kfp-distributed install --namespace team"
     BIND = "kubectl create rolebinding kfp-distributed-train-{} --namespace team --role kfp-distributed-train"
 
     def test_all_are_there(self):
@@ -174,21 +174,16 @@ class TestPermissions:
     @pytest.mark.parametrize(
         ("account", "user", "who", "mend"),
         [
-            ("pipeline-runner", "admin", "pipeline-runner", APPLY),
-            (
-                "default-editor",
-                "admin",
-                "default-editor",
-                f"{APPLY} && {BIND.format('default-editor')} --serviceaccount team:default-editor",
-            ),
-            ("", "ann lee", "ann lee", f"{APPLY} && {BIND.format('user')} --user 'ann lee'"),
-            ("", "", "this user", f"{APPLY} && {BIND.format('user')} --user NAME"),
-            ("", "system:serviceaccount:team:pipeline-runner", "system:serviceaccount:team:pipeline-runner", APPLY),
+            ("pipeline-runner", "admin", "pipeline-runner", INSTALL),
+            ("default-editor", "admin", "default-editor", f"{INSTALL} --service-account default-editor"),
+            ("", "ann lee", "ann lee", f"{INSTALL} && {BIND.format('user')} --user 'ann lee'"),
+            ("", "", "this user", f"{INSTALL} && {BIND.format('user')} --user NAME"),
+            ("", "system:serviceaccount:team:pipeline-runner", "system:serviceaccount:team:pipeline-runner", INSTALL),
             (
                 "",
                 "system:serviceaccount:ci:pipeline-runner",
                 "system:serviceaccount:ci:pipeline-runner",
-                f"{APPLY} && {BIND.format('pipeline-runner')} --serviceaccount ci:pipeline-runner",
+                f"{INSTALL} && {BIND.format('pipeline-runner')} --serviceaccount ci:pipeline-runner",
             ),
         ],
     )
@@ -199,7 +194,10 @@ class TestPermissions:
     def test_a_secret_of_another_name(self):
         question = Question("team", "", account="pipeline-runner")
         found = judge_permissions(question, "", [Permission("get", "", "secrets", "keys")])
-        assert found.mend == f"add keys to the resourceNames of deploy/rbac.yaml; {self.APPLY}"
+        rule = '{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["keys"], "verbs": ["get"]}'
+        patch = f"""--type json --patch '[{{"op": "add", "path": "/rules/-", "value": {rule}}}]'"""
+        role = "kubectl patch role kfp-distributed-train --namespace team"
+        assert found.mend == f"{self.INSTALL} && {role} {patch}"
 
     def test_not_seen(self):
         question = Question("team", "", account="pipeline-runner")

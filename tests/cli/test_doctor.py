@@ -76,6 +76,22 @@ def test_a_wrong_argument(arguments, error):
 
 
 @pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, ": No such file or directory"),
+        (b"\xff\xfe", " is not YAML: it is no text in UTF-8"),
+        (b"kind: Pod\n", " is not a compiled pipeline: it has no deploymentSpec"),
+    ],
+)
+def test_a_file_that_is_no_pipeline(tmp_path, content, error):
+    file = tmp_path / "pipeline.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    found = CliRunner().invoke(main, ["doctor", "--pipeline", str(file)])
+    assert (found.exit_code, found.output) == (2, f"Error: --pipeline {file}{error}\n")
+
+
+@pytest.mark.parametrize(
     "content",
     [
         "127.0.0.1 localhost\n",

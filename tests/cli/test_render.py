@@ -1,8 +1,7 @@
 """`kfp-distributed render`: what it prints, and what it says of wrong specifications."""
 
+import base64
 import json
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +10,8 @@ from click.testing import CliRunner
 from kfp_distributed.cli.main import main
 from kfp_distributed.cli.render import rendered_objects
 from kfp_distributed.components.train.manifests import HASH_ANNOTATION
+from kfp_distributed.library.archive import make_archive, read_archive
+from kfp_distributed.library.content import REPLICA_ROOMS, read_library
 
 TEMPLATE = """\
         metadata:
@@ -41,7 +42,7 @@ TEMPLATE = """\
             terminationMessagePath: /kfp-distributed/work/peak-memory
             env:
             - name: PYTHONPATH
-              value: /kfp-distributed/code
+              value: /kfp-distributed/code/library.zip
             - name: PYTHONUNBUFFERED
               value: '1'
             - name: HOME
@@ -75,10 +76,6 @@ TEMPLATE = """\
           - name: kfp-distributed-code
             configMap:
               name: train-4f73820a8556-code
-              items:
-              - key: job.json
-                path: job.json
-MODULES
           - name: kfp-distributed-work
             emptyDir: {}"""
 
@@ -127,7 +124,6 @@ metadata:
     kfp-distributed/run: RUN
     kfp-distributed/task: train
 data:
-SOURCES
   job.json: |-
     {
      "name": "train-4f73820a8556",
@@ -155,6 +151,8 @@ SOURCES
      "tensorboard": false,
      "heartbeat_uri": "minio://mlpipeline/v2/artifacts/PIPELINE/RUN/train/UUID/checkpoints/train-4f73820a8556/heartbeat"
     }
+binaryData:
+  library.zip: (SIZE bytes, --full prints them)
 """
 
 
@@ -173,23 +171,10 @@ def objects(*arguments):
     return list(yaml.safe_load_all(made.output))
 
 
-def sources():
-    """The modules of the rooms that replicas run."""
-    found = {}
-    for room in ("storage", "trainers"):
-        folder = Path(import_module(f"kfp_distributed.{room}").__file__).parent
-        found |= {f"kfp_distributed/{room}/{each.name}": each.read_text() for each in sorted(folder.glob("*.py"))}
-    return found
-
-
 def expected(found_hash):
-    """The text above, with what the rooms hold now."""
-    keys = {path: path.replace("/", ".") for path in sources()}
-    modules = "\n".join(f"              - key: {key}\n                path: {path}" for path, key in keys.items())
-    lines = {path: source.count("\n") for path, source in sources().items()}
-    shown = "\n".join(f"  {keys[path]}: ({count} lines, --full prints them)" for path, count in lines.items())
-    text = JOB.replace("TEMPLATE", TEMPLATE.replace("MODULES", modules))
-    return text.replace("SOURCES", shown).replace("HASH", found_hash)
+    """The text above, with the library as it is now."""
+    size = len(make_archive(read_library(REPLICA_ROOMS)))
+    return JOB.replace("TEMPLATE", TEMPLATE).replace("HASH", found_hash).replace("SIZE", f"{size:,}")
 
 
 def test_a_volume_without_a_size_is_taken_to_be_there():
@@ -284,11 +269,10 @@ def test_a_whole_training():
     assert made.output == expected(found_hash)
 
 
-def test_full_prints_every_module():
+def test_full_prints_the_library():
     _, code = objects({"trainer": "keras_classifier"}, None, None, "--full")
-    assert {key: text for key, text in code["data"].items() if key != "job.json"} == {
-        path.replace("/", "."): source for path, source in sources().items()
-    }
+    archive = base64.b64decode(code["binaryData"]["library.zip"])
+    assert read_archive(archive) == read_library(REPLICA_ROOMS)
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_library_that_is_not_to_be_had_ends_the_step_within_two_seconds(
         logs = {**logs_of(api, one), **logs_of(api, other)}
     causes = {
         "missing": 'configmaps "{}" not found',
-        "tampered": "its content has another hash, delete it",
+        "tampered": "its content has another hash",
         "forbidden": f'configmaps "{{}}" is forbidden: User "system:serviceaccount:{namespace}:default" cannot get '
         f'resource "configmaps" in API group "" in the namespace "{namespace}"',
     }

@@ -161,7 +161,7 @@ def test_without_a_pod_the_step_ends_with_a_sentence(start_step, tmp_path):
     [
         (status(404, f'configmaps "{NAME}" not found'), f'configmaps "{NAME}" not found'),
         (status(403, "User cannot get resource"), "User cannot get resource"),
-        (config_map(OTHER), "its content has another hash, delete it"),
+        (config_map(OTHER), "its content has another hash"),
         ((200, b'{"binaryData": {"library.zip": "bm8gemlw"}}'), "File is not a zip file"),
     ],
     ids=["missing", "forbidden", "another hash", "no archive"],

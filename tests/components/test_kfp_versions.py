@@ -55,7 +55,7 @@ def oldest(tmp_path_factory):
 @pytest.mark.parametrize("options", [(), ("--task-config",)])
 def test_both_ends_of_the_range_compile_the_same(tmp_path, oldest, options):
     version, run = oldest
-    command = ("-m", "kfp_distributed.pipelines.specs")
+    command = ("-m", "kfp_distributed.cli.main", "compile")
     run(*command, tmp_path / "oldest", *options)
     subprocess.run([sys.executable, *command, tmp_path / "newest", *options], check=True, capture_output=True)
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from kfp_distributed.components.export_model.export import check_request, export_root, finite_numbers, next_version
-from kfp_distributed.storage.store import StorageError
+from kfp_distributed.storage.errors import StorageError
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from kfp_distributed.storage.dataset import (
     slices_of_rank,
     width,
 )
+from kfp_distributed.storage.errors import ChecksumMismatch
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
-from kfp_distributed.storage.store import ChecksumMismatch
 
 AGE = Column("age", "number", "float32", mean=2.5, std=1.5)
 TOWN = Column("town", "category", "int32", vocabulary=("Bern", "Ulm"))

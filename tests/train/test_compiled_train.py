@@ -37,7 +37,7 @@ def fit(model_dir, checkpoint_dir, metrics_dir, epochs: int = 3, stops_after: in
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("specs")
-    compiler.Compiler().compile(steps(local=True).train, str(folder / "train.yaml"))
+    compiler.Compiler().compile(steps().train, str(folder / "train.yaml"))
     return folder
 
 

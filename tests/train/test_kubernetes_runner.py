@@ -13,14 +13,14 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
-from kfp_distributed.components.train.job import JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEvent, Quiet
 from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners.kubernetes import heartbeat as beats
+from kfp_distributed.components.train.runners.kubernetes import last_lines, tracker
 from kfp_distributed.components.train.runners.kubernetes import runner as kubernetes
-from kfp_distributed.components.train.runners.kubernetes import tracker
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
-from kfp_distributed.components.train.runners.kubernetes.watching import Printed
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
@@ -36,7 +36,7 @@ FAILED, SUCCEEDED = (
 @pytest.fixture
 def api(monkeypatch):
     # No pod runs here, so none tells of its end.
-    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 0.1)
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 0.1)
     with KubernetesApi() as server:
         yield server
 
@@ -154,7 +154,7 @@ def test_code_that_is_nobodys_is_left_alone_and_named_before_the_job_is_created(
 
 def test_the_step_neither_changes_nor_deletes_config_maps(api):
     runner = started(api, launcher_lost_timeout=60)
-    assert wait_until(lambda: runner._keep_connection())
+    next(fact for fact in runner.facts() if isinstance(fact, Quiet))
     runner.stop()
     assert not [each for each in api.requests if re.match(r"(PATCH|DELETE) configmaps/", each)]
 
@@ -182,67 +182,6 @@ def test_a_quota_that_the_jobs_own_objects_use_up_does_not_end_it(api):
     runner.stop()
 
 
-@pytest.mark.parametrize("answer", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
-def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api, monkeypatch, answer):
-    monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 2.0)
-    runner = started(api, launcher_lost_timeout=2)
-    told = []
-    for fact in runner.facts():
-        told.append(fact)
-        if isinstance(fact, Quiet) and not api.refuses and len(told) > 8:
-            api.refuses = answer
-            for kind in ("tfjobs", "pods", "events"):
-                api.expire(kind)
-    assert fact.reason == f"The API server refuses this step: {answer.phrase}."
-    troubles = [each.text for each in told if isinstance(each, JobEvent) and "cannot watch" in each.text]
-    assert sorted(troubles) == [f"cannot watch the {kind}: {answer.phrase}" for kind in ("events", "job", "pods")]
-
-
-def test_a_page_of_a_proxy_is_no_answer_of_an_api_server(api):
-    runner = started(api)
-    api.lose[f"GET {JOB}"] = "html"
-    assert [runner._keep_connection() for _ in range(2)] == [False, True]
-    api.lose[f"GET {JOB}"] = "html"
-    with pytest.raises(ClusterError, match=r"^http://127.0.0.1:\d+ does not answer as an API server does, in JSON$"):
-        api.connect().read(f"/apis/kubeflow.org/v1/namespaces/default/{JOB}")
-    runner.stop()
-
-
-@pytest.mark.parametrize("page", ["html", "json"])
-@pytest.mark.parametrize("kind", ["tfjobs", "pods"])
-def test_a_watch_outlasts_a_page_of_a_proxy(api, kind, page):
-    runner = started(api)
-    api.lose[f"LIST {kind}"] = page
-    told, until = [], time.monotonic() + 20
-    for fact in runner.facts():
-        assert time.monotonic() < until, f"the watch of {kind} is gone"
-        if isinstance(fact, Quiet) and f"WATCH {kind}" in api.requests and not told:
-            api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
-            told.append("pod")
-        if isinstance(fact, ReplicaChanged):
-            told.append(fact.state)
-            api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
-    runner.stop()
-    assert (told, fact.succeeded) == (["pod", "failed"], True)
-
-
-def test_an_api_server_that_was_away_and_refuses_once_does_not_end_the_job(api, monkeypatch):
-    """As one that is just starting: only what it refuses for launcher_lost_timeout is withdrawn."""
-    monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 0.5)
-    runner = started(api, launcher_lost_timeout=0.5)
-    api.broken = {f"GET {JOB}"}
-    assert not runner._keep_connection()
-    time.sleep(0.6)
-    api.broken, api.refuses = set(), HTTPStatus.UNAUTHORIZED
-    assert not runner._keep_connection()
-    assert runner._refusal == ""
-    time.sleep(0.6)
-    assert not runner._keep_connection()
-    assert runner._refusal == "The API server refuses this step: Unauthorized."
-    api.refuses = None
-    runner.stop()
-
-
 @pytest.fixture
 def heartbeat(tmp_path):
     return tmp_path / "heartbeat"
@@ -256,7 +195,7 @@ def with_heartbeat(api, heartbeat, **changed):
 
 def test_the_heartbeat_begins_before_the_job_and_ends_with_the_step(api, heartbeat, monkeypatch):
     monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 1.0)
-    monkeypatch.setattr(kubernetes, "_HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(beats, "HEARTBEAT_SECONDS", 0.1)
     there = []
     api.before = lambda request: there.append(heartbeat.exists()) if request == f"POST {JOB}" else None
     runner, job = with_heartbeat(api, heartbeat, launcher_lost_timeout=8)
@@ -313,21 +252,6 @@ def test_what_cannot_be_deleted_is_named_and_all_else_is_deleted(api, capsys):
         said.format("/apis/kubeflow.org/v1/namespaces/default/tfjobs/a-job", "tfjobs a-job"),
         said.format("/api/v1/namespaces/default/secrets/a-job-object-store", "secrets a-job-object-store"),
     ]
-
-
-def test_a_thread_that_ends_by_an_exception_ends_the_step_with_it(api):
-    runner = started(api)
-
-    def fail():
-        raise RuntimeError("as by a bug")
-
-    facts = runner.facts()
-    next(facts)
-    runner._watcher.repeat(fail, 1)
-    with pytest.raises(RuntimeError, match=r"^as by a bug$"):
-        list(facts)
-    runner.stop()
-    assert list(api.objects) == [CLAIM]
 
 
 def test_a_failed_job_of_an_earlier_start_goes_first(api):
@@ -409,63 +333,6 @@ def test_a_runner_that_has_begun_nothing_has_nothing_to_stop(api):
     assert api.requests == []
     prepared(api)[0].stop()
     assert [each for each in api.requests if each.startswith("DELETE")] == []
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_job_that_somebody_deletes_while_its_watch_is_away(api, again):
-    runner = started(api)
-
-    def delete():
-        found = api.delete(JOB)
-        if again:
-            api.put(JOB, {"metadata": {"name": "a-job"}, "spec": found["spec"]})
-
-    for fact in runner.facts():
-        if isinstance(fact, Quiet) and JOB in api.objects and api.requests.count("WATCH tfjobs") == 1:
-            api.expire("tfjobs", delete)
-    runner.stop()
-    assert (fact.succeeded, fact.reason) == (False, "Somebody deleted the TFJob.")
-
-
-def test_a_job_that_has_failed_is_not_waited_for_while_another_replica_prints(api):
-    runner = started(api, restart_limit=0)
-    for index, state in enumerate(({"phase": "Running"}, {"phase": "Failed", "reason": "Evicted"})):
-        api.put(f"pods/a-job-worker-{index}", pod(index, state))
-    facts, until = [], time.monotonic() + 20
-    for fact in runner.facts():
-        facts.append(fact)
-        assert time.monotonic() < until, "it waits for a replica that prints for ever"
-        if isinstance(fact, ReplicaChanged | LogLine):
-            runner._watcher.news.put(Printed("worker-0", ["step"]))
-    over = next(
-        index for index, fact in enumerate(facts) if isinstance(fact, ReplicaChanged) and fact.state == "failed"
-    )
-    # What a budget is asked at: none is for the reading of last lines.
-    assert not [fact for fact in facts[over:] if isinstance(fact, Quiet)]
-    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
-
-
-def test_a_log_that_cannot_be_read_is_not_waited_for_while_another_replica_prints(api, monkeypatch):
-    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 1.0)
-    api.broken = {"GET a-job-worker-1/log"}
-    runner = started(api, restart_limit=0)
-    ends = {"name": "training", "state": {"terminated": {"exitCode": 137}}}
-    api.put("pods/a-job-worker-0", pod(0, {"phase": "Running"}))
-    api.put("pods/a-job-worker-1", pod(1, {"phase": "Failed", "containerStatuses": [ends]}))
-    runner._watcher.repeat(lambda: runner._watcher.news.put(Printed("worker-0", ["step"])) is None, 0.05)
-    facts, until = [], time.monotonic() + 60
-    for fact in runner.facts():
-        facts.append(fact)
-        assert time.monotonic() < until, "it waits for a log that cannot be read"
-    runner.stop()
-    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
-    assert any(isinstance(fact, LogLine) for fact in facts)
-
-
-def pod(index, status):
-    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
-    about = {"labels": {**labels, "kfp-distributed/job": "a-job"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"metadata": {"name": f"a-job-worker-{index}", **about}, "spec": {"nodeName": "a"}, "status": status}
 
 
 @pytest.mark.parametrize("lingers", [0, 12])

@@ -10,9 +10,9 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.runners.kubernetes import runner as kubernetes
-from kfp_distributed.components.train.runners.kubernetes import watching
+from kfp_distributed.components.train.runners.kubernetes import last_lines, watching
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 
 
 def follow(lines, replicas, cut, show):
@@ -21,7 +21,7 @@ def follow(lines, replicas, cut, show):
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     job = make_job(["unused"], workers(replicas))
-    runner = kubernetes.KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
+    runner = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
     try:
         runner.check(job)
         runner.start(job)
@@ -52,9 +52,9 @@ def test_each_line_of_many_replicas_is_shown_once_and_in_order(cut):
 
 
 def test_a_job_that_ends_while_its_reader_is_behind_loses_no_line(monkeypatch):
-    monkeypatch.setattr(kubernetes, "_LAST_LINES_SECONDS", 3.0)
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 3.0)
     # Less than it takes to tell all, and more than what has been read at last.
-    monkeypatch.setattr(kubernetes, "GONE_SECONDS", 3.0)
+    monkeypatch.setattr(last_lines, "GONE_SECONDS", 3.0)
     monkeypatch.setattr(watching, "_READS", 4)
     count = 0
 

@@ -5,10 +5,11 @@ import signal
 import pytest
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.failures import FOR_GOOD, how_it_ended, root_failure
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
-    FOR_GOOD,
     LAST_LINES,
     TIMELINE_LENGTH,
     JobStatus,
@@ -19,9 +20,6 @@ from kfp_distributed.components.train.status import (
     expired_budget,
     failure_cause,
     final_failure,
-    format_seconds,
-    how_it_ended,
-    root_failure,
 )
 from kfp_distributed.trainers.runtime.job import PEER_LOST
 

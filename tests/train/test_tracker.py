@@ -390,7 +390,7 @@ def test_a_job_that_the_operator_gives_up_for_a_deleted_pod_starts_again(tracker
     assert not tracker.may_start_again
     list(tracker.tell_job(job_of(condition("Failed"), at=20)))
     assert tracker.may_start_again
-    assert shown(tracker.start_again()) == [
+    assert shown([tracker.restart_event(), *tracker.start_again()]) == [
         "restart 1 of 1: the whole job (worker-1 failed)",
         *((f"worker-{index}", "waiting", None, "", 1) for index in range(2)),
     ]
@@ -417,7 +417,7 @@ def test_each_replica_has_restarts_of_its_own(tracker):
     list(tracker.tell_pod(pod_of(0, phase="Failed", main=terminated(137))))
     assert tracker.end is None
     list(tracker.tell_job(job_of(condition("Failed"), at=20)))
-    assert shown(tracker.start_again()) == [
+    assert shown([tracker.restart_event(), *tracker.start_again()]) == [
         "restart 2 of 2: the whole job (worker-1 failed)",
         ("worker-0", "waiting", None, "", 1),
         ("worker-1", "waiting", None, "", 2),

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
@@ -28,7 +29,6 @@ from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
 from kfp_distributed.trainers.runtime.job import PEER_LOST
-from kfp_distributed.trainers.runtime.startup_remarks import STARTUP_REMARK
 
 
 def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):

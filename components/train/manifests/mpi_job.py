@@ -43,13 +43,28 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
             f"min_workers = {spec.min_workers}: elastic training takes MPIJob v1, of the training operator, and this "
             "cluster has v2beta1; remove min_workers and max_workers"
         )
+    mpi_spec: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": _roles(job, settings)}
+    if by_ssh:
+        return mpi_spec | {
+            # A group that the launcher counts in would wait for it, and the launcher for the workers.
+            "runPolicy": run_policy(job, spec.restart_limit, late=1),
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "mpiImplementation": "OpenMPI",
+            "sshAuthMountPath": "/root/.ssh",
+        }
+    # This operator ends the job when it counts as many, before the last start has come to anything.
+    return mpi_spec | {"runPolicy": run_policy(job, spec.restart_limit + 1), "mainContainer": _CONTAINER}
+
+
+def _roles(job: TrainingJob, settings: ClusterSettings) -> Object:
+    spec, by_ssh = job.specification, settings.mpi_version == "v2beta1"
     launcher, worker = job.topology.replicas[:2]
-    again = "OnFailure" if spec.restart_limit else "Never"
-    roles = {
+    restart_policy = "OnFailure" if spec.restart_limit else "Never"
+    return {
         "Launcher": {
             "replicas": 1,
             # Under v2beta1 it is the pod of a Job, which makes another one, and so keeps the log of the first.
-            "restartPolicy": "Never" if by_ssh else again,
+            "restartPolicy": "Never" if by_ssh else restart_policy,
             "template": pod_template(
                 job,
                 settings,
@@ -63,7 +78,7 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
         },
         "Worker": {
             "replicas": spec.number_of_workers,
-            "restartPolicy": again,
+            "restartPolicy": restart_policy,
             # sshd opens a session as another user and in a root of its own: that takes root and its capabilities.
             "template": pod_template(
                 job,
@@ -75,17 +90,6 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
             ),
         },
     }
-    found: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": roles}
-    if by_ssh:
-        return found | {
-            # A group that the launcher counts in would wait for it, and the launcher for the workers.
-            "runPolicy": run_policy(job, spec.restart_limit, late=1),
-            "launcherCreationPolicy": "WaitForWorkersReady",
-            "mpiImplementation": "OpenMPI",
-            "sshAuthMountPath": "/root/.ssh",
-        }
-    # This operator ends the job when it counts as many, before the last start has come to anything.
-    return found | {"runPolicy": run_policy(job, spec.restart_limit + 1), "mainContainer": _CONTAINER}
 
 
 def _mpirun(job: TrainingJob, settings: ClusterSettings) -> list[str]:

@@ -11,6 +11,14 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
+HEARTBEAT_SECONDS = 30.0
+"""Longest interval of the heartbeat, and of the requests that keep the connection open that a cancel goes over."""
+
+
+def heartbeat_interval(lost_timeout: float | None) -> float:
+    """Seconds between two heartbeats, for a step that counts as lost after `lost_timeout` seconds (None: never)."""
+    return HEARTBEAT_SECONDS if lost_timeout is None else min(HEARTBEAT_SECONDS, lost_timeout / 8)
+
 
 class Heartbeat:
     """One object in the object store, whose content is the time in seconds since 1970."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.failures import RECENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
 from kfp_distributed.components.train.runners.kubernetes.pods import (
     NOT_INSTALLED,
@@ -18,7 +20,6 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     replica_of,
     restarts_in_place,
 )
-from kfp_distributed.components.train.status import RECENT_SECONDS, format_seconds, root_failure
 
 Object = Mapping[str, Any]
 
@@ -141,10 +142,13 @@ class Tracker:
             return False
         return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
+    def restart_event(self) -> JobEvent:
+        """Announces the restart of a job that `may_start_again`; for a moment only, for failures do not stay recent."""
+        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
+        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
+
     def start_again(self) -> Iterator[Fact]:
         """The job was deleted, and is created anew."""
-        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        yield JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
         self.end, self.ended_by_itself, self._end_time = None, False, None
         self._failures, self._told = {}, set()
         for name, seen in list(self._seen.items()):

@@ -7,8 +7,8 @@ is started again, and exit codes from 1 to 127 are for good.
 from collections.abc import Mapping, Set
 from typing import Literal, NamedTuple
 
+from kfp_distributed.components.train.failures import FOR_GOOD, SAME_MOMENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.components.train.status import FOR_GOOD, SAME_MOMENT_SECONDS, root_failure
 from kfp_distributed.components.train.topology import Topology
 
 END_GRACE_SECONDS = 30.0

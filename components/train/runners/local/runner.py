@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
+from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.job import (
     Fact,
     JobEnded,
@@ -30,7 +31,6 @@ from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.local.restart_policy import Step, next_step
-from kfp_distributed.components.train.status import format_seconds
 from kfp_distributed.components.train.topology import Topology, replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_ROOMS, read_library

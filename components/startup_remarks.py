@@ -1,4 +1,4 @@
-"""What TensorFlow prints at each start, whatever its settings, and what nobody can act on."""
+"""Lines that TensorFlow logs at each start, whatever its settings, and that nobody can act on."""
 
 STARTUP_REMARK = (
     r"WARNING: All log messages before absl::InitializeLog\(\)"
@@ -8,5 +8,5 @@ STARTUP_REMARK = (
     r"|Unable to register cu\w+ factory"
     r"|computation placer already registered"
 )
-"""Regular expression to search for in a line. TensorFlow's libraries print most of these while they are loaded, before
-TF_CPP_MIN_LOG_LEVEL counts (seen with 2.21)."""
+"""Regular expression to search for in a log line. TensorFlow 2.21 logs most of these while its libraries are loaded,
+before TF_CPP_MIN_LOG_LEVEL takes effect."""

@@ -1,0 +1,121 @@
+"""`kfp-distributed doctor`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kfp_distributed.cli.checks import Question, Refusal, as_line
+from kfp_distributed.cli.libraries import StepLibrary, read_step_libraries
+from kfp_distributed.cli.options import (
+    JsonOrFile,
+    WrongArgument,
+    check_account,
+    check_bucket,
+    check_image,
+    connected,
+    doctor_command,
+    endpoint_from_here,
+    namespace_option,
+)
+from kfp_distributed.cli.survey import survey
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.trainers.requirements import image_of
+
+
+@click.command()
+@namespace_option("Where the pipelines' pods run.")
+@click.option("--pipeline", default="", metavar="FILE", help="A compiled pipeline whose steps must find the library.")
+@click.option(
+    "--distribution", type=JsonOrFile(), help="A distribution_specification that must work. Default: any may be used."
+)
+@click.option(
+    "--image",
+    default="",
+    callback=check_image,
+    help="Image of the replicas. Default: that of a training that names none.",
+)
+@click.option(
+    "--service-account",
+    default="",
+    callback=check_account,
+    help="Whose permissions to look at, such as pipeline-runner. Default: yours.",
+)
+@click.option(
+    "--bucket",
+    default="",
+    callback=check_bucket,
+    help="s3://BUCKET/KEY to look at. Default: where the pipelines keep their artifacts.",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    namespace: str,
+    pipeline: str,
+    distribution: Any,  # noqa: ANN401
+    image: str,
+    service_account: str,
+    bucket: str,
+) -> None:
+    """Check that a cluster is ready for training, and say what mends it where it is not.
+
+    The cluster is the one of KUBECONFIG, in a pod its own. Nothing is created. The exit code is 1 where something has
+    failed that training needs.
+    """
+    libraries = _pipeline_libraries(pipeline) if pipeline else []
+    try:
+        specification = None if distribution is None else parse_distribution(distribution)
+        endpoint = endpoint_from_here(os.environ)
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+    api = connected(namespace)
+    chosen = specification.distribution_type if specification else None
+    volumes = specification.volumes if specification else ()
+    question = Question(
+        api.namespace,
+        image or _default_image(chosen or "Job"),
+        chosen,
+        service_account,
+        bucket,
+        volumes=bool(volumes),
+        claims=any("size" in dict(volume) for volume in volumes),
+        endpoint=endpoint,
+        libraries=tuple(libraries),
+        command=doctor_command(
+            api.namespace,
+            pipeline=pipeline,
+            distribution=json.dumps(distribution) if specification else "",
+            image=image,
+            service_account=service_account,
+            bucket=bucket,
+        ),
+    )
+    levels = set()
+    try:
+        for check in survey(api, question):
+            click.echo(as_line(check))
+            levels.add(check.level)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+    context.exit(int("failed" in levels))
+
+
+def _pipeline_libraries(file: str) -> list[StepLibrary]:
+    try:
+        return read_step_libraries(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WrongArgument(f"--pipeline {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise WrongArgument(f"--pipeline {file} is not YAML: it is no text in UTF-8") from None
+    except ValueError as error:
+        raise WrongArgument(f"--pipeline {file} {error}") from None
+
+
+def _default_image(distribution_type: str) -> str | Refusal:
+    try:
+        return image_of({}, distribution_type, os.environ)
+    except ValueError as error:
+        return Refusal(error)

@@ -1,0 +1,82 @@
+"""`kfp-distributed install`."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Literal
+
+import click
+import yaml  # type: ignore[import-untyped]
+
+from kfp_distributed.cli.installation import (
+    DEFAULT_ACCOUNT,
+    change_line,
+    installed_objects,
+    plan_install,
+    plan_prune,
+)
+from kfp_distributed.cli.namespace import Namespace
+from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.library import VERSION
+
+
+@click.command()
+@namespace_option("Where the pipelines' pods run.")
+@click.option(
+    "--service-account",
+    default=DEFAULT_ACCOUNT,
+    show_default=True,
+    callback=check_account,
+    help="The ServiceAccount of the steps.",
+)
+@click.option("--dry-run", is_flag=True, help="Ask the API server what would change, and change nothing.")
+@click.option(
+    "--output",
+    type=click.Choice(["yaml"]),
+    help="Print the objects in place of creating them, for kubectl apply --server-side. Needs no cluster.",
+)
+@click.option("--prune", type=Age(), help="Delete the libraries of other versions that are older, such as 30d or 12h.")
+def command(
+    namespace: str, service_account: str, dry_run: bool, output: Literal["yaml"] | None, prune: timedelta | None
+) -> None:
+    """Put the library and the permissions of the steps into a namespace.
+
+    Creates or updates the Role and the RoleBinding kfp-distributed-train, and the ConfigMap with the installed version
+    of the library. Libraries of other versions stay. A second run changes nothing.
+    """
+    account = service_account or DEFAULT_ACCOUNT
+    if output:
+        if prune is not None:
+            raise WrongArgument("--prune needs a cluster: use it without --output")
+        click.echo(_as_yaml(namespace, account), nl=False)
+        return
+    api = connected(namespace)
+    try:
+        _install(Namespace(api, api.namespace), api.namespace, account, prune, dry_run=dry_run)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _install(target: Namespace, name: str, account: str, prune: timedelta | None, *, dry_run: bool) -> None:
+    objects = installed_objects(name, account)
+    library = objects[-1]["metadata"]["name"]
+    changes = plan_install(objects, target.read(objects))
+    if prune is not None:
+        changes += plan_prune(target.libraries(), library, datetime.now(timezone.utc), prune)
+    target.check(changes)
+    if not dry_run:
+        target.apply(changes)
+    for change in changes:
+        click.echo(change_line(change, dry_run=dry_run))
+    changed = any(change.action != "keep" for change in changes)
+    if dry_run:
+        click.echo(f"Dry run: nothing was changed in namespace {name}.")
+        return
+    click.echo(f"Namespace {name} {'now has' if changed else 'already had'} all that steps of {library} need.")
+    click.echo(f"Check the cluster: kfp-distributed doctor --namespace {name} --service-account {account}")
+    click.echo(f"Then upload a pipeline that kfp-distributed {VERSION} has compiled to Kubeflow Pipelines.")
+
+
+def _as_yaml(namespace: str, account: str) -> str:
+    # The archive is one line: YAML would fold it.
+    text: str = yaml.safe_dump_all(installed_objects(namespace, account), sort_keys=False, width=float("inf"))
+    return text

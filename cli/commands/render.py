@@ -1,0 +1,55 @@
+"""`kfp-distributed render`."""
+
+from typing import Any, Literal
+
+import click
+
+from kfp_distributed.cli.options import JsonOrFile, WrongArgument, check_image, check_namespace
+from kfp_distributed.cli.render import as_yaml, rendered_objects
+
+_JSON = JsonOrFile()
+
+
+@click.command()
+@click.option("--train-specification", type=_JSON, required=True, help="What to run.")
+@click.option("--train-parameters", type=_JSON, default="{}", help="Its arguments.")
+@click.option("--distribution-specification", type=_JSON, default="{}", help="How it is distributed. Default: one pod.")
+@click.option(
+    "--namespace", default="kubeflow", callback=check_namespace, show_default=True, help="Where the job would run."
+)
+@click.option(
+    "--mpi-version",
+    type=click.Choice(["v1", "v2beta1"]),
+    help="The version of MPIJob that the cluster serves; doctor says it. Default: v2beta1, v1 for elastic training.",
+)
+@click.option(
+    "--image", default="", callback=check_image, help="Image of the replicas, in place of the specification's."
+)
+@click.option("--full", is_flag=True, help="Print the archive of the library, too.")
+def command(
+    train_specification: Any,  # noqa: ANN401
+    train_parameters: Any,  # noqa: ANN401
+    distribution_specification: Any,  # noqa: ANN401
+    namespace: str,
+    mpi_version: Literal["v1", "v2beta1"] | None,
+    image: str,
+    full: bool,
+) -> None:
+    """Print as YAML what a train step would create: the job, its ConfigMap, and claims for volumes with a size.
+
+    Needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file that has it.
+    """
+    if image and isinstance(train_specification, dict):
+        train_specification = {**train_specification, "image": image}
+    elastic = isinstance(distribution_specification, dict) and distribution_specification.keys() & {
+        "min_workers",
+        "max_workers",
+    }
+    version = mpi_version or ("v1" if elastic else "v2beta1")
+    try:
+        objects = rendered_objects(
+            train_specification, train_parameters, distribution_specification, namespace, version
+        )
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+    click.echo(as_yaml(objects, full=full), nl=False)

@@ -1,0 +1,33 @@
+"""The parts of KFP's artifacts that the steps use. The code that does a step's work does not import kfp."""
+
+from typing import Any, Protocol
+
+
+class Artifact(Protocol):
+    """An input or output artifact of a step, such as `kfp.dsl.Dataset`."""
+
+    @property
+    def path(self) -> str:
+        """Local file or folder of the artifact."""
+
+    @property
+    def uri(self) -> str:
+        """Address of the artifact in the pipeline root."""
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Values that KFP shows beside the artifact. A step may add some to an output."""
+
+
+class MetricsArtifact(Artifact, Protocol):
+    """`kfp.dsl.Metrics`."""
+
+    def log_metric(self, metric: str, value: float) -> None:
+        """Add a metric."""
+
+
+class ClassificationMetricsArtifact(Artifact, Protocol):
+    """`kfp.dsl.ClassificationMetrics`."""
+
+    def log_confusion_matrix(self, categories: list[str], matrix: list[list[int]]) -> None:
+        """Set the confusion matrix: rows by true class and predicted class."""

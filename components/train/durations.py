@@ -1,0 +1,11 @@
+"""Spans of time in words. Pure."""
+
+
+def format_seconds(seconds: float) -> str:
+    """A span of time as people say it: "1.5 s", "12 s", "3 min 20 s", "2 h 5 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 ", " ")
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min"), (rest, "s")) if count]
+    return " ".join(parts[:2])

@@ -1,0 +1,167 @@
+"""Follows one job in the cluster: watches, logs and refusals of the API server -> facts, until the job has ended."""
+
+import math
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+
+from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, clock
+from kfp_distributed.components.train.manifests import JOB_LABEL
+from kfp_distributed.components.train.manifests.cluster_settings import Object
+from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.connection import Connection
+from kfp_distributed.components.train.runners.kubernetes.heartbeat import heartbeat_interval
+from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects
+from kfp_distributed.components.train.runners.kubernetes.last_lines import LastLines
+from kfp_distributed.components.train.runners.kubernetes.pods import replica_of
+from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
+from kfp_distributed.components.train.runners.kubernetes.watching import (
+    Changed,
+    Listed,
+    News,
+    Printed,
+    ThreadFailed,
+    Trouble,
+    Watcher,
+)
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+
+class Follower:
+    """Follows a job that somebody else creates, restarts and deletes. It changes nothing in the cluster."""
+
+    def __init__(self, api: ClusterApi, watcher: Watcher, objects: JobObjects) -> None:
+        """Sends nothing yet.
+
+        Args:
+            api: The cluster.
+            watcher: Where watches, logs and other threads put their news. Whoever made it closes it.
+            objects: The job.
+        """
+        self._api = api
+        self._watcher = watcher
+        self._objects = objects
+        self._tracker = Tracker(objects.job, objects.kind.kind)
+        lost_timeout = objects.job.specification.launcher_lost_timeout
+        # As long as the replicas wait for a heartbeat.
+        self._connection = Connection(api, objects.path, math.inf if lost_timeout is None else lost_timeout)
+        self._last_lines = LastLines()
+
+    @property
+    def job_ended_by_itself(self) -> bool:
+        """Whether the job's own object says that it has ended."""
+        return self._tracker.ended_by_itself
+
+    def attach(self, created: Object) -> None:
+        """Makes this object the followed one. News of an earlier object of the same name are ignored."""
+        self._tracker.uid = created["metadata"]["uid"]
+        self._tracker.created = created["metadata"].get("creationTimestamp", "")
+
+    def begin(self) -> None:
+        """Begins to watch the job, its pods and the namespace's warnings, and to keep the connection open."""
+        core, name = self._objects.core_path, self._objects.job.name
+        self._watcher.watch("job", self._objects.jobs_path, {"fieldSelector": f"metadata.name={name}"})
+        self._watcher.watch("pods", f"{core}/pods", self._pods_query)
+        self._watcher.watch("events", f"{core}/events", {"fieldSelector": "type=Warning"})
+        interval = heartbeat_interval(self._objects.job.specification.launcher_lost_timeout)
+        self._watcher.repeat(self._connection.probe, interval)
+
+    def facts(self) -> Generator[Fact, None, JobEvent | None]:
+        """Yields what happens until the job has ended and its last lines are read.
+
+        Returns:
+            The announcement of a restart, if the whole job is to be created again; else None. In that case the facts
+            end without `JobEnded`: create the job, call `attach` and `restarted`, and go on with `facts`.
+
+        Raises:
+            Exception: A thread of the watcher has failed.
+        """
+        tracker = self._tracker
+        quiet_due, ended = 0.0, None
+        while tracker.end is None or ended is None or not self._last_lines_are_read(ended):
+            if news := self._watcher.take(0.5 if ended is None else 0.05):
+                yield from self._read(news)
+            if self._watcher.news.empty() or time.monotonic() >= quiet_due:
+                yield from tracker.tell_time(clock())
+                if not tracker.end:  # The time for last lines counts for no time budget.
+                    yield Quiet(clock())
+                quiet_due = time.monotonic() + 1
+            if self._connection.refusal and not tracker.end:
+                tracker.end = (False, self._connection.refusal)
+            if tracker.may_start_again:
+                return tracker.restart_event()
+            if tracker.end and ended is None:
+                self._follow_remaining_logs()
+                ended = time.monotonic()
+        yield JobEnded(clock(), *tracker.end)
+        return None
+
+    def restarted(self) -> Iterator[Fact]:
+        """Yields what the restart of the whole job changes, once it is created again."""
+        yield from self._tracker.start_again()
+
+    @property
+    def _pods_query(self) -> dict[str, str]:
+        return {"labelSelector": f"{JOB_LABEL}={self._objects.job.name}"}
+
+    def _follow_remaining_logs(self) -> None:
+        """Follows the logs of all pods: the end of a job may be known before its pods, whose last lines are to come."""
+        with suppress(ClusterError):
+            path = f"{self._objects.core_path}/pods"
+            self._follow_logs(self._api.call("GET", path, query=self._pods_query, away_seconds=0)["items"])
+
+    def _last_lines_are_read(self, ended: float) -> bool:
+        return self._last_lines.are_read(
+            time.monotonic(),
+            ended,
+            unread=self._watcher.unread,
+            leader_is_over=self._tracker.leader_is_over,
+            no_news=self._watcher.news.empty(),
+            given_up=not self._tracker.ended_by_itself,
+        )
+
+    def _read(self, news: News) -> Iterator[Fact]:
+        if isinstance(news, ThreadFailed):
+            raise news.error
+        if isinstance(news, Trouble):
+            yield JobEvent(clock(), news.text)
+        elif isinstance(news, Printed):
+            spec = self._objects.job.specification
+            yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
+            self._last_lines.line_arrived(time.monotonic())
+        elif news.source == "job":
+            yield from self._read_job(news)
+        elif news.source == "pods":
+            yield from self._read_pods(news)
+        else:
+            for event in news.objects if isinstance(news, Listed) else [news.object]:
+                yield from self._tracker.tell_event(event)
+
+    def _read_job(self, news: Listed | Changed) -> Iterator[Fact]:
+        if isinstance(news, Changed):
+            yield from self._tracker.tell_job(news.object, news.change == "DELETED")
+            return
+        job = news.objects[0] if news.objects else None
+        if not self._tracker.end:
+            # The list may be older than a job that was created again.
+            job = self._if_followed(job) or self._if_followed(self._api.read(self._objects.path))
+        yield from self._tracker.tell_job(job)
+
+    def _read_pods(self, news: Listed | Changed) -> Iterator[Fact]:
+        # The lines of a pod are requested before its end is handled, and mostly arrive before it.
+        if isinstance(news, Listed):
+            self._follow_logs(news.objects)
+            yield from self._tracker.tell_pods(news.objects)
+        else:
+            deleted = news.change == "DELETED"
+            self._follow_logs([news.object], deleted)
+            yield from self._tracker.tell_pod(news.object, deleted)
+
+    def _follow_logs(self, pods: Iterable[Object], deleted: bool = False) -> None:
+        for pod in filter(self._tracker.is_ours, pods):
+            path = f"{self._objects.core_path}/pods/{pod['metadata']['name']}"
+            self._watcher.follow_logs(replica_of(pod), path, pod, deleted)
+
+    def _if_followed(self, job: Object | None) -> Object | None:
+        return job if job and job["metadata"]["uid"] == self._tracker.uid else None

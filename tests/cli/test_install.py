@@ -1,0 +1,145 @@
+"""`kfp-distributed install` and `uninstall`: what they say, and what they change."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from namespace_api import NamespaceApi
+
+from kfp_distributed.cli import options
+from kfp_distributed.cli.installation import installed_objects
+from kfp_distributed.cli.main import main
+
+OBJECTS = installed_objects("team", "pipeline-runner")
+LIBRARY = OBJECTS[2]["metadata"]["name"]
+ROLE, CONFIG_MAP = "kfp-distributed-train", f"configmaps/{LIBRARY}"
+OLD = {
+    **OBJECTS[2],
+    "metadata": {
+        **OBJECTS[2]["metadata"],
+        "name": "kfp-distributed-0.0.9-a",
+        "creationTimestamp": "2020-01-01T00:00:00Z",
+    },
+}
+FOREIGN = {"kind": "ConfigMap", "metadata": {"name": "kfp-launcher", "creationTimestamp": "2020-01-01T00:00:00Z"}}
+
+
+@pytest.fixture
+def api(monkeypatch):
+    api = NamespaceApi()
+    monkeypatch.setattr(options, "connect", lambda namespace: api)
+    return api
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    return done.exit_code, done.output.splitlines()
+
+
+def test_a_dry_run_then_a_first_then_a_second_run(api):
+    code, lines = run("install", "--dry-run")
+    expected = [f"would create Role {ROLE}", f"would create RoleBinding {ROLE}", f"would create ConfigMap {LIBRARY}"]
+    assert (code, lines[:3], api.changes) == (0, expected, [])
+    assert lines[3:] == ["Dry run: nothing was changed in namespace team."]
+
+    code, lines = run("install")
+    assert (code, lines[:3]) == (0, [line.replace("would create", "created") for line in expected])
+    assert lines[3] == f"Namespace team now has all that steps of {LIBRARY} need."
+    assert lines[4].endswith(": kfp-distributed doctor --namespace team --service-account pipeline-runner")
+    assert list(api.objects.values()) == OBJECTS
+
+    api.changes.clear()
+    code, lines = run("install")
+    assert (code, lines[:3]) == (0, [line.replace("would create", "unchanged") for line in expected])
+    assert lines[3] == f"Namespace team already had all that steps of {LIBRARY} need."
+    assert api.changes == []
+
+
+def test_a_tampered_library_is_created_again_and_another_version_stays(api):
+    api.add(*OBJECTS[:2], {**OBJECTS[2], "binaryData": {}}, OLD)
+    code, lines = run("install")
+    assert (code, lines[2]) == (0, f"replaced ConfigMap {LIBRARY}: it has no library.zip")
+    assert api.changes == [f"delete {CONFIG_MAP}", f"create {CONFIG_MAP}"]
+    assert api.objects["configmaps", OLD["metadata"]["name"]] == OLD
+
+
+def test_prune_deletes_old_libraries_alone(api):
+    current = {**OBJECTS[2], "metadata": {**OBJECTS[2]["metadata"], "creationTimestamp": "2020-01-01T00:00:00Z"}}
+    api.add(*OBJECTS[:2], current, OLD, FOREIGN)
+    code, lines = run("install", "--prune", "30d")
+    assert (code, lines[3]) == (0, "deleted ConfigMap kfp-distributed-0.0.9-a: it was created on 2020-01-01")
+    assert api.changes == ["delete configmaps/kfp-distributed-0.0.9-a"]
+
+
+@pytest.mark.parametrize("age", ["30", "d", "1.5d", "-1d", "30 d", "999999d"])
+def test_an_age_that_is_none(age):
+    code, lines = run("install", "--prune", age)
+    assert (code, lines) == (
+        2,
+        [f"Error: --prune {age!r} is not an age: write a number of days or hours, as 30d or 12h"],
+    )
+
+
+def test_uninstall(api):
+    api.add(*OBJECTS, OLD, FOREIGN)
+    expected = [
+        f"deleted RoleBinding {ROLE}",
+        f"deleted Role {ROLE}",
+        f"deleted ConfigMap {LIBRARY}",
+        "deleted ConfigMap kfp-distributed-0.0.9-a",
+    ]
+    code, lines = run("uninstall", "--dry-run")
+    assert (code, lines[:4], api.changes) == (0, [line.replace("deleted", "would delete") for line in expected], [])
+    assert run("uninstall") == (0, expected)
+    assert list(api.objects.values()) == [FOREIGN]
+    assert run("uninstall") == (0, ["Nothing of kfp-distributed is in namespace team."])
+
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+@pytest.mark.parametrize(
+    ("command", "denied", "missing"),
+    [
+        ("install", ["get roles", "get configmaps"], f"get roles.{RBAC}, get configmaps"),
+        (
+            "install",
+            ["create roles", "create rolebindings", "create configmaps"],
+            f"create roles.{RBAC}, create rolebindings.{RBAC}, create configmaps",
+        ),
+        (
+            "install",
+            ["grant roles", "grant rolebindings"],
+            f"create roles.{RBAC} with permissions that it lacks itself (verb escalate on roles.{RBAC}), "
+            f"create rolebindings.{RBAC} with permissions that it lacks itself (verb bind on roles.{RBAC})",
+        ),
+        ("uninstall", ["list configmaps"], "list configmaps"),
+    ],
+)
+def test_missing_permissions_are_named_before_anything_changes(api, command, denied, missing):
+    api.denied = denied
+    code, lines = run(command)
+    assert code == 1
+    assert lines == [
+        f"Error: this account may not, in namespace team: {missing}. Nothing was changed. Ask an administrator of the "
+        "namespace for these permissions, or to run this command"
+    ]
+    assert api.changes == []
+
+
+def test_permissions_that_are_not_needed_may_be_missing(api):
+    api.denied = ["delete configmaps", "update roles", "update rolebindings", "list configmaps"]
+    assert run("install")[0] == 0
+
+
+def test_a_namespace_that_does_not_exist(api):
+    api.exists = False
+    assert run("install") == (1, ["Error: there is no namespace team; create it: kubectl create namespace team"])
+
+
+def test_the_objects_as_yaml_need_no_cluster(monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    done = CliRunner().invoke(main, ["install", "--namespace", "team", "--output", "yaml"])
+    assert list(yaml.safe_load_all(done.output)) == OBJECTS
+    done = CliRunner().invoke(main, ["install", "--service-account", "default-editor", "--output", "yaml"])
+    assert list(yaml.safe_load_all(done.output)) == installed_objects("", "default-editor")
+    assert run("install", "--output", "yaml", "--prune", "1d")[0] == 2

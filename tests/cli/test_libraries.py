@@ -1,0 +1,116 @@
+"""The libraries that compiled pipelines need, and what doctor says of them."""
+
+import pytest
+import yaml
+from kfp import compiler
+
+from kfp_distributed.cli.checks import Check, Question, Refusal
+from kfp_distributed.cli.libraries import StepLibrary, read_step_libraries
+from kfp_distributed.cli.library_checks import judge_libraries
+from kfp_distributed.components import Delivery, steps
+from kfp_distributed.library.archive import library_config_map
+
+CONFIG_MAP = library_config_map("team")
+NAME, HASH = CONFIG_MAP["metadata"]["name"], CONFIG_MAP["metadata"]["annotations"]["kfp-distributed/content-hash"]
+URL = "https://bob:secret@files.example.com/kfp_distributed-0.1.0-py3-none-any.whl"
+
+
+@pytest.mark.parametrize(
+    ("delivery", "needs"),
+    [
+        (Delivery.namespace(), {}),
+        (Delivery.image("reg.example.com/steps:1"), {"image": "reg.example.com/steps:1"}),
+        (Delivery.package("kfp-distributed==0.1.0"), {"requirement": "kfp-distributed==0.1.0"}),
+        (Delivery.package(URL), {"requirement": URL.replace("bob:secret", "***")}),
+    ],
+)
+def test_the_library_of_a_compiled_step(tmp_path, delivery, needs):
+    file = tmp_path / "step.yaml"
+    compiler.Compiler().compile(steps(delivery).export_model, str(file))
+    assert read_step_libraries(file.read_text()) == [StepLibrary("export-model", NAME, HASH, **needs)]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", "is not YAML: while parsing a flow node"),
+        ("just text", "is not a compiled pipeline: it has no deploymentSpec"),
+        ("", "is not a compiled pipeline: it has no deploymentSpec"),
+        ("apiVersion: v1\nkind: Pod\n", "is not a compiled pipeline: it has no deploymentSpec"),
+        ("deploymentSpec: 5\n", "has no step of kfp-distributed that names its library"),
+        ("deploymentSpec: {executors: {exec-a: 5}}\n", "has no step of kfp-distributed that names its library"),
+        (
+            yaml.safe_dump(
+                {"deploymentSpec": {"executors": {"exec-a": {"container": {"command": ["sh", "-c", "x"]}}}}}
+            ),
+            "has no step of kfp-distributed that names its library; compile it anew with the installed version",
+        ),
+    ],
+)
+def test_a_file_that_is_no_pipeline_of_ours(text, error):
+    with pytest.raises(ValueError, match=f"^{error}") as raised:
+        read_step_libraries(text)
+    assert "\n" not in str(raised.value)
+
+
+def judged(*libraries, config_map=CONFIG_MAP, installed=NAME, account="pipeline-runner"):
+    question = Question("team", "", account=account, libraries=libraries)
+    return judge_libraries(question, {library.name: config_map for library in libraries}, installed)
+
+
+TRAIN, EVALUATE = (StepLibrary(step, NAME, HASH) for step in ("train", "evaluate"))
+INSTALL = "kfp-distributed install --namespace team"
+
+
+def test_a_library_that_is_there():
+    found = f"ConfigMap team/{NAME} has the library of train, evaluate"
+    assert judged(TRAIN, EVALUATE) == [Check("library", "ok", found)]
+
+
+def test_images_and_packages_need_no_config_map():
+    image, package = TRAIN._replace(image="steps:1"), EVALUATE._replace(requirement="kfp-distributed")
+    assert judged(image, package, config_map=None) == [
+        Check("library", "ok", f"image steps:1 of train must contain {NAME}; this is not checked"),
+        Check("library", "ok", f"pip installs kfp-distributed for evaluate, which must be {NAME}; this is not checked"),
+    ]
+
+
+OLD = "kfp-distributed-0.0.9-" + NAME[-12:]
+CHANGED = NAME[:-12] + "0" * 12
+
+
+@pytest.mark.parametrize(
+    ("library", "account", "mend"),
+    [
+        (NAME, "pipeline-runner", INSTALL),
+        (NAME, "", INSTALL),
+        (NAME, "default-editor", f"{INSTALL} --service-account default-editor"),
+        (OLD, "", f"pip install kfp-distributed==0.0.9 && {INSTALL}"),
+        (
+            CHANGED,
+            "",
+            f"this command line has {NAME}: compile the pipeline anew with it and run {INSTALL}, or run the latter "
+            "from the sources that compiled the pipeline",
+        ),
+    ],
+)
+def test_a_library_that_is_missing(library, account, mend):
+    found = f"there is no ConfigMap team/{library} with the library of train"
+    missing = judged(TRAIN._replace(name=library), config_map=None, account=account)
+    assert missing == [Check("library", "failed", found, mend)]
+
+
+def test_a_library_with_a_fault():
+    found = f"ConfigMap team/{NAME} does not serve train: it has no library.zip"
+    assert judged(TRAIN, config_map={"data": {}}) == [Check("library", "failed", found, INSTALL)]
+
+
+def test_a_library_that_may_not_be_read():
+    assert judged(TRAIN, config_map=Refusal("ann may not get configmaps")) == [
+        Check(
+            "library",
+            "warning",
+            f"cannot see ConfigMap team/{NAME}: ann may not get configmaps",
+            f"ask who may get it: kubectl get configmap {NAME} --namespace team",
+        )
+    ]

@@ -1,0 +1,82 @@
+"""The command line as a whole, and the command compile."""
+
+import subprocess
+import sys
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from kfp_distributed.cli.libraries import read_step_libraries
+from kfp_distributed.cli.main import main
+
+HELP = """
+import sys
+from kfp_distributed.cli.main import main
+main(["--help"], standalone_mode=False)
+print(sorted({"kfp", "kubernetes", "yaml", "minio"} & set(sys.modules)))
+"""
+
+
+def test_help_imports_no_heavy_package():
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
+    *lines, imported = done.stdout.splitlines()
+    commands = [line.split()[0] for line in lines[lines.index("Commands:") + 1 :] if line[2:3].strip()]
+    assert (commands, imported) == (["install", "uninstall", "doctor", "compile", "render"], "[]")
+
+
+@pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
+def test_each_command_has_help(name):
+    done = CliRunner().invoke(main, [name, "--help"])
+    assert (done.exit_code, done.output.splitlines()[0]) == (
+        0,
+        f"Usage: main {name} [OPTIONS]" + " FOLDER" * (name == "compile"),
+    )
+
+
+def test_a_command_that_does_not_exist():
+    done = CliRunner().invoke(main, ["instal"])
+    assert done.exit_code == 2
+    assert "No such command 'instal'" in done.output
+
+
+class TestCompile:
+    @pytest.fixture(autouse=True)
+    def _no_variables(self, monkeypatch):
+        for name in ("IMAGE", "EVALUATE_IMAGE", "PACKAGE"):
+            monkeypatch.delenv(f"KFP_DISTRIBUTED_{name}", raising=False)
+
+    def needs(self, folder, *options):
+        done = CliRunner().invoke(main, ["compile", str(folder), *options])
+        assert done.exit_code == 0, done.output
+        names = ["prepare_data", "train", "evaluate", "export_model", "train_and_export"]
+        assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
+        libraries = read_step_libraries((folder / "train_and_export.yaml").read_text())
+        return {library.step: library.image or library.requirement for library in libraries}
+
+    def test_by_options(self, tmp_path):
+        needs = self.needs(tmp_path / "new", "--image", "steps:1", "--evaluate-image", "evaluate:1")
+        assert needs == {
+            **dict.fromkeys(("prepare-data", "train", "export-model"), "steps:1"),
+            "evaluate": "evaluate:1",
+        }
+
+    def test_by_the_environment_and_task_config(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("KFP_DISTRIBUTED_PACKAGE", "kfp-distributed==0.1.0")
+        assert set(self.needs(tmp_path, "--task-config").values()) == {"kfp-distributed==0.1.0"}
+        train = yaml.safe_load((tmp_path / "train.yaml").read_text())
+        assert "taskConfigPassthroughs" in train["components"]["comp-train"]
+
+    def test_an_image_and_a_package(self, tmp_path):
+        done = CliRunner().invoke(
+            main, ["compile", str(tmp_path), "--image", "steps:1", "--package", "kfp-distributed"]
+        )
+        error = "Error: image 'steps:1' and package 'kfp-distributed': name only one of the two\n"
+        assert (done.exit_code, done.output, list(tmp_path.iterdir())) == (2, error, [])
+
+    def test_a_folder_that_cannot_be_made(self, tmp_path):
+        (tmp_path / "file").touch()
+        done = CliRunner().invoke(main, ["compile", str(tmp_path / "file" / "folder")])
+        assert done.exit_code == 1
+        assert done.output.startswith(f"Error: cannot write to {tmp_path / 'file' / 'folder'}: ")

@@ -1,0 +1,220 @@
+"""`kfp-distributed install`, `uninstall` and `doctor --pipeline` against a real API server."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+from kubernetes import client
+
+from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, Object, installed_objects
+from kfp_distributed.cli.main import main
+from kfp_distributed.cli.namespace import Namespace
+from kfp_distributed.components.packaging import bootstrap
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.library.archive import library_config_map
+
+pytestmark = pytest.mark.cluster
+
+LIBRARY = library_config_map("")["metadata"]["name"]
+ROLE = "kfp-distributed-train"
+INSTALLED = [f"Role {ROLE}", f"RoleBinding {ROLE}", f"ConfigMap {LIBRARY}"]
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == code, done.output
+    return done.output.splitlines()
+
+
+def libraries(api, namespace) -> dict[str, Object]:
+    """The ConfigMaps with libraries by name, with what changes when one is created again."""
+    items = api.list_namespaced_config_map(namespace, label_selector="app.kubernetes.io/component=library").items
+    return {item.metadata.name: (item.metadata.uid, item.binary_data) for item in items}
+
+
+def create_other_library(api, namespace, name="kfp-distributed-0.0.9-0123456789ab"):
+    item = library_config_map(namespace)
+    item["metadata"]["name"] = name
+    api.create_namespaced_config_map(namespace, item)
+    return name
+
+
+def test_install_twice_then_uninstall_twice(api, namespace):
+    place = ("--namespace", namespace)
+    assert run("install", *place, "--dry-run")[:3] == [f"would create {name}" for name in INSTALLED]
+    assert libraries(api, namespace) == {}
+    assert run("install", *place)[:3] == [f"created {name}" for name in INSTALLED]
+    before = libraries(api, namespace)
+    assert run("install", *place)[:3] == [f"unchanged {name}" for name in INSTALLED]
+    assert libraries(api, namespace) == before
+    other = create_other_library(api, namespace)
+    deleted = [f"deleted RoleBinding {ROLE}", f"deleted Role {ROLE}"]
+    deleted += [f"deleted ConfigMap {name}" for name in sorted([LIBRARY, other])]
+    assert sorted(run("uninstall", *place)) == sorted(deleted)
+    assert libraries(api, namespace) == {}
+    assert run("uninstall", *place) == [f"Nothing of kfp-distributed is in namespace {namespace}."]
+
+
+def test_install_adds_rules_and_accounts_and_removes_none(namespace):
+    rbac = client.RbacAuthorizationV1Api()
+    own_rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["keys"], "verbs": ["get"]}
+    run("install", "--namespace", namespace)
+    rules = rbac.read_namespaced_role(ROLE, namespace).rules
+    rbac.patch_namespaced_role(ROLE, namespace, {"rules": [own_rule]})
+    lines = run("install", "--namespace", namespace, "--service-account", "default-editor")
+    assert [line.partition(":")[0] for line in lines[:2]] == [f"updated {name}" for name in INSTALLED[:2]]
+    changed = rbac.read_namespaced_role(ROLE, namespace).rules
+    assert (changed[0].resource_names, changed[1:]) == (["keys"], rules)
+    subjects = rbac.read_namespaced_role_binding(ROLE, namespace).subjects
+    assert [subject.name for subject in subjects] == ["pipeline-runner", "default-editor"]
+
+
+def test_a_library_with_other_content_is_created_again(api, namespace):
+    run("install", "--namespace", namespace)
+    ((good_uid, data),) = libraries(api, namespace).values()
+    api.delete_namespaced_config_map(LIBRARY, namespace)
+    tampered = library_config_map(namespace)
+    tampered["binaryData"] = {"library.zip": data["library.zip"][: len(data["library.zip"]) // 8 * 4]}
+    api.create_namespaced_config_map(namespace, tampered)
+    would_replace = run("install", "--namespace", namespace, "--dry-run")[2]
+    assert would_replace.startswith(f"would replace ConfigMap {LIBRARY}: its library.zip cannot be read: ")
+    assert run("install", "--namespace", namespace)[2].startswith(f"replaced ConfigMap {LIBRARY}: ")
+    ((uid, mended),) = libraries(api, namespace).values()
+    assert mended == data
+    assert uid != good_uid
+
+
+def test_prune_spares_the_installed_version_and_younger_ones(api, namespace):
+    run("install", "--namespace", namespace)
+    other = create_other_library(api, namespace)
+    time.sleep(1.1)  # The creation time has whole seconds.
+    run("install", "--namespace", namespace, "--prune", "1h")
+    assert set(libraries(api, namespace)) == {LIBRARY, other}
+    assert run("install", "--namespace", namespace, "--prune", "0h")[3].startswith(f"deleted ConfigMap {other}: ")
+    assert set(libraries(api, namespace)) == {LIBRARY}
+
+
+def test_kubectl_applies_the_yaml_and_install_finds_nothing_to_change(namespace):
+    for options, where in ((["--namespace", namespace], []), ([], ["--namespace", namespace])):
+        text = CliRunner().invoke(main, ["install", "--output", "yaml", *options]).output
+        command = ["kubectl", "apply", *where, "--server-side", "--filename", "-"]
+        subprocess.run(command, input=text, text=True, check=True, capture_output=True)
+        assert run("install", "--namespace", namespace)[:3] == [f"unchanged {name}" for name in INSTALLED]
+
+
+def test_doctor_names_a_missing_library_and_install_mends_it(api, namespace, tmp_path):
+    run("compile", str(tmp_path))
+    doctor = ("doctor", "--namespace", namespace, "--pipeline", str(tmp_path / "train_and_export.yaml"))
+
+    def library_lines():
+        lines = CliRunner().invoke(main, doctor).output.splitlines()
+        number = next(number for number, line in enumerate(lines) if " library: " in line)
+        return lines[number : number + 2]
+
+    steps = "evaluate, export-model, prepare-data, train"
+    found, mend = library_lines()
+    assert found == f"failed   library: there is no ConfigMap {namespace}/{LIBRARY} with the library of {steps}"
+    assert mend == f"         -> kfp-distributed install --namespace {namespace}"
+    run(*mend.split()[2:])
+    assert library_lines()[0] == f"ok       library: ConfigMap {namespace}/{LIBRARY} has the library of {steps}"
+    api.delete_namespaced_config_map(LIBRARY, namespace)
+    api.create_namespaced_config_map(namespace, {**library_config_map(namespace), "binaryData": {}})
+    assert library_lines()[0].endswith(": it has no library.zip")
+
+
+@pytest.fixture
+def account(api, namespace):
+    """Makes a service account; returns its token."""
+
+    def make(name):
+        api.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
+        return api.create_namespaced_service_account_token(name, namespace, {"spec": {}}).status.token
+
+    return make
+
+
+def connection(token, namespace):
+    configuration = client.Configuration.get_default_copy()
+    configuration.api_key = {"authorization": f"Bearer {token}"}
+    configuration.cert_file = configuration.key_file = None
+    return ClusterApi(configuration, namespace)
+
+
+def test_an_account_without_permissions_is_told_each(account, namespace):
+    target = Namespace(connection(account("nobody"), namespace), namespace)
+    objects = installed_objects(namespace, DEFAULT_ACCOUNT)
+    missing = "get roles.rbac.authorization.k8s.io, get rolebindings.rbac.authorization.k8s.io, get configmaps. "
+    with pytest.raises(ClusterError, match=re.escape(f"may not, in namespace {namespace}: {missing}")):
+        target.read(objects)
+    with pytest.raises(ClusterError, match=r"may not, in namespace .*: list configmaps\."):
+        target.libraries()
+
+
+def test_an_account_grants_only_what_it_has_itself(account, namespace, monkeypatch):
+    """As an administrator of a namespace, who has neither of the verbs escalate and bind."""
+    api = connection(account("editor"), namespace)
+    monkeypatch.setattr("kfp_distributed.cli.options.connect", lambda namespace: api)
+    rbac, about = client.RbacAuthorizationV1Api(), {"metadata": {"name": "editor"}}
+    groups, resources = ["", "rbac.authorization.k8s.io"], ["roles", "rolebindings", "configmaps"]
+    rules = [{"apiGroups": groups, "resources": resources, "verbs": ["get", "create"]}]
+    rbac.create_namespaced_role(namespace, {**about, "rules": rules})
+    role = {"kind": "Role", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "ServiceAccount", "name": "editor"}
+    rbac.create_namespaced_role_binding(namespace, {**about, "roleRef": role, "subjects": [subject]})
+
+    def install_until(text):
+        """The API server learns of new permissions a moment after they are there."""
+        end = time.monotonic() + 30
+        while text not in (output := CliRunner().invoke(main, ["install"]).output) and time.monotonic() < end:
+            time.sleep(0.5)
+        return output
+
+    missing = "create roles.rbac.authorization.k8s.io with permissions that it lacks itself (verb escalate "
+    refused = install_until(missing)
+    assert missing in refused
+    assert "Nothing was changed." in refused
+    with pytest.raises(client.ApiException, match="Not Found"):
+        rbac.read_namespaced_role(ROLE, namespace)
+    rules += installed_objects(namespace, DEFAULT_ACCOUNT)[0]["rules"]
+    rbac.patch_namespaced_role("editor", namespace, {"rules": rules})
+    assert "now has all" in install_until("now has all")
+
+
+def test_a_namespace_that_is_not_there():
+    name = "kfp-distributed-nobody-has-made-this"
+    error = f"Error: there is no namespace {name}; create it: kubectl create namespace {name}"
+    assert run("install", "--namespace", name, code=1) == [error]
+
+
+def test_a_step_imports_the_library_with_the_rights_of_the_role_alone(account, namespace, tmp_path):
+    """The bootstrap of a compiled step runs here with the token and the addresses that its pod has."""
+    configuration = client.Configuration.get_default_copy()
+    for name, text in (("namespace", namespace), ("token", account(DEFAULT_ACCOUNT))):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "ca.crt").write_bytes(Path(configuration.ssl_ca_cert).read_bytes())
+    program = bootstrap().replace("/var/run/secrets/kubernetes.io/serviceaccount/", f"{tmp_path}/")
+    program += "\nimport kfp_distributed.library.content as content; print(content.__file__)\n"
+    server = urlsplit(configuration.host)
+    address = {"KUBERNETES_SERVICE_HOST": server.hostname, "KUBERNETES_SERVICE_PORT": str(server.port or 443)}
+
+    def step():
+        command = [sys.executable, "-I", "-S", "-c", program]
+        return subprocess.run(command, env={**os.environ, **address}, capture_output=True, text=True, check=False)
+
+    refused = step()
+    assert refused.returncode == 1
+    assert f"ConfigMap {namespace}/{LIBRARY}: configmaps" in refused.stderr
+    assert refused.stderr.rstrip().endswith(f"run kfp-distributed install --namespace {namespace}")
+    run("install", "--namespace", namespace)
+    end = time.monotonic() + 30
+    while "forbidden" in (done := step()).stderr and time.monotonic() < end:
+        time.sleep(0.5)
+    assert done.stdout.endswith("/kfp_distributed/library/content.py\n"), done.stderr
+    assert not done.stdout.startswith(str(Path(__file__).parents[2]))

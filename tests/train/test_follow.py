@@ -1,0 +1,163 @@
+"""Following a job: an API server whose watches break, which refuses the step, or whose logs cannot be read."""
+
+import time
+from http import HTTPStatus
+
+import pytest
+from train.kubernetes_api import KubernetesApi
+from train.programs.jobs import make_job, workers
+
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners.kubernetes import last_lines, watching
+from kfp_distributed.components.train.runners.kubernetes.follow import Follower
+from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects
+from kfp_distributed.components.train.runners.kubernetes.watching import Printed, Watcher
+
+JOB = "tfjobs/a-job"
+SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
+
+
+@pytest.fixture
+def api(monkeypatch):
+    # The server runs no pods, so none of them reports its end.
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 0.1)
+    with KubernetesApi() as server:
+        yield server
+
+
+@pytest.fixture
+def watcher(api):
+    watcher = Watcher(api.connect())
+    yield watcher
+    watcher.close()
+
+
+def follow(api, watcher, **distribution):
+    """A follower of a job that was just created."""
+    objects = plan_objects(make_job((), workers(2, **distribution)), ClusterSettings("default", image="image"))
+    follower = Follower(api.connect(), watcher, objects)
+    follower.attach(api.connect().call("POST", objects.jobs_path, objects.manifest))
+    follower.begin()
+    return follower
+
+
+def pod(index, status):
+    labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
+    about = {"labels": {**labels, "kfp-distributed/job": "a-job"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {"name": f"a-job-worker-{index}", **about}, "spec": {"nodeName": "a"}, "status": status}
+
+
+def test_a_follower_changes_nothing_in_the_cluster(api, watcher):
+    follower = follow(api, watcher)
+    before = len(api.requests)
+    for fact in follower.facts():
+        if isinstance(fact, Quiet):
+            api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
+    assert fact.succeeded
+    assert {request.split()[0] for request in api.requests[before:]} <= {"GET", "LIST", "WATCH"}
+
+
+@pytest.mark.parametrize("answer", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
+def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api, watcher, monkeypatch, answer):
+    monkeypatch.setattr(watching, "_LATEST_DELAY", 0.5)
+    facts = []
+    for fact in follow(api, watcher, launcher_lost_timeout=1).facts():
+        facts.append(fact)
+        if isinstance(fact, Quiet) and not api.refuses:
+            api.refuses = answer
+            for kind in ("tfjobs", "pods", "events"):
+                api.expire(kind)
+    assert fact.reason == f"The API server refuses this step: {answer.phrase}."
+    troubles = [fact.text for fact in facts if isinstance(fact, JobEvent) and "cannot watch" in fact.text]
+    assert sorted(troubles) == [f"cannot watch the {kind}: {answer.phrase}" for kind in ("events", "job", "pods")]
+
+
+@pytest.mark.parametrize("page", ["html", "json"])
+@pytest.mark.parametrize("kind", ["tfjobs", "pods"])
+def test_a_watch_outlasts_a_page_of_a_proxy(api, watcher, kind, page):
+    api.lose[f"LIST {kind}"] = page
+    steps, until = [], time.monotonic() + 20
+    for fact in follow(api, watcher).facts():
+        assert time.monotonic() < until, f"the watch of {kind} is gone"
+        if isinstance(fact, Quiet) and f"WATCH {kind}" in api.requests and not steps:
+            api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
+            steps.append("pod")
+        if isinstance(fact, ReplicaChanged):
+            steps.append(fact.state)
+            api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
+    assert (steps, fact.succeeded) == (["pod", "failed"], True)
+
+
+def test_a_thread_that_ends_by_an_exception_ends_the_step_with_it(api, watcher):
+    def fail():
+        raise RuntimeError("as by a bug")
+
+    watcher.repeat(fail, 1)
+    with pytest.raises(RuntimeError, match=r"^as by a bug$"):
+        list(follow(api, watcher).facts())
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_job_that_somebody_deletes_while_its_watch_is_away(api, watcher, is_created_again):
+    def delete():
+        job = api.delete(JOB)
+        if is_created_again:
+            api.put(JOB, {"metadata": {"name": "a-job"}, "spec": job["spec"]})
+
+    for fact in follow(api, watcher).facts():
+        if isinstance(fact, Quiet) and JOB in api.objects and api.requests.count("WATCH tfjobs") == 1:
+            api.expire("tfjobs", delete)
+    assert (fact.succeeded, fact.reason) == (False, "Somebody deleted the TFJob.")
+
+
+def test_a_job_that_has_failed_is_not_waited_for_while_another_replica_prints(api, watcher):
+    follower = follow(api, watcher, restart_limit=0)
+    for index, status in enumerate(({"phase": "Running"}, {"phase": "Failed", "reason": "Evicted"})):
+        api.put(f"pods/a-job-worker-{index}", pod(index, status))
+    facts, until = [], time.monotonic() + 20
+    for fact in follower.facts():
+        facts.append(fact)
+        assert time.monotonic() < until, "it waits for a replica that prints for ever"
+        if isinstance(fact, ReplicaChanged | LogLine):
+            watcher.news.put(Printed("worker-0", ["step"]))
+    failure = next(
+        index for index, fact in enumerate(facts) if isinstance(fact, ReplicaChanged) and fact.state == "failed"
+    )
+    # Time budgets are checked at each Quiet, and the time for last lines counts for none of them.
+    assert not [fact for fact in facts[failure:] if isinstance(fact, Quiet)]
+    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
+
+
+def test_a_log_that_cannot_be_read_is_not_waited_for_while_another_replica_prints(api, watcher, monkeypatch):
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 1.0)
+    api.broken = {"GET a-job-worker-1/log"}
+    follower = follow(api, watcher, restart_limit=0)
+    killed = {"name": "training", "state": {"terminated": {"exitCode": 137}}}
+    api.put("pods/a-job-worker-0", pod(0, {"phase": "Running"}))
+    api.put("pods/a-job-worker-1", pod(1, {"phase": "Failed", "containerStatuses": [killed]}))
+    watcher.repeat(lambda: watcher.news.put(Printed("worker-0", ["step"])) is None, 0.05)
+    facts, until = [], time.monotonic() + 60
+    for fact in follower.facts():
+        facts.append(fact)
+        assert time.monotonic() < until, "it waits for a log that cannot be read"
+    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
+    assert any(isinstance(fact, LogLine) for fact in facts)
+
+
+def test_a_restart_of_the_whole_job_is_announced_and_left_to_the_caller(api, watcher):
+    follower = follow(api, watcher)
+    api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
+    api.put(JOB, {**api.objects[JOB], "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
+    announcements = []
+
+    def attempt():
+        announcements.append((yield from follower.facts()))
+
+    facts = list(attempt())
+    assert not [fact for fact in facts if isinstance(fact, JobEnded)]
+    assert [event.text for event in announcements] == ["restart 1 of 3: the whole job (worker-0 failed)"]
+    assert [(fact.replica, fact.state, fact.restart) for fact in follower.restarted()] == [
+        ("worker-0", "waiting", 1),
+        ("worker-1", "waiting", 1),
+    ]
