@@ -12,14 +12,23 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 .PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
 .PHONY: bench-cluster cluster-named images image-name clean
 
-# The trainer images: how the builder is called before a name, how it is asked for one that is there, and their prefix.
+# The images of replicas and of steps: how the builder is called before a name, how it is asked for one that is there,
+# and their prefix.
 BUILD = docker build --tag
 FIND = docker image inspect
 PREFIX = kfp-distributed
-IMAGES = tensorflow horovod pytorch horovod-pytorch
-# The tag is a hash of the image's folder: what is there need not be built again, and no tag ever changes its meaning.
-image = $(if $(wildcard images/$1/Containerfile),$(PREFIX)/$1:$(shell cd images/$1 && LC_ALL=C sha256sum * \
-	| sha256sum | cut -c 1-12),$(error IMAGE is "$1", there are: $(notdir $(wildcard images/*))))
+ALL_IMAGES = tensorflow horovod pytorch horovod-pytorch steps evaluate
+IMAGES = $(ALL_IMAGES)
+# The images of the steps hold the library, so their build context is the repository. `evaluate` begins with `tensorflow`.
+options-steps = .
+options-evaluate = --build-arg BASE=$(call image,tensorflow) .
+made-from-steps = $(library)
+made-from-evaluate = $(library) $(call tag,tensorflow)
+library = $(or $(shell $(or $(PYTHON),false) images/library_hash.py),$(error the library's content hash needs PYTHON))
+# The tag is a hash of what the image is made from: what is there need not be built again, and no tag ever changes its
+# meaning.
+tag = $(shell { (cd images/$1 && LC_ALL=C sha256sum *); printf '%s' '$(made-from-$1)'; } | sha256sum | cut -c 1-12)
+image = $(if $(filter $1,$(ALL_IMAGES)),$(PREFIX)/$1:$(call tag,$1),$(error IMAGE is "$1", there are: $(ALL_IMAGES)))
 
 FOLDER ?= kfp-distributed-run
 
@@ -69,12 +78,15 @@ bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas, prints and 
 bench-cluster: cluster-named $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE, prints and writes benchmarks/cluster.md
 	$(BIN)/python benchmarks/cluster.py --image '$(IMAGE)'
 
-images: $(IMAGES:%=image-%)  ## builds the trainer images that are not there yet
+images: $(IMAGES:%=image-%)  ## builds the images that are not there yet
 
-.PHONY: $(IMAGES:%=image-%)
-$(IMAGES:%=image-%): image-%:
-	@$(FIND) $(call image,$*) >/dev/null 2>&1 || $(BUILD) $(call image,$*) --file images/$*/Containerfile images/$*
+.PHONY: $(ALL_IMAGES:%=image-%)
+$(ALL_IMAGES:%=image-%): image-%:
+	@$(FIND) $(call image,$*) >/dev/null 2>&1 \
+		|| $(BUILD) $(call image,$*) --file images/$*/Containerfile $(or $(options-$*),images/$*)
 	@echo $(call image,$*)
+
+image-evaluate: image-tensorflow
 
 image-name:  ## prints the full name of IMAGE=tensorflow
 	@echo $(call image,$(IMAGE))

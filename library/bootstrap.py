@@ -24,7 +24,7 @@ def import_from(path, token):
   server = http.client.HTTPSConnection(*address, timeout=2, context=context)
   server.request('GET', path, headers={'Authorization': 'Bearer ' + token})
   response = server.getresponse()
-  if response.status > 428: raise OSError(response.status, response.reason)
+  if response.status > 428: raise OSError(f'{response.status} {response.reason}')
   answer = json.load(response)
   if response.status > 299: raise ValueError(answer['message'])
   archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(answer['binaryData']['library.zip'])))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,8 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         ValueError: The format is not supported, or the columns do not fit the options.
     """
     if path is None:
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        pixels = digits.images.astype(np.uint8)[..., np.newaxis]
-        return _array_source("digits", {options.label_column: digits.target, "image": pixels}, options)
+        pixels, labels = _read_digits()
+        return _array_source("digits", {options.label_column: labels, "image": pixels}, options)
     files = _visible(path) if path.is_dir() else [path]
     types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
@@ -108,6 +106,19 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files "
         "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for each class"
     )
+
+
+def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return pixels and labels of scikit-learn's digits.
+
+    Importing scikit-learn takes a second and needs SciPy, which is larger than all else in the image of the steps.
+    """
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("source 'digits' is a file of scikit-learn; pip install scikit-learn")
+    file = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    rows = np.loadtxt(file, np.uint8, delimiter=",")
+    return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1]
 
 
 @contextmanager

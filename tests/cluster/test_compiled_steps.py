@@ -1,8 +1,13 @@
-"""The compiled steps in a pod of a stock Python image, with the rights that deploy/ gives and no others."""
+"""The compiled steps in pods, by image and by namespace delivery, with the rights that deploy/ gives and no others."""
 
-import json
+import base64
+import os
+import re
 import time
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,30 +15,72 @@ import pytest
 import yaml
 from cluster.jobs import left_behind
 from cluster.test_launch import function
-from compiled import Run, step_command, whole_job
+from compiled import Run, executors, step_command, whole_job
 from kubernetes import client, watch
 from kubernetes.stream import stream
 
+from kfp_distributed.components import Delivery
+from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.launch import job_name
+from kfp_distributed.library.archive import library_config_map, make_archive
+from kfp_distributed.library.content import content_hash, read_library
+from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import credentials_from_environment, open_store
+from kfp_distributed.trainers.requirements import STOCK_IMAGE
 
 pytestmark = pytest.mark.cluster
 
-# The commands of steps one after another, each as a process of its own.
-_RUN = """\
-import json, os, subprocess, sys
-for step, command in json.load(open("/job/commands.json")).items():
-    os.makedirs("/steps/" + step)
-    print("===", step, flush=True)
-    code = subprocess.run(command, cwd="/steps/" + step).returncode
-    if code:
-        sys.exit(f"=== {step} ended with exit code {code}")
-print("=== all have ended", flush=True)
+_RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+# Runs a command, and says in the last line of the log how it ended and after how long.
+_TIMED = """\
+start=$(date +%s%N)
+"$@"
+echo "exit code $? after $((($(date +%s%N) - start) / 1000000)) ms"
 """
 
-_RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-_NOBODY = {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+
+@dataclass(frozen=True)
+class StepContainer:
+    """A compiled step as KFP's launcher would start it.
+
+    Attributes:
+        step: Its name.
+        image: The image that its YAML names.
+        command: Command and arguments.
+    """
+
+    step: str
+    image: str
+    command: Sequence[str]
+
+    def spec(self) -> dict:
+        """The container, in a pod with a volume `work`."""
+        env = {
+            "HOME": "/steps",
+            # pip reaches an index in a stock image alone.
+            **({"PIP_DEFAULT_TIMEOUT": "60"} if self.image == STOCK_IMAGE else {"PIP_INDEX_URL": "http://127.0.0.1:9"}),
+        }
+        # As KFP has it in its steps. Where the object store is, they find by themselves.
+        fields = {"KFP_POD_NAME": "metadata.name", "KFP_POD_UID": "metadata.uid"}
+        return {
+            "name": self.step.replace("_", "-"),
+            "image": self.image,
+            "command": [*self.command],
+            "workingDir": "/steps",
+            "env": [
+                *({"name": name, "value": value} for name, value in env.items()),
+                *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+            ],
+            "volumeMounts": [
+                {"name": "work", "mountPath": "/steps"},
+                # Where kfp has the outputs of a pipeline root s3://.
+                {"name": "work", "mountPath": "/s3", "subPath": "s3"},
+            ],
+            # Our images have a user who is not root.
+            "securityContext": {**_RESTRICTED, **({"runAsUser": 1000} if self.image == STOCK_IMAGE else {})},
+        }
 
 
 @pytest.fixture(scope="module")
@@ -48,85 +95,184 @@ def pipeline_runner(api, training_namespace):
     return "pipeline-runner"
 
 
+@pytest.fixture(scope="module")
+def image_specs(tmp_path_factory, image_name):
+    """The folder with the compiled files of the image delivery."""
+    folder = tmp_path_factory.mktemp("image")
+    write_specs(folder, Delivery.image(os.environ.get(IMAGE_VARIABLE) or image_name("steps"), image_name("evaluate")))
+    return folder
+
+
 @pytest.fixture
 def run_in_pod(api, training_namespace, pipeline_runner):
-    """Starts a pod that runs the commands of steps, by name, in turn; returns the pod."""
+    """Starts a pod that runs steps, one after another or side by side; returns the pod."""
 
-    def run(name: str, commands: dict[str, list[str]], annotations: dict[str, str] | None = None):
-        data = {"run.py": _RUN, "commands.json": json.dumps(commands)}
-        api.create_namespaced_config_map(training_namespace, {"metadata": {"name": name}, "data": data})
-        metadata = {"name": name, "annotations": annotations or {}}
-        return api.create_namespaced_pod(training_namespace, {"metadata": metadata, "spec": spec_of(name)})
-
-    def spec_of(name: str) -> dict:
-        container = {
-            "name": "steps",
-            "image": "python:3.11",
-            "command": ["python3", "/job/run.py"],
-            "env": [
-                # As KFP has it in its steps. Where the object store is, they find by themselves.
-                {"name": "KFP_POD_NAME", **field("metadata.name")},
-                {"name": "KFP_POD_UID", **field("metadata.uid")},
-                {"name": "HOME", "value": "/steps"},
-                {"name": "PIP_DEFAULT_TIMEOUT", "value": "60"},
-            ],
-            "volumeMounts": [
-                {"name": "job", "mountPath": "/job"},
-                {"name": "work", "mountPath": "/steps"},
-                # Where kfp has the outputs of a pipeline root s3://.
-                {"name": "work", "mountPath": "/s3", "subPath": "s3"},
-            ],
-            "securityContext": _RESTRICTED,
-        }
-        volumes = [{"name": "job", "configMap": {"name": name}}, {"name": "work", "emptyDir": {}}]
-        return {
-            "serviceAccountName": pipeline_runner,
+    def run(
+        name: str,
+        steps: Sequence[StepContainer],
+        *,
+        side_by_side: bool = False,
+        annotations: dict[str, str] | None = None,
+        service_account: str = pipeline_runner,
+    ):
+        containers = [step.spec() for step in steps]
+        spec = {
+            "serviceAccountName": service_account,
             "restartPolicy": "Never",
-            "securityContext": _NOBODY,
-            "containers": [container],
-            "volumes": volumes,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "fsGroup": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "initContainers": [] if side_by_side else containers[:-1],
+            "containers": containers if side_by_side else containers[-1:],
+            "volumes": [{"name": "work", "emptyDir": {}}],
         }
-
-    def field(path: str) -> dict:
-        return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+        metadata = {"name": name, "annotations": annotations or {}}
+        return api.create_namespaced_pod(training_namespace, {"metadata": metadata, "spec": spec})
 
     return run
 
 
+@contextmanager
+def installed(api, config_map: dict) -> Iterator[None]:
+    """Has the ConfigMap of a library in its namespace."""
+    name, namespace = config_map["metadata"]["name"], config_map["metadata"]["namespace"]
+    api.create_namespaced_config_map(namespace, config_map)
+    try:
+        yield
+    finally:
+        api.delete_namespaced_config_map(name, namespace)
+
+
+def logs_of(api, pod) -> dict[str, str]:
+    """Waits for a pod's end; returns the log of each container that has started, by its name."""
+    name, namespace = pod.metadata.name, pod.metadata.namespace
+    _end_of(api, namespace, name)
+    status = api.read_namespaced_pod_status(name, namespace).status
+    states = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
+    return {
+        state.name: api.read_namespaced_pod_log(name, namespace, container=state.name)
+        for state in states
+        if state.state.terminated
+    }
+
+
 @pytest.mark.timeout(900)
-def test_every_step_runs_in_a_pod_of_a_stock_image(
-    api, training_namespace, run_in_pod, bucket, store_environment, trainer_image
+@pytest.mark.parametrize("kind", ["image", "namespace"])
+def test_every_step_runs_in_a_pod(
+    kind, api, training_namespace, run_in_pod, bucket, store_environment, trainer_image, image_specs, tmp_path
 ):
-    namespace = training_namespace
+    """In our images without an index and without the ConfigMap; in a stock image with both."""
+    namespace, specs = training_namespace, image_specs if kind == "image" else tmp_path
+    config_map = library_config_map(namespace)
     run = Run("/steps", str(uuid.uuid4()))
-    commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/exported", trainer_image)
-    failing_run = Run("/steps", str(uuid.uuid4()))
-    fails = train_command(function("raise RuntimeError('no such column: price')"), trainer_image, bucket, failing_run)
-    run_in_pod("steps", {**commands, "fails": fails})
-    phase = _end_of(api, namespace, "steps")
-    log = api.read_namespaced_pod_log("steps", namespace) if phase != "Pending" else "the pod did not start"
-    assert log.endswith("=== fails ended with exit code 1\n"), log[-6000:]
-    assert f"Job {namespace}/train-" in log
-    assert "[worker-0] epoch 8/8" in log
-    assert store_environment["AWS_SECRET_ACCESS_KEY"] not in log
+    if kind == "namespace":
+        write_specs(tmp_path, Delivery.namespace())
+    commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/{kind}", trainer_image, specs=specs)
+    steps = [StepContainer(step, image_of(specs, step), command) for step, command in commands.items()]
+    if kind == "image":
+        maps = api.list_namespaced_config_map(namespace).items
+        assert config_map["metadata"]["name"] not in [item.metadata.name for item in maps]
+        logs = logs_of(api, run_in_pod(kind, steps))
+    else:
+        with installed(api, config_map):
+            logs = logs_of(api, run_in_pod(kind, steps))
+    assert [*logs] == ["prepare-data", "train", "evaluate", "export-model"], "".join(logs.values())[-6000:]
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
-    assert store.exists("exported/digits/1/saved_model.pb")
-    # What replicas could not see of the steps' own disk went through the store, and is gone from it. A killed step of
-    # another test leaves its own.
-    for run_id in (run.run_id, failing_run.run_id):
-        keys = [entry.key for entry in store.list(f"{run_id}/checkpoints/")]
-        assert not [key for key in keys if "/staged/" in key]
-    assert store.list(f"{run.run_id}/checkpoints/")
-    # KFP shows nowhere but at the end of its log why a step failed.
-    error, cause, _, report, _ = log.splitlines()[-5:]
-    assert report.startswith("Report: ")
+    assert store.exists(f"{kind}/digits/1/saved_model.pb"), logs["export-model"][-6000:]
+    assert f"Job {namespace}/train-" in logs["train"]
+    assert "[worker-0] epoch 8/8" in logs["train"]
+    whole_log = "".join(logs.values())
+    assert store_environment["AWS_SECRET_ACCESS_KEY"] not in whole_log
+    assert ("pip installs" in whole_log) == (kind == "namespace")
+    # What replicas could not see of the steps' own disk went through the store, and is gone from it.
+    checkpoints = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
+    assert checkpoints
+    assert not [key for key in checkpoints if "/staged/" in key]
+
+
+def test_the_log_of_a_failed_training_ends_with_its_cause(
+    api, run_in_pod, bucket, store_environment, trainer_image, image_specs
+):
+    """KFP shows nowhere else why a step failed."""
+    run = Run("/steps", str(uuid.uuid4()))
+    fails = function("raise RuntimeError('no such column: price')")
+    logs = logs_of(api, run_in_pod("fails", [train_step(image_specs, fails, trainer_image, bucket, run)]))
+    error, cause, _, report = logs["train"].splitlines()[-4:]
+    assert report.startswith("Report: "), logs["train"][-6000:]
     assert error == "[worker-0] RuntimeError: no such column: price"
     assert cause.startswith("worker-0 failed with exit code 1, "), cause
+    store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
+    keys = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
+    assert not [key for key in keys if "/staged/" in key]
 
 
-def train_command(program: dict, image: str, bucket: str, run: Run) -> list[str]:
-    """The command of a train step of one worker, whose data are in the store."""
-    return step_command(
+def test_a_library_that_is_not_to_be_had_ends_the_step_within_two_seconds(
+    api, training_namespace, run_in_pod, image_specs
+):
+    """With one sentence: the namespace, the ConfigMap, the cause and the command that mends it."""
+    namespace = training_namespace
+    # 64 digits each: the library that a step asks for.
+    hashes = {"missing": "0" * 64, "tampered": "1" * 64, "forbidden": "2" * 64}
+    steps = {case: timed_step(image_specs, case, hash_) for case, hash_ in hashes.items()}
+    with installed(api, config_map_of(namespace, read_library(), hashes["tampered"])):
+        one = run_in_pod("library", [steps["missing"], steps["tampered"]], side_by_side=True)
+        other = run_in_pod("no-role", [steps["forbidden"]], service_account="default")
+        logs = {**logs_of(api, one), **logs_of(api, other)}
+    causes = {
+        "missing": 'configmaps "{}" not found',
+        "tampered": "its content has another hash",
+        "forbidden": f'configmaps "{{}}" is forbidden: User "system:serviceaccount:{namespace}:default" cannot get '
+        f'resource "configmaps" in API group "" in the namespace "{namespace}"',
+    }
+    for case, cause in causes.items():
+        name = config_map_of(namespace, {}, hashes[case])["metadata"]["name"]
+        sentence, end = logs[case].splitlines()[-2:]
+        assert sentence == (
+            f"ConfigMap {namespace}/{name}: {cause.format(name)}; run kfp-distributed install --namespace {namespace}"
+        ), logs[case]
+        seconds = re.fullmatch(r"exit code 1 after (\d+) ms", end)
+        assert seconds, logs[case]
+        assert int(seconds[1]) < 2000, logs[case]
+
+
+def test_the_library_of_the_config_map_comes_before_another_one_in_the_image(
+    api, training_namespace, run_in_pod, image_specs
+):
+    path = "kfp_distributed/components/prepare_data/step.py"
+    library = read_library()
+    library[path] += b"\nprint('the library that compiled the step')\n"
+    step = timed_step(image_specs, "prepare_data", content_hash(library))
+    with installed(api, config_map_of(training_namespace, library, content_hash(library))):
+        log = logs_of(api, run_in_pod("other-version", [step]))["prepare-data"]
+    assert "the library that compiled the step\n" in log
+    assert re.search(r"exit code 0 after \d+ ms\n$", log), log
+
+
+def config_map_of(namespace: str, content: dict[str, bytes], hash_: str) -> dict:
+    """The ConfigMap in which a step looks for the library with this hash, with some content."""
+    made = library_config_map(namespace)
+    made["metadata"]["name"] = made["metadata"]["name"].replace(content_hash(read_library())[:12], hash_[:12])
+    made["binaryData"]["library.zip"] = base64.b64encode(make_archive(content)).decode()
+    return made
+
+
+def timed_step(specs: Path, name: str, hash_: str) -> StepContainer:
+    """The step prepare_data, with the digits, as if a library with this hash had compiled it."""
+    run, here = Run("/steps", str(uuid.uuid4())), content_hash(read_library())
+    command = step_command("prepare_data", run, {"source": "digits"}, {}, specs=specs)
+    words = [word.replace(here, hash_).replace(here[:12], hash_[:12]) for word in command]
+    return StepContainer(name, image_of(specs, "prepare_data"), ["sh", "-c", _TIMED, "sh", *words])
+
+
+def image_of(specs: Path, step: str) -> str:
+    return executors(specs / f"{step}.yaml")[step.replace("_", "-")]["image"]
+
+
+def train_step(specs: Path, program: dict, image: str, bucket: str, run: Run) -> StepContainer:
+    """A train step of one worker, whose data are in the store."""
+    command = step_command(
         "train",
         run,
         {
@@ -135,29 +281,31 @@ def train_command(program: dict, image: str, bucket: str, run: Run) -> list[str]
             "checkpoint_uri": f"s3://{bucket}/{run.run_id}/checkpoints",
         },
         {"train_dataset": f"s3://{bucket}/train_dataset"},
+        specs=specs,
     )
+    return StepContainer("train", image_of(specs, "train"), command)
 
 
 ONE_WORKER = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
 
 
 @pytest.mark.timeout(600)
-def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod, bucket, trainer_image):
+def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod, bucket, trainer_image, image_specs):
     """Another pod goes on with the job of a killed one. When that is gone too, Kubernetes alone deletes the job."""
     namespace, run = training_namespace, Run("/steps", str(uuid.uuid4()))
     identity = identify_training(run.uri("train/model"), {})
     step = SimpleNamespace(name=job_name("train", (run.run_id, *identity.distinction)), namespace=namespace)
     sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
-    command = train_command(sleeps, trainer_image, bucket, run)
+    step_container = train_step(image_specs, sleeps, trainer_image, bucket, run)
 
-    first = run_in_pod("step-1", {"train": command})
+    first = run_in_pod("step-1", [step_container])
     wait_for_log(api, first, "[worker-0] begun")
     job = job_of(step)
     assert owners(job) == [("Pod", first.metadata.uid)]
     kill_step(api, first)
     assert _end_of(api, namespace, "step-1") == "Failed"
 
-    second = run_in_pod("step-2", {"train": command})
+    second = run_in_pod("step-2", [step_container])
     wait_for_log(api, second, "[worker-0] begun")
     assert (job_of(step)["metadata"]["uid"], owners(job_of(step))) == (
         job["metadata"]["uid"],
@@ -176,17 +324,17 @@ def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod
 
 @pytest.mark.timeout(600)
 def test_iterations_on_a_backend_before_kfp_2_4_have_jobs_of_their_own(
-    api, training_namespace, run_in_pod, bucket, trainer_image
+    api, training_namespace, run_in_pod, bucket, trainer_image, image_specs
 ):
     """Their output folder is the same, so each step reads its own pod, with the rights that deploy/ gives."""
     run = Run(f"s3://{bucket}", str(uuid.uuid4()), has_uuids=False)
     sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
-    command = train_command(sleeps, trainer_image, bucket, run)
+    step_container = train_step(image_specs, sleeps, trainer_image, bucket, run)
     pods, expected = [], set()
     for iteration in (0, 1):
         node = f"digits-h9hh4(0).root(0).iteration-iterations({iteration}:{iteration})(0).train(0).executor(0)"
         annotations = {"workflows.argoproj.io/node-name": node}
-        pods.append(run_in_pod(f"iteration-{iteration}", {"train": command}, annotations))
+        pods.append(run_in_pod(f"iteration-{iteration}", [step_container], annotations=annotations))
         identity = identify_training(run.uri("train/model"), {}, lambda node=node: node)
         expected.add(job_name("train", (run.run_id, *identity.distinction)))
     for pod in pods:

@@ -1,0 +1,99 @@
+"""images/steps and images/evaluate: their packages are those that the steps need, and their tags follow the library."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from test_deploy import _make
+
+from kfp_distributed.components.steps import PACKAGES
+from kfp_distributed.library.content import STEP_ROOMS, content_hash, read_library
+
+ROOT = Path(__file__).parent.parent
+STEPS = {"steps": ("prepare_data", "train", "export_model"), "evaluate": ("evaluate",)}
+
+
+def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:
+    """The version of each package that an image installs, by its name in lower case."""
+    text = (ROOT / "images" / image / "requirements.txt").read_text()
+    lines = (text.partition("\n\n")[0] if first_block else text).splitlines()
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {
+        requirement.name.lower(): next(iter(requirement.specifier)).version
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate()
+    }
+
+
+def needed(image: str) -> dict[str, Requirement]:
+    requirements = [Requirement(text) for step in STEPS[image] for text in PACKAGES[step]]
+    return {
+        requirement.name.lower(): requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate()
+    }
+
+
+@pytest.mark.parametrize("image", STEPS)
+def test_an_image_has_the_packages_that_its_steps_would_install(image):
+    versions = {**(pinned("tensorflow") if image == "evaluate" else {}), **pinned(image)}
+    wrong = [
+        f"{name}=={versions.get(name)}"
+        for name, requirement in needed(image).items()
+        if not (name in versions and requirement.specifier.contains(versions[name]))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("image", STEPS)
+def test_an_image_has_no_other_packages_but_kfp_and_dependencies(image):
+    assert {*pinned(image, first_block=True)} - {*needed(image)} == {"kfp"}
+
+
+def test_both_images_have_one_version_of_kfp_that_also_compiles():
+    """Both ends of what pyproject.toml allows compile for it: see tests/components/test_kfp_versions.py."""
+    assert pinned("steps")["kfp"] == pinned("evaluate")["kfp"]
+    project = (ROOT / "pyproject.toml").read_text()
+    allowed = Requirement(re.search(r'"(kfp>=.*)"', project)[1])
+    assert allowed.specifier.contains(pinned("steps")["kfp"])
+
+
+@pytest.mark.parametrize("image", STEPS)
+def test_an_image_has_the_packages_of_the_library_that_steps_need(image):
+    copies = re.findall(
+        r"^COPY (\w+) .*kfp_distributed/\1$", (ROOT / "images" / image / "Containerfile").read_text(), re.M
+    )
+    assert sorted(copies) == sorted(STEP_ROOMS)
+    context = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {f"!{room}" for room in STEP_ROOMS} <= {*context}
+
+
+def test_the_hash_of_a_checkout_is_that_of_the_installed_library():
+    script = [sys.executable, "-S", str(ROOT / "images" / "library_hash.py")]
+    printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
+    assert printed == f"{content_hash(read_library())}\n"
+
+
+def test_a_changed_library_gives_the_images_of_the_steps_other_names(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for folder in ("images", "cli", *STEP_ROOMS):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def names() -> dict[str, str]:
+        return {image: _make("image-name", f"IMAGE={image}", folder=tmp_path) for image in (*STEPS, "tensorflow")}
+
+    def changed(file: str) -> set[str]:
+        before = names()
+        with (tmp_path / file).open("a") as text:
+            text.write("\n")
+        after = names()
+        return {image for image in before if before[image] != after[image]}
+
+    assert changed("storage/uri.py") == {"steps", "evaluate"}
+    assert changed("cli/main.py") == set()
+    assert changed("images/steps/requirements.txt") == {"steps"}
+    assert changed("images/tensorflow/requirements.txt") == {"evaluate", "tensorflow"}
