@@ -9,3 +9,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
 # What users copy.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
+
+# The processes that tests start, also where a part of the tests is run by its path.
+pytest_plugins = ["process_hygiene"]

@@ -80,7 +80,6 @@ def test_steps_here_and_training_there(
 
 
 PIPELINE = """
-import signal
 import sys
 from kfp import dsl
 from kfp_distributed.components import prepare_data, train
@@ -96,7 +95,6 @@ def silent():
         checkpoint_uri=sys.argv[1],
     )
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with local_run("run", embedded_store=False):
     silent()
 """

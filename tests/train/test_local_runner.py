@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from package_index import package_index, write_wheel
+from process_hygiene import started
 from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
@@ -440,11 +441,10 @@ def start_step(marker, program, folder):
     # After SIGKILL the job's folder stays: nobody is left to remove it.
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1]), MARKER: marker}
     step = Path(__file__).parent / "programs" / "step.py"
-    return subprocess.Popen(
+    return started(
         [sys.executable, str(step), marker, *shell(program)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env=environment,
         start_new_session=True,
     )
