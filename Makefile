@@ -26,7 +26,7 @@ FOLDER ?= kfp-distributed-run
 demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows where everything is
 	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)' --folder '$(FOLDER)'
 
-test: $(STAMP) lint types environments  ## everything that needs no cluster
+test: $(STAMP) lint types  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster'
 
 environments:  ## makes the Python environments that Horovod and PyTorch need, once; says why where they cannot be made

@@ -76,7 +76,8 @@ CASES = {
 @pytest.mark.parametrize(("section", "number"), CASES)
 def test_the_changed_program_trains(section, number, digits, tmp_path, monkeypatch):
     distribution, before, after = CASES[section, number]
-    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
+    if section == "Horovod":
+        monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
     changed = code_of(section, " +", number)
     scope = "with strategy.scope():\n" if "strategy" in changed else ""
     body = before + changed.replace(scope, ROWS + scope, 1) + "\n" + after
