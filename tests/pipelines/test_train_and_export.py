@@ -20,10 +20,6 @@ WAYS = {
         "keras_classifier",
         {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
     ),
-    "parameter servers": (
-        "keras_classifier",
-        {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2},
-    ),
     "Horovod": ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 2}),
     "PyTorch": ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
 }

@@ -163,7 +163,7 @@ def alone(digits, tmp_path_factory):
     return train(digits, tmp_path_factory.mktemp("alone"))
 
 
-@pytest.mark.parametrize(("workers", "devices"), [(2, 1), (3, 1), (1, 4)])
+@pytest.mark.parametrize(("workers", "devices"), [(3, 1), (1, 4)])
 def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, workers, devices):
     """Among 3 workers 1,300 rows are uneven."""
     together = train(digits, tmp_path, workers, devices)
