@@ -1,7 +1,7 @@
 """Makes KFP components of the steps' functions: their images, what pip installs, and the bootstrap that they carry."""
 
-import ast
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -12,7 +12,18 @@ from kfp import dsl
 
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
-from kfp_distributed.trainers.requirements import STOCK_IMAGE, Requirements, pip_script
+from kfp_distributed.trainers.requirements import STOCK_IMAGE
+
+# kfp runs the function, so it is installed before any Python of ours; the library then installs the other packages. The
+# waits are those of library/packages.py.
+_INSTALL = """\
+for wait in 2 5 10 0; do
+ python3 -m pip install -q --disable-pip-version-check --no-warn-script-location --no-deps {} && break
+ [ $wait = 0 ] && exit 1
+ sleep $wait
+done
+"$0" "$@"
+"""
 
 # Of what is set on a task, the step itself needs the environment alone: it may say where the step's object store is.
 _PASSED_ON = [
@@ -22,16 +33,23 @@ _PASSED_ON = [
 
 
 def make_step(
-    function: Callable[..., Any], *, image: str = "", packages: Sequence[str] = (), task_config: bool = False
+    function: Callable[..., Any],
+    *,
+    image: str = "",
+    packages: Sequence[str] = (),
+    library: Sequence[str] = (),
+    task_config: bool = False,
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Make the KFP component of one step.
 
-    Its container runs the bootstrap first (library/bootstrap.py), then the function.
+    Its container runs a program of three parts: the bootstrap (library/bootstrap.py), the installation of packages, and
+    the import of the function from the library, which KFP then calls.
 
     Args:
-        function: The step's signature and its few lines of body, which import what does the work.
+        function: The step's signature, and a body that calls what does the work.
         image: Container image that has the step's packages; "" for a stock image, where pip installs them.
         packages: What pip installs into a stock image before the step starts.
+        library: Requirement of the library itself, where pip installs that too.
         task_config: Whether KFP passes the settings of the task, for a parameter of the type TaskConfig.
 
     Returns:
@@ -43,11 +61,14 @@ def make_step(
         task_config_passthroughs=_PASSED_ON if task_config else None,
     )(function)
     container = component.component_spec.implementation.container
-    *start, source = container.command
+    # kfp's shell that writes the program to a file and runs it.
+    *start, _ = (re.sub(" +", " ", word) for word in container.command)
+    program = [bootstrap()]
     if not image:
-        script = pip_script(Requirements(tuple(packages), (f"kfp=={kfp.__version__}",)))
-        start = ["sh", "-c", f'{script} && "$0" "$@"', *start]
-    container.command = [*(re.sub(" +", " ", word) for word in start), f"{bootstrap()}\n{short_source(source)}\n"]
+        start = ["sh", "-c", _INSTALL.format(shlex.join([f"kfp=={kfp.__version__}", *library])), *start]
+        program.append(f"from kfp_distributed.library.packages import install\ninstall{(*packages,)}")
+    program.append(f"from {function.__module__} import {function.__name__}\n")
+    container.command = [*start, "\n".join(program)]
     return component if task_config else _without_task_config(component)
 
 
@@ -59,23 +80,13 @@ def bootstrap() -> str:
     return source.replace("@NAME@", library_name(hash_)).replace("@HASH@", hash_)
 
 
-def short_source(source: str) -> str:
-    """Return the source of a function without comments and docstring, which is in the component's descriptions.
-
-    Argo keeps some eleven copies of each step's source in a Workflow of at most 1 MiB.
-    """
-    module = ast.parse(source)
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return ast.unparse(module)
-
-
 def _without_task_config(component: Any) -> Any:  # noqa: ANN401
     """Return the component without its parameters of the type TaskConfig, which a backend before 2.15 refuses.
 
     The function still takes them: kfp passes an empty one for each that a component does not declare.
     """
     spec = component.component_spec
-    spec.inputs = {name: each for name, each in spec.inputs.items() if each.type != dsl.TaskConfig.__name__}
+    spec.inputs = {
+        name: parameter for name, parameter in (spec.inputs or {}).items() if parameter.type != dsl.TaskConfig.__name__
+    }
     return type(component)(spec, component.python_func)

@@ -22,7 +22,7 @@ PACKAGES = {
     "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"),
     # The replicas install what they need themselves.
     "train": ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS),
-    "evaluate": (*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW, *_REPORTS),
+    "evaluate": (*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW, *STORE, *_REPORTS),
     "export_model": (*_KUBERNETES, *STORE),
 }
 """What pip installs into a stock image before a step starts, and what images/ have, by the step's name."""
@@ -46,7 +46,6 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
             `distribution_specification` does not say otherwise. Requires a backend of KFP 2.15.
     """
     delivery = delivery or Delivery.namespace()
-    library = [delivery.requirement] if delivery.requirement else []
     functions: dict[str, Callable[..., Any]] = {
         "prepare_data": prepare_data,
         "train": train,
@@ -58,7 +57,8 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
             name: make_step(
                 function,
                 image=delivery.evaluate_image if name == "evaluate" else delivery.steps_image,
-                packages=[*library, *PACKAGES[name]],
+                packages=PACKAGES[name],
+                library=[delivery.requirement] if delivery.requirement else [],
                 task_config=task_config and name == "train",
             )
             for name, function in functions.items()

@@ -2,3 +2,6 @@
 
 Every module here needs the standard library alone.
 """
+
+VERSION = "0.1.0"
+"""Version of the library; pyproject.toml reads it from here."""

@@ -4,9 +4,9 @@ import base64
 import io
 import zipfile
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
+from kfp_distributed.library import VERSION
 from kfp_distributed.library.content import NAMESPACE, content_hash, read_library
 
 ARCHIVE_KEY = "library.zip"
@@ -61,12 +61,7 @@ def read_archive(data: bytes) -> dict[str, bytes]:
 
 def library_name(hash_: str) -> str:
     """Return the name of the library with this content hash: kfp-distributed-VERSION-HASH, as in Kubernetes."""
-    return f"kfp-distributed-{library_version()}-{hash_[:_HASH_DIGITS]}"
-
-
-def library_version() -> str:
-    """Return the version of the library, with only the signs that names and labels in Kubernetes may have."""
-    return version("kfp-distributed").replace("+", "-")
+    return f"kfp-distributed-{VERSION}-{hash_[:_HASH_DIGITS]}"
 
 
 def library_config_map(namespace: str) -> dict[str, Any]:
@@ -82,7 +77,7 @@ def library_config_map(namespace: str) -> dict[str, Any]:
         "metadata": {
             "name": library_name(hash_),
             "namespace": namespace,
-            "labels": {**LIBRARY_LABELS, "app.kubernetes.io/version": library_version()},
+            "labels": {**LIBRARY_LABELS, "app.kubernetes.io/version": VERSION},
             "annotations": {HASH_ANNOTATION: hash_},
         },
         "immutable": True,

@@ -10,7 +10,7 @@ NAMESPACE = "kfp_distributed"
 STEP_ROOMS = ("components", "library", "processes", "reports", "storage", "trainers")
 """The packages that steps need. Pipelines and the command line run where pipelines are written."""
 
-REPLICA_ROOMS = ("processes", "storage", "trainers")
+REPLICA_ROOMS = ("library", "processes", "storage", "trainers")
 """The packages that the replicas of a job need."""
 
 _ENDINGS = (".py", ".html", ".css", ".js", ".yaml")

@@ -1,6 +1,7 @@
 """Compiles every component and pipeline to YAML: `python -m kfp_distributed.pipelines.specs FOLDER`."""
 
 import argparse
+import ast
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -12,11 +13,8 @@ from kfp import compiler
 from kfp_distributed.components import Delivery, steps
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
 
-_WHOLE_DEFAULT = re.compile(r"#    \w+: (int|dict|list) \[Default: ")
-"""A comment line with the default of a parameter that may have whole numbers."""
-
-_WHOLE_NUMBER = re.compile(r"(?<=[\s\[])(-?\d+)\.0(?=[,\]}])")
-"""A whole number as Python prints a float: after a space or a bracket, before the next item or the end."""
+_COMMENTED_DEFAULT = re.compile(r"^(#    \w+: (?:int|dict|list) \[Default: )(.+)(\]\n)")
+"""A comment line with the default of a parameter, as Python prints it, if it is or may contain a whole number."""
 
 
 def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: bool = False) -> list[Path]:
@@ -36,29 +34,47 @@ def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: 
     for name, deliverable in {**made._asdict(), "train_and_export": make_train_and_export(made)}.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))
-        files[-1].write_text(with_whole_numbers(files[-1].read_text(encoding="utf-8")), encoding="utf-8")
+        files[-1].write_text(with_stable_defaults(files[-1].read_text(encoding="utf-8")), encoding="utf-8")
     return files
 
 
-def with_whole_numbers(text: str) -> str:
-    """Rewrites a compiled pipeline or component so that a default such as 15.0 reads 15.
+def with_stable_defaults(text: str) -> str:
+    """Return a compiled pipeline or component with defaults that read the same in each compilation.
 
-    kfp keeps every number as a double, and so writes 15.0 also for an int or in a dict. KFP reads both as the same
-    value. A default that is declared as a float stays as it is.
+    kfp keeps every number as a double, and so writes 15.0 also for an int or in a dict. Here it becomes 15, which KFP
+    reads as the same value. A default that is declared as a float stays as it is. The comments at the top show dicts
+    in the order of a protobuf map, which differs between processes. Here their keys are sorted.
 
     Args:
-        text: What kfp's compiler wrote: comment lines, then one or two YAML documents.
-
-    Returns:
-        The same with whole numbers in the defaults of parameters, and in the comments that show these.
+        text: Output of kfp's compiler: comment lines, then one or two YAML documents.
     """
     lines = text.splitlines(keepends=True)
     comments = list(takewhile(lambda line: line.startswith("#"), lines))
-    header = "".join(_WHOLE_NUMBER.sub(r"\1", line) if _WHOLE_DEFAULT.match(line) else line for line in comments)
+    header = "".join(_COMMENTED_DEFAULT.sub(_stable_comment, line) for line in comments)
     documents = [_with_whole_defaults(document) for document in yaml.safe_load_all("".join(lines[len(comments) :]))]
-    # The same call as in kfp's `write_pipeline_spec_to_file`.
-    body: str = yaml.dump_all(documents, sort_keys=True)
-    return header + body
+    return header + dump(*documents)
+
+
+def dump(*documents: Any) -> str:  # noqa: ANN401  (any YAML)
+    """Return YAML as kfp writes it, but with programs as blocks of lines, which people are to read."""
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, width=120)
+    return text
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
+    """Writes a text of several lines as such a block."""
+
+    def represent_text(self, text: str) -> Any:  # noqa: ANN401
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _stable_comment(line: re.Match[str]) -> str:
+    """Return a line that `_COMMENTED_DEFAULT` matches with whole numbers and sorted keys."""
+    start, default, end = line.groups()
+    return f"{start}{_whole(ast.literal_eval(default))}{end}"
 
 
 def _with_whole_defaults(node: Any) -> Any:  # noqa: ANN401  (any YAML)
@@ -73,11 +89,11 @@ def _with_whole_defaults(node: Any) -> Any:  # noqa: ANN401  (any YAML)
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401  (any YAML)
-    """A value whose whole numbers are ints."""
+    """Return a value whose whole numbers are ints and whose dicts are sorted by key."""
     if isinstance(value, list):
         return [_whole(item) for item in value]
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
+        return {key: _whole(item) for key, item in sorted(value.items())}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,1 +1,1 @@
-"""Templates of the HTML pages that steps write."""
+"""The HTML pages that steps write: their templates, their style and what renders them."""

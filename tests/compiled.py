@@ -1,9 +1,9 @@
-"""Reads compiled YAML in tests: the steps in it, the modules that each carries, and how KFP's launcher starts one."""
+"""Reads compiled YAML in tests: the steps in it, what they install, and how KFP's launcher starts one."""
 
+import ast
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 import uuid
@@ -13,11 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from kfp_distributed.components.packaging import unpack
-
 SPECS = Path(__file__).parent.parent / "component_specs"
 STEPS = ("prepare_data", "train", "evaluate", "export_model")
-_ARCHIVE = re.compile(r"_archive='([^']*)'")
 
 
 def executors(file: Path) -> dict[str, dict]:
@@ -29,28 +26,10 @@ def executors(file: Path) -> dict[str, dict]:
     }
 
 
-def carried_modules(container: dict) -> dict[str, str]:
-    """Source by path of the modules that a step's container command carries; empty if it carries none."""
-    found = _ARCHIVE.search(container["command"][-1])
-    return unpack(found[1]) if found else {}
-
-
-def normalised(file: Path) -> dict:
-    """A compiled file with each archive unpacked, since two builds of bzip2 might pack the same sources differently."""
-    spec = yaml.safe_load(file.read_text(encoding="utf-8"))
-    for executor in spec["deploymentSpec"]["executors"].values():
-        command = executor["container"]["command"]
-        modules = carried_modules(executor["container"])
-        command[-1] = (_ARCHIVE.sub("", command[-1]), modules)
-    return spec
-
-
-def packages(step: str) -> list[str]:
-    """What the step's own command has pip install, kfp itself left out."""
-    script = executors(SPECS / f"{step}.yaml")[step.replace("_", "-")]["command"][2]
-    words = shlex.split(script[script.index("python3 -m pip") : script.index('"$0"')].replace("&&", " "))
-    found = [word for word in words if not word.startswith("--") and any(sign in word for sign in "=<>")]
-    return [word for word in found if not word.startswith(("kfp", "typing-extensions"))]
+def installed_packages(container: Mapping) -> list[str]:
+    """The requirements that a step's program has pip install; none where there is an image."""
+    call = re.search(r"^install(\(.*\))$", container["command"][-1], re.MULTILINE)
+    return list(ast.literal_eval(call[1])) if call else []
 
 
 @dataclass(frozen=True)
@@ -138,7 +117,12 @@ def executor_input(
 
 
 def step_command(
-    step: str, run: Run, parameters: Mapping[str, object], inputs: Mapping[str, str], task: str = ""
+    step: str,
+    run: Run,
+    parameters: Mapping[str, object],
+    inputs: Mapping[str, str],
+    task: str = "",
+    specs: Path = SPECS,
 ) -> list[str]:
     """The container command and arguments of a compiled step, as KFP's launcher would start it.
 
@@ -148,8 +132,9 @@ def step_command(
         parameters: Arguments that the task passes, by name.
         inputs: For each input artifact "TASK/OUTPUT", the output of an earlier task of the run, or an address of data.
         task: Name of the task; by default that of the step.
+        specs: Folder of the compiled files.
     """
-    spec = yaml.safe_load((SPECS / f"{step}.yaml").read_text(encoding="utf-8"))
+    spec = yaml.safe_load((specs / f"{step}.yaml").read_text(encoding="utf-8"))
     name = step.replace("_", "-")
     values = executor_input(spec["components"][f"comp-{name}"], run, task or step, parameters, inputs)
     container = spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
@@ -158,7 +143,7 @@ def step_command(
 
 
 def whole_job(
-    run: Run, bucket: str = "checkpoints", export_to: str = "models", image: str = ""
+    run: Run, bucket: str = "checkpoints", export_to: str = "models", image: str = "", specs: Path = SPECS
 ) -> dict[str, list[str]]:
     """The commands of the four steps, in order, for a small training on digits by one process.
 
@@ -167,9 +152,10 @@ def whole_job(
         bucket: For checkpoints.
         export_to: Bucket for the exported model.
         image: Of the replicas, where they are pods.
+        specs: Folder of the compiled files.
     """
     return {
-        "prepare_data": step_command("prepare_data", run, {"source": "digits", "shards": 3}, {}),
+        "prepare_data": step_command("prepare_data", run, {"source": "digits", "shards": 3}, {}, specs=specs),
         "train": step_command(
             "train",
             run,
@@ -183,10 +169,13 @@ def whole_job(
                 "train_dataset": "prepare_data/train_dataset",
                 "validation_dataset": "prepare_data/validation_dataset",
             },
+            specs=specs,
         ),
-        "evaluate": step_command("evaluate", run, {}, {"model": "train/model", "dataset": "prepare_data/test_dataset"}),
+        "evaluate": step_command(
+            "evaluate", run, {}, {"model": "train/model", "dataset": "prepare_data/test_dataset"}, specs=specs
+        ),
         "export_model": step_command(
-            "export_model", run, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}
+            "export_model", run, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}, specs=specs
         ),
     }
 

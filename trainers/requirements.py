@@ -1,7 +1,6 @@
 """What pip installs where a program runs in an image that is not known to hold it."""
 
 import re
-import shlex
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -38,40 +37,6 @@ _TRAINERS = {
     # From PyTorch 2 on, the export needs onnx.
     "torch_classifier": Requirements(("torch>=1.13,<3", "onnx>=1.16,<2")),
 }
-
-
-# pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
-# not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together. A pip that a
-# signal has killed (exit codes from 128 on) is not run again. Passwords in addresses are hidden.
-_INSTALL = r"""install() {
- start=$(date +%s) what=$(echo "$*" | sed 's|//[^/ ]*@|//***@|g')
- echo "pip installs $what"
- for wait in 2 5 10 0; do
-  PYTHON -m pip install -q --disable-pip-version-check --no-warn-script-location "$@" && break
-  code=$?
-  echo "pip failed with exit code $code" >&2
-  [ $code -gt 127 -o $wait = 0 ] && return $code
-  sleep $wait
- done
- echo "pip installed $what in $(($(date +%s)-start)) s; an image would save that"
-}
-"""
-
-
-def pip_script(needed: Requirements, *, folder: str = "", python: str = "python3") -> str:
-    """Make the shell script that installs requirements, which tries up to four times; "" where there are none.
-
-    It stands in compiled steps, and so is short.
-
-    Args:
-        needed: The requirements.
-        folder: A folder of their own, which pip makes; "" for that of the Python.
-        python: The Python whose pip installs them.
-    """
-    target = ["--target", folder] if folder else []
-    parts = [needed.packages, needed.alone and ("--no-deps", *needed.alone)]
-    calls = [f"install {shlex.join([*target, *part])}" for part in parts if part]
-    return _INSTALL.replace("PYTHON", shlex.quote(python)) + " && ".join(calls) if calls else ""
 
 
 def missing_here(program: Mapping[str, Any]) -> Requirements:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
-from kfp_distributed.components.evaluate.report import draw_mistake, render_report
+from kfp_distributed.components.evaluate.report import Mistake, render_report, row_png
 from kfp_distributed.components.evaluate.scores import Scores, answer_matrix, check_probabilities
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
@@ -74,7 +74,7 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
     check_weights(model)
     confusion = np.zeros((len(classes), len(classes)), np.int64)
     loss, first_row = 0.0, 0
-    mistakes: list[str] = []
+    mistakes: list[Mistake] = []
     non_finite = NonFiniteAnswers(manifest.columns)
     for features, labels in read_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(labels)
@@ -89,7 +89,7 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
         np.add.at(confusion, (labels, predicted), 1)
         for row in np.flatnonzero(predicted != labels)[: _MISTAKES - len(mistakes)]:
             caption = f"row {begin + row}: {classes[labels[row]]}, taken for {classes[predicted[row]]}"
-            mistakes.append(draw_mistake(features[row], shape, caption))
+            mistakes.append(Mistake(caption, row_png(features[row], shape)))
     non_finite.check(manifest.rows)
     scores = Scores(classes, confusion, loss / manifest.rows)
     return scores, render_report(f"{manifest.label.name}: {manifest.split} split", scores, mistakes)

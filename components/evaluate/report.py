@@ -1,66 +1,139 @@
-"""The HTML report of an evaluation: one file that shows itself anywhere, light or dark."""
+"""The HTML report of an evaluation."""
 
-import base64
 import math
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.reports.render import render_page
 
 _PICTURE_PIXELS = 96
-# The first three lines are those of the reports of `prepare_data` and `train`.
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:15px system-ui;margin:2em}"
-    "table{border-collapse:collapse;display:block;overflow:auto;margin:1em 0}"
-    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
-    "td{text-align:right}figure{display:inline-block;width:9em;margin:.4em}img{width:100%;image-rendering:pixelated}"
-)
 
 
-def render_report(title: str, scores: Scores, mistakes: Sequence[str]) -> str:
-    """Renders the report as one HTML document without scripts and without addresses of anything else.
+@dataclass(frozen=True)
+class Mistake:
+    """A row whose predicted class is wrong.
+
+    Attributes:
+        caption: Number of the row, its class and the predicted one.
+        png: The row as a PNG file; b"" if it is not an image.
+    """
+
+    caption: str
+    png: bytes = b""
+
+
+@dataclass(frozen=True)
+class ConfusionCell:
+    """Rows of one class that were predicted as another class, or as the same.
+
+    Attributes:
+        count: Number of rows.
+        heat: Strength of the color, from 0 to 1.
+    """
+
+    count: int
+    heat: float
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The scores of one class, as texts.
+
+    Attributes:
+        name: Name of the class.
+        rows: Number of its rows.
+        precision: Its precision; "—" where it was never predicted.
+        recall: Its recall; "—" where it has no rows.
+        cells: Its row of the confusion matrix; empty where there are too many classes.
+    """
+
+    name: str
+    rows: str
+    precision: str
+    recall: str
+    cells: tuple[ConfusionCell, ...]
+
+
+@dataclass(frozen=True)
+class EvaluationPage:
+    """Content of the report.
+
+    Attributes:
+        title: Name of the label and of the split.
+        accuracy: Accuracy over all rows.
+        loss: Mean cross-entropy.
+        rows: Number of rows.
+        predicted: Classes that are columns of the confusion matrix; empty where there are too many.
+        classes: One entry for each class.
+        mistakes: The first mistakes.
+    """
+
+    title: str
+    accuracy: str
+    loss: str
+    rows: str
+    predicted: tuple[str, ...]
+    classes: tuple[ClassScores, ...]
+    mistakes: tuple[Mistake, ...]
+
+
+def render_report(title: str, scores: Scores, mistakes: Sequence[Mistake]) -> str:
+    """Return the report as one HTML page.
 
     Args:
-        title: What was evaluated.
-        scores: The scores.
-        mistakes: What `draw_mistake` made.
+        title: Name of what was evaluated.
+        scores: Scores of the model.
+        mistakes: Mistakes to show.
     """
-    head = ["true ╲ predicted", "rows", "precision", "recall", *scores.drawn]
-    # HTML needs no tags that end cells and lines.
-    page = (
-        f"<!DOCTYPE html><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
-        f"<h1>{escape(title)}</h1><p>accuracy {scores.accuracy:.4f}, loss {scores.loss:.4f}, {scores.rows:,} rows"
-        f"<table><tr><th>{'<th>'.join(map(escape, head))}"
+    return render_page("evaluate.html", evaluation_page(title, scores, mistakes))
+
+
+def evaluation_page(title: str, scores: Scores, mistakes: Sequence[Mistake]) -> EvaluationPage:
+    """Return the content of the report. The arguments are those of `render_report`."""
+    matrix_rows = zip(scores.classes, scores.confusion.tolist(), scores.precision_and_recall(), strict=True)
+    return EvaluationPage(
+        title=title,
+        accuracy=f"{scores.accuracy:.4f}",
+        loss=f"{scores.loss:.4f}",
+        rows=f"{scores.rows:,}",
+        predicted=scores.drawn,
+        classes=tuple(
+            ClassScores(name, f"{sum(counts):,}", _share(precision), _share(recall), _cells(counts, scores.drawn))
+            for name, counts, (precision, recall) in matrix_rows
+        ),
+        mistakes=tuple(mistakes),
     )
-    lines = zip(scores.classes, scores.confusion.tolist(), scores.precision_and_recall(), strict=True)
-    for name, counts, (precision, recall) in lines:
-        shares = f"<td>{precision:.3f}<td>{recall:.3f}".replace("nan", "—")
-        page += f"<tr><th>{escape(name)}<td>{sum(counts):,}{shares}"
-        for count in counts[: len(scores.drawn)]:
-            # The root keeps the few mistakes of a good model visible; 0.6 keeps the number legible, light and dark.
-            heat = 0.6 * math.sqrt(count / max(sum(counts), 1))
-            page += f'<td style="background:rgb(40 120 220/{heat:.2f})">{count}'
-    return f"{page}</table><h2>First mistakes</h2>{''.join(mistakes)}\n"
 
 
-def draw_mistake(features: NDArray[np.float32], shape: Sequence[int], caption: str) -> str:
-    """Draws a row, if it is an image, as HTML.
+def _share(value: float) -> str:
+    return "—" if math.isnan(value) else f"{value:.3f}"
+
+
+def _cells(counts: Sequence[int], drawn: Sequence[str]) -> tuple[ConfusionCell, ...]:
+    rows = max(sum(counts), 1)
+    # The square root keeps the few mistakes of a good model visible.
+    return tuple(ConfusionCell(count, round(math.sqrt(count / rows), 2)) for count in counts[: len(drawn)])
+
+
+def row_png(features: NDArray[np.float32], shape: Sequence[int]) -> bytes:
+    """Return a row as a PNG file; b"" if it is not an image.
 
     Args:
-        features: The row, flat. Its range is spread over black to white; what is not finite counts as 0.
-        shape: Its shape; [height, width], perhaps with 1 or 3 channels behind, is an image. Large ones lose lines.
-        caption: What to write below.
+        features: Values of the row, flat. The smallest becomes black, the largest white. NaN and infinite values
+            count as 0.
+        shape: Shape of the row. [height, width], [height, width, 1] and [height, width, 3] are images. Of images
+            larger than 96 pixels some lines are left out.
     """
-    image = ""
-    if (*shape, 1)[2:] in ((1,), (1, 1), (3, 1)):
-        import tensorflow as tf
+    if (*shape, 1)[2:] not in ((1,), (1, 1), (3, 1)):
+        return b""
+    import tensorflow as tf
 
-        step = math.ceil(max(shape[:2]) / _PICTURE_PIXELS)
-        pixels = np.nan_to_num(features, posinf=0, neginf=0).reshape((*shape, 1)[:3])[::step, ::step]
-        pixels = (pixels - pixels.min()) * (255 / (np.ptp(pixels) or 1))
-        png = base64.b64encode(tf.io.encode_png(pixels.astype(np.uint8)).numpy()).decode()
-        image = f'<img alt="" src="data:image/png;base64,{png}">'
-    return f"<figure>{image}<figcaption>{escape(caption)}</figure>"
+    step = math.ceil(max(shape[:2]) / _PICTURE_PIXELS)
+    pixels = np.nan_to_num(features, posinf=0, neginf=0).reshape((*shape, 1)[:3])[::step, ::step]
+    pixels = (pixels - pixels.min()) * (255 / (np.ptp(pixels) or 1))
+    png: bytes = tf.io.encode_png(pixels.astype(np.uint8)).numpy()
+    return png

@@ -49,7 +49,7 @@ def prepare(source: str, options: Options, datasets: Mapping[str, Any], overview
             manifests, moments = write_splits(data, columns, label, plan, options, shown(source), folders)
             page = Path(unfinished, "overview")
             images = sample_images(folders["train"], manifests["train"])
-            page.write_text(render_overview(manifests, moments, images, remarks))
+            page.write_text(render_overview(manifests, moments, images, remarks), encoding="utf-8")
             for split, place in places.items():
                 shutil.rmtree(place, ignore_errors=True)
                 folders[split].replace(place)

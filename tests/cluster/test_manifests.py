@@ -1,5 +1,6 @@
 """Every kind of manifest against a real API server, its CRDs, webhooks and admission: all by dry-run."""
 
+import base64
 import json
 import uuid
 from dataclasses import replace
@@ -108,9 +109,9 @@ _SECRET = {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name
 
 
 def _settings(namespace, full, mpi_version=None):
-    """A settings with nothing in it, or with all that there can be."""
+    """Settings with nothing in them, or with all that there can be."""
     settings = ClusterSettings(
-        namespace, "python:3.11", modules={"kfp_distributed/trainers/__init__.py": ""}, mpi_version=mpi_version
+        namespace, "python:3.11", library={"kfp_distributed/trainers/__init__.py": b""}, mpi_version=mpi_version
     )
     if not full:
         return settings
@@ -120,7 +121,7 @@ def _settings(namespace, full, mpi_version=None):
         object_store={"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "no secret"},
         packages=("numpy>=1.26,<3",),
         packages_alone=("tf_keras",),
-        modules={**settings.modules, "kfp_distributed/trainers/entry.py": "print('hello')\n"},
+        library={**settings.library, "kfp_distributed/trainers/runtime/entry.py": b"print('hello')\n"},
         owner={"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": str(uuid.uuid4())},
         task=_TASK,
     )
@@ -217,11 +218,12 @@ def test_a_pod_that_may_do_more_is_refused_and_a_job_of_it_warned_of(restricted)
         _dry_run("pods", restricted, _as_pod(template, restricted))
 
 
-def test_the_largest_code_that_we_send_is_the_largest_that_it_takes(restricted):
-    job = make_job(["unused"])
-    room = 1024 * 1024 - len(job.description.to_json())
-    made = code_config_map(job, replace(_settings(restricted, False), modules={"code.py": "x" * room}))
+def test_the_largest_program_that_we_send_is_the_largest_that_it_takes(restricted):
+    settings = _settings(restricted, False)
+    made = code_config_map(make_job(["unused"]), settings)
+    used = len(made["data"]["job.json"]) + len(base64.b64decode(made["binaryData"]["library.zip"]))
+    made["data"]["job.json"] += " " * (1024 * 1024 - used)
     _dry_run("configmaps", restricted, made)
-    made["data"]["code.py"] += "x"
+    made["data"]["job.json"] += " "
     with pytest.raises(client.ApiException, match="more than 1048576 bytes"):
         _dry_run("configmaps", restricted, made)

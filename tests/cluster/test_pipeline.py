@@ -13,6 +13,7 @@ import pytest
 import yaml
 from cluster.jobs import left_behind
 from kubernetes import client
+from pages import Page
 from train.programs.jobs import wait_until
 
 from kfp_distributed.pipelines.local_run import local_run
@@ -28,16 +29,6 @@ PARAMETERS = {"epochs": 12, "seed": 1}
 def outputs(folder: Path, step: str) -> dict:
     (file,) = folder.glob(f"artifacts/*/{step}/executor_output.json")
     return json.loads(file.read_text())
-
-
-def tables(page: str) -> dict[str, list[dict[str, str]]]:
-    """The rows of a report's tables, by their columns; each table by the name of its last column."""
-    found = {}
-    for table in re.findall("<table>(.*?)</table>", page):
-        header, *rows = table.removeprefix("<tr>").split("<tr>")
-        names = header.split("<th>")[1:]
-        found[names[-1]] = [dict(zip(names, row.split("<td>")[1:], strict=True)) for row in rows]
-    return found
 
 
 def test_steps_here_and_training_there(
@@ -140,22 +131,23 @@ def test_a_training_does_not_outlive_the_pipeline_of_a_laptop(
 def check_report(folder: Path, nodes: set[str], store_environment: dict[str, str]) -> None:
     """What the step tells people of its job."""
     (file,) = folder.glob("artifacts/*/train/report")
-    page = file.read_text()
-    replicas, timeline = tables(page)["node"], tables(page)["what happened"]
-    assert [each["replica"] for each in replicas] == ["worker-0", "worker-1", "worker-2"]
-    for each in replicas:
-        assert each["node"] in nodes
-        assert each["restarts"] == "0"
+    text = file.read_text()
+    page = Page(text)
+    replicas, timeline = page.table("node"), page.table("what happened")
+    assert [row["replica"] for row in replicas] == ["worker-0", "worker-1", "worker-2"]
+    for row in replicas:
+        assert row["node"] in nodes
+        assert row["restarts"] == "0"
     assert replicas[0]["state"] == "succeeded"
     # TensorFlow alone is more.
     assert int(replicas[0]["peak memory"].removesuffix(" MiB")) > 100
-    texts = [each["what happened"] for each in timeline]
+    events = [row["what happened"] for row in timeline]
     order = ["checkpoints are stored in", "is created", "worker-0: running", "worker-0: succeeded", "the job succeeded"]
-    places = [next(number for number, text in enumerate(texts) if part in text) for part in order]
-    assert places == sorted(places), texts
-    assert (places[0], places[-1]) == (0, len(texts) - 1), texts
-    assert "kind&quot;: &quot;TFJob&quot;" in page
-    assert store_environment["AWS_SECRET_ACCESS_KEY"] not in page
+    indices = [next(index for index, event in enumerate(events) if part in event) for part in order]
+    assert indices == sorted(indices), events
+    assert (indices[0], indices[-1]) == (0, len(events) - 1), events
+    assert any('"kind": "TFJob"' in shown for shown in page.texts)
+    assert store_environment["AWS_SECRET_ACCESS_KEY"] not in text
 
 
 def in_namespace(kubeconfig: str, namespace: str, folder: Path) -> str:

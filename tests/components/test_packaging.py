@@ -1,124 +1,89 @@
-"""What a step carries: its modules without comments, the same bytes for the same sources."""
+"""How a function becomes a step: its bootstrap, its source, what it installs, and where it finds the library."""
 
 import ast
-import importlib.util
-import random
-from pathlib import Path
 
-import pyppmd
+import kfp
 import pytest
 
-from kfp_distributed.components.packaging import (
-    Delivery,
-    cache_folder,
-    imported_modules,
-    make_step,
-    pack,
-    read_modules,
-    unpack,
-)
+from kfp_distributed.components import Delivery
+from kfp_distributed.components.packaging import bootstrap, make_step
+from kfp_distributed.library.archive import library_name
+from kfp_distributed.library.content import content_hash, read_library
 
 
-@pytest.mark.parametrize("name", ["kfp_distributed.components.train.step", "kfp_distributed.trainers.runtime.entry"])
-def test_what_travels_defines_the_same_names(name):
-    def public_names(source: str) -> list[str]:
-        definitions = (ast.FunctionDef, ast.ClassDef)
-        top = [node for node in ast.parse(source).body if isinstance(node, definitions)]
-        members = [each for node in top if isinstance(node, ast.ClassDef) for each in node.body]
-        return [node.name for node in [*top, *members] if isinstance(node, definitions)]
+def say(text: str = "hello"):
+    """Say something.
 
-    sources = read_modules([name])
-    assert len(sources) > 10
-    for path, text in sources.items():
-        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        if text:
-            original = Path(importlib.util.find_spec(module).origin).read_text(encoding="utf-8")
-            assert public_names(text) == public_names(original), path
-            assert len(text) < len(original)
+    Args:
+        text: What to say.
+    """
+    print(text)  # To everybody.
 
 
-def test_a_trainer_keeps_the_annotations_that_its_parameters_are_checked_by():
-    name = "kfp_distributed.trainers.keras_classifier"
-    path = "kfp_distributed/trainers/keras_classifier.py"
-    assert "epochs:int" in read_modules([], [name])[path]
-    assert "epochs:int" not in read_modules([name])[path]
+def command_of(step) -> list[str]:
+    return step.component_spec.implementation.container.command
 
 
-def test_a_step_carries_what_its_modules_import_and_nothing_else():
-    paths = list(read_modules(["kfp_distributed.storage.uri"]))
-    assert paths == ["kfp_distributed/storage/__init__.py", "kfp_distributed/storage/uri.py"]
-    carried = read_modules(["kfp_distributed.components.export_model.export"])
-    assert "kfp_distributed/storage/s3.py" in carried
-    assert carried["kfp_distributed/components/__init__.py"] == ""
-    assert not [path for path in carried if "trainers" in path or path.endswith("component.py")]
+def test_a_step_is_its_bootstrap_and_the_import_of_its_function():
+    step = make_step(say, image="registry.example.com/steps:1")
+    assert command_of(step)[-1] == f"{bootstrap()}\nfrom {say.__module__} import say\n"
+    assert step.component_spec.inputs["text"].description == "What to say."
+
+
+def test_the_bootstrap_names_the_library_of_this_installation_in_forty_plain_lines():
+    hash_ = content_hash(read_library())
+    assert len(bootstrap().splitlines()) <= 40
+    assert f"NAME, HASH = '{library_name(hash_)}', '{hash_}'" in bootstrap().splitlines()
+    imports = [node for node in ast.parse(bootstrap()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [alias.name for node in imports for alias in node.names] == [
+        *("base64", "hashlib", "http.client", "io", "json", "os", "ssl", "sys", "tempfile", "time", "zipfile"),
+    ]
+
+
+def test_a_stock_image_installs_packages_and_another_nothing():
+    stock = make_step(say, packages=["numpy>=1.26", "PyYAML"], library=["https://files.example.com/library.whl"])
+    image = make_step(say, image="registry.example.com/steps:1")
+    containers = [step.component_spec.implementation.container for step in (stock, image)]
+    assert [container.image for container in containers] == ["python:3.11", "registry.example.com/steps:1"]
+    assert f"--no-deps kfp=={kfp.__version__} https://files.example.com/library.whl &&" in command_of(stock)[2]
+    assert "\ninstall('numpy>=1.26', 'PyYAML')\n" in command_of(stock)[-1]
+    assert "install" not in " ".join(command_of(image)).replace(bootstrap(), "")
+
+
+def test_deliveries():
+    assert Delivery.namespace() == Delivery()
+    assert Delivery.image("steps:1") == Delivery("image", "steps:1", "steps:1")
+    assert Delivery.image("steps:1", evaluate="evaluate:1") == Delivery("image", "steps:1", "evaluate:1")
+    assert Delivery.package("kfp-distributed==0.1.0") == Delivery("package", requirement="kfp-distributed==0.1.0")
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
+    ("variables", "delivery"),
     [
-        ("import os\nfrom pathlib import Path\n", []),
-        ("from kfp_distributed.storage.uri import join_uri", ["kfp_distributed.storage.uri"]),
-        ("def f():\n    from kfp_distributed.storage import uri", ["kfp_distributed.storage.uri"]),
-        ("import kfp_distributed.storage.uri as u", ["kfp_distributed.storage.uri"]),
-        ("from kfp_distributed.storage import join_uri", ["kfp_distributed.storage"]),
+        ({}, Delivery.namespace()),
+        ({"KFP_DISTRIBUTED_IMAGE": "s:1"}, Delivery.image("s:1")),
+        ({"KFP_DISTRIBUTED_IMAGE": "s:1", "KFP_DISTRIBUTED_EVALUATE_IMAGE": "e:1"}, Delivery.image("s:1", "e:1")),
+        ({"KFP_DISTRIBUTED_PACKAGE": "https://x/y.whl"}, Delivery.package("https://x/y.whl")),
     ],
 )
-def test_imports_are_found_wherever_they_stand(source, expected):
-    assert imported_modules(source) == expected
+def test_the_environment_names_a_delivery(variables, delivery):
+    assert Delivery.from_environment(variables) == delivery
 
 
-def test_an_unknown_module_is_named():
-    with pytest.raises(ModuleNotFoundError, match=r"kfp_distributed\.storage\.nothing"):
-        read_modules(["kfp_distributed.storage.nothing"])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("i", "", "p"), "image 'i' and package 'p'"),
+        (("", "e", "p"), "image 'e' and package 'p'"),
+        (("", "e", ""), "image of evaluate 'e'"),
+    ],
+)
+def test_contradictions_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        Delivery.from_options(*options)
 
 
-def test_packing_keeps_every_character_and_uses_none_that_kfp_or_argo_would_read():
-    sources = {f"{number}.py": f"x = 'é{number * 7919}'\n" for number in range(500)}
-    packed = pack(sources)
-    assert unpack(packed) == sources
-    assert not set(packed) & set("{}$&<>\\\"' ")
-
-
-def test_a_text_that_pyppmd_cannot_unpack_is_packed_in_another_order():
-    draw = random.Random(26)  # Of the first 60 seeds the only one whose archive is refused.
-    words = ["".join(draw.choices("abcdefghij_( \n", k=draw.randrange(2, 20))) for _ in range(5000)]
-    sources = {f"{number}.py": "".join(draw.choices(words, k=2000)) for number in range(8)}
-    text = "\0".join(part for item in sources.items() for part in item).encode()
-    with pytest.raises(ValueError, match="Corrupted"):
-        pyppmd.decompress(pyppmd.compress(text, max_order=16, mem_size=1 << 24), max_order=16, mem_size=1 << 24)
-    assert unpack(pack(sources)) == sources
-
-
-def test_image_and_package_exclude_each_other():
-    with pytest.raises(ValueError, match=r"image='i' and package='p' are both given"):
-        Delivery(image="i", package="p")
-
-
-def say(what: str):
-    from kfp_distributed.storage.uri import parse_uri
-
-    print(parse_uri(what))
-
-
-def command_of(step):
-    return step.component_spec.implementation.container.command[-1]
-
-
-def test_what_was_packed_once_is_taken_from_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = command_of(make_step(say, packages=(), delivery=Delivery()))
-    (kept,) = cache_folder().iterdir()
-    archive = kept.read_text()
-    assert unpack(archive).keys() == {"kfp_distributed/storage/__init__.py", "kfp_distributed/storage/uri.py"}
-    assert archive in first
-    assert command_of(make_step(say, packages=(), delivery=Delivery())) == first
-    kept.write_text("taken")
-    assert "taken" in command_of(make_step(say, packages=(), delivery=Delivery()))
-    assert [each.name for each in cache_folder().iterdir()] == [kept.name]
-
-
-def test_where_nothing_can_be_cached_everything_is_packed_anew(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    (tmp_path / "file").touch()
-    step = make_step(say, packages=(), delivery=Delivery())
-    assert pack(read_modules(["kfp_distributed.storage.uri"]))[:20] in command_of(step)
+@pytest.mark.parametrize("make", [Delivery.image, Delivery.package])
+def test_a_delivery_without_a_name_is_refused(make):
+    with pytest.raises(ValueError, match="name"):
+        make("")

@@ -1,4 +1,4 @@
-"""The shell that installs packages, in compiled steps and in replicas: run with a real pip against a faulty index."""
+"""The installation of packages in steps and beside replicas: run with a real pip against a faulty index."""
 
 import subprocess
 import sys
@@ -7,8 +7,12 @@ import kfp
 import pytest
 from package_index import package_index, write_wheel
 
-from kfp_distributed.components.packaging import Delivery, make_step
-from kfp_distributed.trainers.requirements import Requirements, pip_script
+from kfp_distributed.components.packaging import make_step
+from kfp_distributed.library.archive import make_archive
+from kfp_distributed.library.content import read_library
+from kfp_distributed.library.packages import install_command
+
+GADGET = "tiny_gadget-1-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
@@ -31,96 +35,86 @@ def index(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, python, index):
-    """Runs a shell script as a container does, but for the waits between attempts, which are only noted."""
-    commands = tmp_path / "commands"
-    commands.mkdir()
-    (commands / "sleep").write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/waits\n')
-    (commands / "sleep").chmod(0o755)
+    """Runs a command as a container does."""
+    (tmp_path / "library.zip").write_bytes(make_archive(read_library(["library"])))
     environment = {
-        "PATH": f"{commands}:{python}:/usr/bin:/bin",
+        "PATH": f"{python}:/usr/bin:/bin",
         "HOME": str(tmp_path),
+        "PYTHONPATH": str(tmp_path / "library.zip"),
         "PIP_INDEX_URL": index.url,
         "PIP_TIMEOUT": "1",
     }
 
-    def run(*command, **variables):
-        done = subprocess.run(
-            command, env=environment | variables, cwd=tmp_path, capture_output=True, text=True, check=False
+    def run(*command):
+        return subprocess.run(
+            list(map(str, command)),
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
-        waits = tmp_path / "waits"
-        return done, waits.read_text().split() if waits.exists() else []
 
     return run
 
 
-def step_shell(*packages):
-    """The shell part of a compiled step's command, with a program in place of the step's own."""
+def program(call: str, waits=(0, 0, 0)) -> tuple[str, ...]:
+    """A Python command that installs, without the waits between attempts."""
+    lines = ["from kfp_distributed.library import packages", f"packages._WAITS = {waits}", f"packages.{call}"]
+    return ("python3", "-c", "\n".join([*lines, "print('the step runs')"]))
 
-    def step(number: int):
+
+def test_the_shell_of_a_step_survives_a_download_of_kfp_that_stalls(run, index):
+    def step():
         pass
 
-    component = make_step(step, packages=packages, delivery=Delivery(package="tiny-gadget"))
-    return [*component.component_spec.implementation.container.command[:3], "echo", "the step runs"]
-
-
-def test_a_step_survives_a_download_that_stalls(run, index):
     index.stalls = 1
-    done, waits = run(*step_shell())
-    assert done.returncode == 0, done.stderr
-    assert waits == ["2"]
-    assert index.downloads == [
-        ("tiny_gadget-1-py3-none-any.whl", "stalled"),
-        ("tiny_gadget-1-py3-none-any.whl", "complete"),
-        (f"kfp-{kfp.__version__}-py3-none-any.whl", "complete"),
-    ]
-    assert "pip failed with exit code 2; next attempt in 2 s.\n" in done.stderr
-    first, *_, last = done.stdout.splitlines()
-    assert first.startswith("Installing packages: python3 -m pip install ")
-    assert first.endswith(" tiny-gadget")
-    assert last == "the step runs"
+    shell = make_step(step).component_spec.implementation.container.command[:3]
+    done = run(*shell, "echo", "the step runs")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the step runs"), done.stdout
+    wheel = f"kfp-{kfp.__version__}-py3-none-any.whl"
+    assert index.downloads == [(wheel, "stalled"), (wheel, "complete")]
 
 
-def test_a_step_whose_packages_are_nowhere_ends_with_pips_exit_code(run):
-    done, waits = run(*step_shell("absent-gadget==7"))
+def test_an_installation_survives_a_download_that_stalls_and_says_how_long_it_took(run, index):
+    index.stalls = 1
+    done = run(*program("install('tiny-gadget'); import tiny_gadget"))
+    assert index.downloads == [(GADGET, "stalled"), (GADGET, "complete")]
+    first, *_, result, last = done.stdout.splitlines()
+    assert (done.returncode, first, last) == (0, "pip installs tiny-gadget", "the step runs"), done.stdout
+    assert "pip failed with exit code 2; next attempt in 0 s" in done.stdout
+    assert result.startswith("pip installed tiny-gadget in ")
+    assert "image" in result
+
+
+def test_packages_that_are_nowhere_end_the_step_with_pips_exit_code(run):
+    done = run(*program("install('absent-gadget==7')"))
     assert done.returncode == 1
-    assert waits == ["2", "5", "10"]
-    assert "No matching distribution found for absent-gadget==7" in done.stderr
-    assert done.stderr.splitlines()[-1] == (
-        "pip failed with exit code 1: check the requirements and the package index."
-    )
-    assert "the step runs" not in done.stdout
+    assert done.stdout.count("next attempt in 0 s") == 3
+    assert "No matching distribution found for absent-gadget==7" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("pip failed with exit code 1: check ")
 
 
-def test_a_replica_survives_a_download_that_stalls(run, index, tmp_path):
-    index.stalls = 1
-    needed = Requirements(("tiny-gadget; python_version>'3'",), ("other-gadget",))
-    script = pip_script(needed, str(tmp_path / "packages of a job"))
-    done, waits = run("sh", "-c", script)
-    assert done.returncode == 0, done.stderr
-    assert waits == ["2"]
-    assert (tmp_path / "packages of a job" / "tiny_gadget.py").exists()
-    assert (tmp_path / "packages of a job" / "other_gadget.py").exists()
-    # What is complete is not downloaded again.
-    assert [name for name, end in index.downloads if end == "complete"] == [
-        "tiny_gadget-1-py3-none-any.whl",
-        "other_gadget-2-py3-none-any.whl",
-    ]
+def test_packages_of_a_replica_have_a_folder_of_their_own(run, index, tmp_path):
+    folder = tmp_path / "packages of a job"
+    done = run(*install_command(["tiny-gadget; python_version>'3'"], ["other-gadget"], folder=str(folder)))
+    assert done.returncode == 0, done.stdout
+    assert {file.name for file in folder.glob("*.py")} == {"tiny_gadget.py", "other_gadget.py"}
 
 
-def test_pip_that_is_killed_is_not_run_again(run, tmp_path):
-    (tmp_path / "commands" / "python3").write_text("#!/bin/sh\nkill -9 $$\n")
-    (tmp_path / "commands" / "python3").chmod(0o755)
-    done, waits = run("sh", "-c", pip_script(Requirements(("tiny-gadget",)), "packages"))
-    assert (done.returncode, waits) == (137, [])
+def test_a_pip_that_is_killed_is_not_run_again(run, tmp_path):
+    killed = tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    done = run(*program(f"sys.executable = '{killed}'; packages.install('tiny-gadget')"))
+    assert done.returncode == 137
+    assert "next attempt" not in done.stdout
 
 
-def test_credentials_in_an_address_stay_out_of_the_log(run, index):
-    address = index.url.replace("//", "//user:s3cret@").replace("simple", "wheels/tiny_gadget-1-py3-none-any.whl")
-    done, _ = run("sh", "-c", pip_script(Requirements((address,)), "packages"))
-    assert done.returncode == 0, done.stderr
-    assert "s3cret" not in done.stdout + done.stderr
-    assert "Installing packages: " in done.stdout
-
-
-def test_nothing_to_install_is_no_script():
-    assert pip_script(Requirements(), "packages") == ""
+def test_passwords_in_addresses_stay_out_of_the_log(run, index):
+    address = index.url.replace("//", "//user:s3cret@").replace("simple", f"wheels/{GADGET}")
+    done = run(*program(f"install('{address}')"))
+    assert done.returncode == 0, done.stdout
+    assert "s3cret" not in done.stdout
+    assert "//***@" in done.stdout

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from kfp import compiler, dsl
 
-from kfp_distributed.components import prepare_data, steps
+from kfp_distributed.components import Delivery, prepare_data, steps
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers import train_specification
@@ -15,19 +15,19 @@ def compiled(component, folder) -> dict:
     return yaml.safe_load((folder / "step.yaml").read_text(encoding="utf-8"))["components"]["comp-train"]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"image": "registry.example.com/kfp-distributed:1"}])
-def test_without_it_the_step_declares_nothing_that_an_old_backend_refuses(tmp_path, arguments):
-    found = compiled(steps(**arguments).train, tmp_path)
+@pytest.mark.parametrize("delivery", [Delivery.namespace(), Delivery.image("registry.example.com/steps:1")])
+def test_without_it_the_step_declares_nothing_that_an_old_backend_refuses(tmp_path, delivery):
+    found = compiled(steps(delivery).train, tmp_path)
     assert "taskConfigPassthroughs" not in found
     assert "TASK_CONFIG" not in str(found)
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        steps(**arguments).train(task_config={})
+        steps(delivery).train(task_config={})
 
 
-@pytest.mark.parametrize("arguments", [{}, {"image": "registry.example.com/kfp-distributed:1"}])
-def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment_alone(tmp_path, arguments):
-    found = compiled(steps(**arguments, task_config=True).train, tmp_path)
-    without = compiled(steps(**arguments).train, tmp_path)
+@pytest.mark.parametrize("delivery", [Delivery.namespace(), Delivery.image("registry.example.com/steps:1")])
+def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment_alone(tmp_path, delivery):
+    found = compiled(steps(delivery, task_config=True).train, tmp_path)
+    without = compiled(steps(delivery).train, tmp_path)
     assert found.pop("taskConfigPassthroughs") == [
         {"field": "RESOURCES"},
         {"field": "ENV", "applyToTask": True},
@@ -52,7 +52,7 @@ def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(
     train = steps(task_config=True).train
 
     @dsl.pipeline
-    def with_settingss():
+    def settings_on_the_task():
         data = prepare_data(source="digits", shards=1)
         fitted = train(
             train_dataset=data.outputs["train_dataset"],
@@ -62,6 +62,6 @@ def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(
         fitted.set_env_variable("SAID_ON_THE_TASK", "hello").set_cpu_limit("1").set_memory_limit("1Gi")
 
     with local_run(tmp_path) as run:
-        with_settingss()
+        settings_on_the_task()
     (model,) = run.artifacts.glob("*/train/model")
     assert open_store(str(model)).read("said") == b"hello"

@@ -1,65 +1,84 @@
 import base64
 import io
-import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from pages import Page
 from PIL import Image
 
-from kfp_distributed.components.evaluate.report import draw_mistake, render_report
+from kfp_distributed.components.evaluate.report import (
+    ClassScores,
+    ConfusionCell,
+    EvaluationPage,
+    Mistake,
+    evaluation_page,
+    render_report,
+    row_png,
+)
 from kfp_distributed.components.evaluate.scores import Scores
 
-
-class Table(HTMLParser):
-    """The text of the cells, line by line."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.lines, self.in_cell = [], False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        if tag == "tr":
-            self.lines.append([])
-        self.in_cell = tag in ("th", "td")
-
-    def handle_endtag(self, tag):
-        self.in_cell = False
-
-    def handle_data(self, data):
-        if self.in_cell:
-            self.lines[-1].append(data)
+SCORES = Scores(("a & b", "<b>größe</b>"), np.array([[2000, 0], [750, 250]]), 0.5)
+NEVER_PREDICTED = Scores(("a", "b"), np.array([[3, 0], [0, 0]]), 0.5)
+MISTAKES = [Mistake("row 7: <a>, taken for b", b"a PNG file"), Mistake("row 9: 'b', taken for <a>")]
 
 
-def test_table_and_escaping():
-    scores = Scores(("a & b", "<b>bold</b>"), np.array([[2000, 0], [1000, 0]]), 0.5)
-    text = render_report("<label>: test split", scores, ["<figure>first</figure>", "<figure>second</figure>"])
-    assert Table(text).lines == [
-        ["true ╲ predicted", "rows", "precision", "recall", "a & b", "<b>bold</b>"],
-        ["a & b", "2,000", "0.667", "1.000", "2000", "0"],
-        ["<b>bold</b>", "1,000", "—", "0.000", "1000", "0"],
+def test_content_of_a_report():
+    assert evaluation_page("label: test split", SCORES, MISTAKES) == EvaluationPage(
+        title="label: test split",
+        accuracy="0.7500",
+        loss="0.5000",
+        rows="3,000",
+        predicted=("a & b", "<b>größe</b>"),
+        classes=(
+            ClassScores("a & b", "2,000", "0.727", "1.000", (ConfusionCell(2000, 1.0), ConfusionCell(0, 0.0))),
+            ClassScores("<b>größe</b>", "1,000", "1.000", "0.250", (ConfusionCell(750, 0.87), ConfusionCell(250, 0.5))),
+        ),
+        mistakes=tuple(MISTAKES),
+    )
+
+
+def test_a_class_without_rows_or_predictions_has_dashes():
+    assert evaluation_page("", NEVER_PREDICTED, []).classes[1] == ClassScores(
+        "b", "0", "—", "—", (ConfusionCell(0, 0.0), ConfusionCell(0, 0.0))
+    )
+
+
+def test_the_page_shows_the_content_literally():
+    page = Page(render_report("<label>: test split", SCORES, MISTAKES))
+    assert page.tables == [
+        [
+            ["true ╲ predicted", "rows", "precision", "recall", "a & b", "<b>größe</b>"],
+            ["a & b", "2,000", "0.727", "1.000", "2000", "0"],
+            ["<b>größe</b>", "1,000", "1.000", "0.250", "750", "250"],
+        ]
     ]
-    assert "accuracy 0.6667, loss 0.5000, 3,000 rows" in text
-    assert "&lt;label&gt;: test split</h1>" in text
-    assert text.endswith("</h2><figure>first</figure><figure>second</figure>\n")
-    assert not re.search("<b>|<label>|http|<script", text)
+    assert page.texts.count("<label>: test split") == 2  # The title and the heading.
+    assert "accuracy 0.7500, loss 0.5000, 3,000 rows" in page.texts
+    assert [mistake.caption for mistake in MISTAKES] == page.texts[-2:]
+    assert [cell["style"] for cell in page.all("td") if "style" in cell] == [
+        "--heat:1.0",
+        "--heat:0.0",
+        "--heat:0.87",
+        "--heat:0.5",
+    ]
+    sources = [image["src"] for image in page.all("img")]
+    assert sources == [f"data:image/png;base64,{base64.b64encode(b'a PNG file').decode()}"]
 
 
-def test_the_colour_says_the_share_of_the_true_class():
-    text = render_report("", Scores(("a", "b"), np.array([[3, 1], [0, 0]]), 0.5), [])
-    assert re.findall(r'120 220/(.*?)\)">(\d)', text) == [("0.52", "3"), ("0.30", "1"), ("0.00", "0"), ("0.00", "0")]
+def test_a_model_without_mistakes_has_no_pictures():
+    page = Page(render_report("", NEVER_PREDICTED, []))
+    assert "First mistakes" not in page.texts
+    assert page.all("figure") == []
 
 
 def test_many_classes_have_no_matrix():
     names = tuple(f"class{index}" for index in range(101))
-    lines = Table(render_report("", Scores(names, np.eye(101, dtype=int), 0.5), [])).lines
-    assert [len(line) for line in lines] == [4] * 102
+    (table,) = Page(render_report("", Scores(names, np.eye(101, dtype=int), 0.5), [])).tables
+    assert [len(row) for row in table] == [4] * 102
 
 
-def image_of(figure):
-    data = re.search(r'src="data:image/png;base64,(.*?)">', figure)[1]
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
+def pixels_of(png):
+    return np.asarray(Image.open(io.BytesIO(png)))
 
 
 @pytest.mark.parametrize(
@@ -72,15 +91,13 @@ def image_of(figure):
     ],
 )
 def test_pictures(features, shape, expected):
-    figure = draw_mistake(np.array(features, np.float32), shape, "row 7: <a>, taken for b")
-    np.testing.assert_array_equal(image_of(figure), expected)
-    assert figure.endswith("<figcaption>row 7: &lt;a&gt;, taken for b</figure>")
+    np.testing.assert_array_equal(pixels_of(row_png(np.array(features, np.float32), shape)), expected)
 
 
 def test_large_pictures_lose_lines():
-    assert image_of(draw_mistake(np.zeros(200 * 100 * 3, np.float32), (200, 100, 3), "")).shape == (67, 34, 3)
+    assert pixels_of(row_png(np.zeros(200 * 100 * 3, np.float32), (200, 100, 3))).shape == (67, 34, 3)
 
 
 @pytest.mark.parametrize("shape", [(64,), (8, 4, 2), (1, 4, 4, 4)])
 def test_rows_that_are_no_pictures(shape):
-    assert draw_mistake(np.zeros(64, np.float32), shape, "row 7") == "<figure><figcaption>row 7</figure>"
+    assert row_png(np.zeros(64, np.float32), shape) == b""

@@ -1,5 +1,6 @@
 """Whole manifests: one of each kind as it is written down here, the others by what is different in them."""
 
+import base64
 import json
 from copy import deepcopy
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 from train.programs.jobs import make_job
 
+from kfp_distributed.components.train import manifests
 from kfp_distributed.components.train.manifests import (
     HASH_ANNOTATION,
     JobKind,
@@ -15,6 +17,7 @@ from kfp_distributed.components.train.manifests import (
     job_manifest,
 )
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, TaskSettings
+from kfp_distributed.library.archive import make_archive
 
 LABELS = {
     "app.kubernetes.io/managed-by": "kfp-distributed",
@@ -22,28 +25,13 @@ LABELS = {
     "kfp-distributed/run": "run-1",
     "kfp-distributed/task": "train",
 }
-MODULES = {
-    "kfp_distributed/storage/__init__.py": "",
-    "kfp_distributed/trainers/__init__.py": "",
-    "kfp_distributed/trainers/entry.py": "print('hello')\n",
-}
+LIBRARY = {"kfp_distributed/trainers/runtime/entry.py": b"print('hello')\n"}
 SECRET = {"name": "AWS_SECRET_ACCESS_KEY", "valueFrom": {"secretKeyRef": {"name": "store", "key": "secretkey"}}}
-SETTINGS = ClusterSettings("training", "python:3.11", environment=(SECRET,), modules=MODULES)
+SETTINGS = ClusterSettings("training", "python:3.11", environment=(SECRET,), library=LIBRARY)
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
 
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-CODE = {
-    "name": "kfp-distributed-code",
-    "configMap": {
-        "name": "a-job-code",
-        "items": [
-            {"key": "job.json", "path": "job.json"},
-            {"key": "empty", "path": "kfp_distributed/storage/__init__.py"},
-            {"key": "empty", "path": "kfp_distributed/trainers/__init__.py"},
-            {"key": "kfp_distributed.trainers.runtime.entry.py", "path": "kfp_distributed/trainers/entry.py"},
-        ],
-    },
-}
+CODE = {"name": "kfp-distributed-code", "configMap": {"name": "a-job-code"}}
 TEMPLATE = {
     "metadata": {"labels": LABELS, "annotations": {"sidecar.istio.io/inject": "false"}},
     "spec": {
@@ -64,7 +52,7 @@ TEMPLATE = {
                 "workingDir": "/kfp-distributed/work",
                 "terminationMessagePath": "/kfp-distributed/work/peak-memory",
                 "env": [
-                    {"name": "PYTHONPATH", "value": "/kfp-distributed/code"},
+                    {"name": "PYTHONPATH", "value": "/kfp-distributed/code/library.zip"},
                     {"name": "PYTHONUNBUFFERED", "value": "1"},
                     {"name": "HOME", "value": "/kfp-distributed/work"},
                     {"name": "KFP_DISTRIBUTED_JOB", "value": "/kfp-distributed/code/job.json"},
@@ -340,36 +328,25 @@ def test_kinds(distribution_type, mpi_version, kind):
     assert job_kind(distribution_type, mpi_version) == kind
 
 
-def test_the_code_config_map_has_the_job_and_each_module_that_is_not_empty():
+def test_the_code_config_map_has_the_job_and_the_archive_of_the_library():
     made = job(program={"function": "fit", "source": "…"})
     assert code_config_map(made, replace(SETTINGS, owner=OWNER)) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "a-job-code", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
-        "data": {
-            "job.json": made.description.to_json(),
-            "kfp_distributed.trainers.runtime.entry.py": "print('hello')\n",
-            "empty": "",
-        },
+        "data": {"job.json": made.description.to_json()},
+        "binaryData": {"library.zip": base64.b64encode(make_archive(LIBRARY)).decode()},
     }
 
 
-@pytest.mark.parametrize(("extra", "module", "largest"), [(1, 600_000, "big.py"), (600_000, 0, "train_parameters")])
-def test_code_that_is_too_large_is_refused_by_size_and_name(extra, module, largest):
-    settings = replace(SETTINGS, modules={"big.py": "x" * module})
-    made = job(program={"command": ["x" * extra]})
-    code_config_map(made, settings)
-    settings = replace(SETTINGS, modules={"big.py": "x" * module, "other.py": "y" * 500_000})
-    with pytest.raises(ValueError, match=f'{largest} with 6.* bytes.*"image"') as refusal:
-        job_manifest(made, settings)
-    size = len(made.description.to_json()) + module + 500_000
-    assert f"are {size} bytes" in str(refusal.value)
-    assert "takes 1048576" in str(refusal.value)
-
-
-def test_characters_count_as_their_bytes():
-    with pytest.raises(ValueError, match="are 1200"):
-        code_config_map(job(), replace(SETTINGS, modules={"a.py": "é" * 600_000}))
+def test_a_program_that_is_too_large_is_refused_with_its_size():
+    code_config_map(job(program={"command": ["x" * 1_040_000]}), SETTINGS)
+    # Characters count as their bytes.
+    made = job(program={"command": ["é" * 200_000]})
+    size = len(made.description.to_json().encode()) + len(make_archive(LIBRARY))
+    assert size > 1024 * 1024
+    with pytest.raises(ValueError, match=rf'^train_specification .* {size} bytes.* 1048576\..*"image"'):
+        job_manifest(made, SETTINGS)
 
 
 def test_without_launcher_lost_timeout_the_pods_know_nothing_of_it():
@@ -395,9 +372,12 @@ def test_the_hash_is_of_all_that_makes_the_job_what_it_is():
         _hash(job(worker_cpus=2)),
         _hash(job(program={"command": ["other"]})),
         _hash(settings=replace(SETTINGS, image="python:3.12")),
-        _hash(settings=replace(SETTINGS, modules={**MODULES, "kfp_distributed/trainers/entry.py": "pass"})),
+        _hash(settings=replace(SETTINGS, library={**LIBRARY, "kfp_distributed/trainers/runtime/entry.py": b"pass"})),
         _hash(settings=replace(SETTINGS, packages=("scipy",))),
         _hash(settings=with_settings(env=({"name": "A", "value": "1"},))),
     ]
     assert len(set(hashes)) == len(hashes)
-    assert _hash(settings=replace(SETTINGS, modules=dict(reversed(MODULES.items())))) == hashes[0]
+    # Another zlib makes another archive of the same content.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests, "make_archive", lambda content: b"other bytes")
+        assert _hash() == hashes[0]

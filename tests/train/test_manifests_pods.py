@@ -18,7 +18,7 @@ from train.test_manifests import (
 )
 
 from kfp_distributed.components.train.manifests import job_manifest, volume_claims
-from kfp_distributed.trainers.requirements import Requirements, pip_script
+from kfp_distributed.library.packages import install_command
 
 
 def container_of(settings=SETTINGS, **keys):
@@ -112,20 +112,26 @@ def test_a_job_that_is_to_be_kept_stays():
 def test_packages_are_installed_before_the_replica_starts():
     proxy = {"name": "PIP_INDEX_URL", "value": "https://index.example.com/simple"}
     packages = (("numpy>=1.26,<3", "a; python_version<'3.13'"), ("tf_keras",))
-    settings = replace(with_settings(env=(proxy,)), packages=packages[0], packages_alone=packages[1])
+    settings = replace(
+        with_settings(env=(proxy, {"name": "PYTHONPATH", "value": "/mine"})),
+        packages=packages[0],
+        packages_alone=packages[1],
+    )
     made = pod_of(settings, worker_cpus=2)
     assert made["initContainers"] == [
         {
             "name": "packages",
             "image": "python:3.11",
-            "command": ["sh", "-c", pip_script(Requirements(*packages), "/kfp-distributed/packages")],
+            "command": install_command(*packages, folder="/kfp-distributed/packages"),
             "env": [
                 {"name": "HOME", "value": "/kfp-distributed/work"},
                 {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
                 proxy,
+                {"name": "PYTHONPATH", "value": "/kfp-distributed/code/library.zip"},
             ],
             "resources": limits(cpu="2"),
             "volumeMounts": [
+                {"name": "kfp-distributed-code", "mountPath": "/kfp-distributed/code"},
                 {"name": "kfp-distributed-packages", "mountPath": "/kfp-distributed/packages"},
                 {"name": "kfp-distributed-work", "mountPath": "/kfp-distributed/work"},
             ],
@@ -133,15 +139,15 @@ def test_packages_are_installed_before_the_replica_starts():
         }
     ]
     main = made["containers"][0]
-    assert main["env"][0] == {"name": "PYTHONPATH", "value": "/kfp-distributed/code:/kfp-distributed/packages"}
+    import_path = "/kfp-distributed/code/library.zip:/kfp-distributed/packages:/mine"
+    assert {"name": "PYTHONPATH", "value": import_path} in main["env"]
     assert {"name": "kfp-distributed-packages", "mountPath": "/kfp-distributed/packages"} in main["volumeMounts"]
     assert {"name": "kfp-distributed-packages", "emptyDir": {}} in made["volumes"]
 
 
 def test_packages_alone_are_enough_for_an_installation():
-    command = pod_of(replace(SETTINGS, packages_alone=("tf_keras",)))["initContainers"][0]["command"][2]
-    assert command.endswith("--target /kfp-distributed/packages --no-deps tf_keras")
-    assert command.count("pip install") == 1
+    (container,) = pod_of(replace(SETTINGS, packages_alone=("tf_keras",)))["initContainers"]
+    assert container["command"][-3:] == ["--folder=/kfp-distributed/packages", "--alone=tf_keras", "--"]
 
 
 def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_counts_but_for_what_the_entry_needs():
@@ -154,8 +160,8 @@ def test_the_environment_is_ours_then_the_clusters_then_the_tasks_and_the_last_c
 @pytest.mark.parametrize(
     ("given", "value"),
     [
-        ({"value": "/mine"}, "/kfp-distributed/code:/mine"),
-        ({"valueFrom": {"secretKeyRef": {}}}, "/kfp-distributed/code"),
+        ({"value": "/mine"}, "/kfp-distributed/code/library.zip:/mine"),
+        ({"valueFrom": {"secretKeyRef": {}}}, "/kfp-distributed/code/library.zip"),
     ],
 )
 def test_our_part_of_the_import_path_stays(given, value):

@@ -6,7 +6,7 @@ from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.topology import Resources
 from kfp_distributed.library.archive import ARCHIVE_KEY
-from kfp_distributed.trainers.requirements import Requirements, pip_script
+from kfp_distributed.library.packages import install_command
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
 
@@ -138,19 +138,20 @@ def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
     """What installs the packages. It has the limits of the replica: a quota may ask for some, and they add nothing."""
     if not _installs(settings):
         return []
-    script = pip_script(Requirements(settings.packages, settings.packages_alone), folder=_PACKAGES)
     return [
         {
             "name": INSTALLER,
-            "command": ["sh", "-c", script],
+            "command": install_command(settings.packages, settings.packages_alone, folder=_PACKAGES),
             # The cache saves a second attempt what the first one has downloaded, and goes with the container. An index
             # or a proxy is set on the task.
             "env": [
                 {"name": "HOME", "value": WORK},
                 {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
-                *settings.task.env,
+                *(entry for entry in settings.task.env if entry["name"] != "PYTHONPATH"),
+                {"name": "PYTHONPATH", "value": _LIBRARY},
             ],
             "volumeMounts": [
+                {"name": f"{_OWN}code", "mountPath": _CODE},
                 {"name": f"{_OWN}packages", "mountPath": _PACKAGES},
                 {"name": f"{_OWN}work", "mountPath": WORK},
             ],

@@ -34,8 +34,9 @@ from kfp_distributed.components.train.status import format_seconds
 from kfp_distributed.components.train.topology import Topology, replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_ROOMS, read_library
+from kfp_distributed.library.packages import install_command
 from kfp_distributed.processes.group import ProcessGroup
-from kfp_distributed.trainers.requirements import Requirements, missing_here, pip_script
+from kfp_distributed.trainers.requirements import Requirements, missing_here
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
 
 _CHUNK = 64 * 1024
@@ -124,8 +125,8 @@ class LocalRunner:
             yield JobEvent(clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without")
         own = self._python == sys.executable
         needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
-        if script := pip_script(needed, folder=str(self._packages), python=self._python):
-            yield from self._install(script, (*needed.packages, *needed.alone))
+        if needed.packages or needed.alone:
+            yield from self._install(needed)
             if not self._packages.is_dir():
                 return
         count = len(self._last)
@@ -141,15 +142,17 @@ class LocalRunner:
             yield Quiet(clock())
         yield JobEnded(clock(), step.action == "succeed", step.reason)
 
-    def _install(self, script: str, packages: Sequence[str]) -> Iterator[Fact]:
+    def _install(self, needed: Requirements) -> Iterator[Fact]:
         """Runs pip; where it fails the job has failed, and the packages' folder is not there."""
-        yield JobEvent(clock(), f"installs {' '.join(packages)}")
+        yield JobEvent(clock(), f"installs {' '.join((*needed.packages, *needed.alone))}")
         for name in self._last:
             yield self._changed(name, "installing", reason="pip installs its packages")
         started = clock()
         log = self._folder / "pip.log"
         with log.open("wb") as output:
-            child = self._group.start("pip", ["sh", "-c", script], cwd=self._folder, stdout=output)
+            command = install_command(needed.packages, needed.alone, folder=str(self._packages), python=self._python)
+            environment = {**os.environ, "PYTHONPATH": str(self._code / ARCHIVE_KEY), "PYTHONUNBUFFERED": "1"}
+            child = self._group.start("pip", command, env=environment, cwd=self._folder, stdout=output)
         while child.poll() is None:
             yield Quiet(clock())
             time.sleep(_LOOK_SECONDS)

@@ -1,13 +1,15 @@
-"""Whole-number defaults of the compiled YAML, as people read them."""
+"""The defaults of parameters in the compiled YAML, as people read them."""
 
 import re
 
+import pytest
 import yaml
 from google.protobuf import json_format
 from kfp import compiler, components, dsl
 from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
-from kfp_distributed.pipelines.specs import with_whole_numbers, write_specs
+from kfp_distributed.components import Delivery
+from kfp_distributed.pipelines.specs import with_stable_defaults, write_specs
 
 
 @dsl.component
@@ -33,7 +35,7 @@ def compiled(tmp_path):
 
 
 def test_defaults_have_whole_numbers_and_floats_stay(tmp_path):
-    rewritten = with_whole_numbers(compiled(tmp_path)[1])
+    rewritten = with_stable_defaults(compiled(tmp_path)[1])
     parameters = yaml.safe_load(rewritten)["root"]["inputDefinitions"]["parameters"]
     assert {name: repr(parameter["defaultValue"]) for name, parameter in parameters.items()} == {
         "shards": "8",
@@ -53,9 +55,44 @@ def test_defaults_have_whole_numbers_and_floats_stay(tmp_path):
     assert not [line for line in comments if re.search(r"(int|dict|list) \[.*\d\.0[,\]}]", line)]
 
 
+HEADER = """\
+# PIPELINE DEFINITION
+# Name: numbers
+# Description: Has the line
+#              #    options: dict [Default: {'b': 1.0, 'a': 2.0}]
+# Inputs:
+#    name: str [Default: '{"b": 1.0, "a": 2.0}']
+#    options: dict [Default: %s]
+#    sizes: list [Default: %s]
+# Outputs:
+#    Output: dict
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        (
+            "{'rate': 0.5, 'deep': {'y': None, 'x': [10.0, True]}, 'a \\n]': \"it's 5.0\"}",
+            "[{'z': 1.0, 'b': -3.0}, 2.5]",
+        ),
+        (
+            "{'a \\n]': \"it's 5.0\", 'deep': {'x': [10.0, True], 'y': None}, 'rate': 0.5}",
+            "[{'b': -3.0, 'z': 1.0}, 2.5]",
+        ),
+    ],
+)
+def test_comments_have_sorted_keys(options, sizes):
+    assert with_stable_defaults(HEADER % (options, sizes) + "{}\n") == (
+        HEADER
+        % ("{'a \\n]': \"it's 5.0\", 'deep': {'x': [10, True], 'y': None}, 'rate': 0.5}", "[{'b': -3, 'z': 1}, 2.5]")
+        + "{}\n"
+    )
+
+
 def test_kfp_reads_the_same_pipeline(tmp_path):
     file, text = compiled(tmp_path)
-    rewritten = with_whole_numbers(text)
+    rewritten = with_stable_defaults(text)
     before, after = (json_format.ParseDict(yaml.safe_load(each), PipelineSpec()) for each in (text, rewritten))
     assert before == after
     file.write_text(rewritten)
@@ -67,9 +104,9 @@ def test_kfp_reads_the_same_pipeline(tmp_path):
 
 
 def test_the_compiled_components_and_pipelines_have_whole_numbers(tmp_path):
-    for file in write_specs(tmp_path, image="registry.example.com/steps:1"):
+    for file in write_specs(tmp_path, Delivery.image("registry.example.com/steps:1")):
         text = file.read_text()
-        assert with_whole_numbers(text) == text
+        assert with_stable_defaults(text) == text
         assert not re.search(r"^#    \w+: (int|dict|list) \[Default: .*\d\.0[,\]}]", text, re.MULTILINE), file
     parameters = yaml.safe_load(text)["root"]["inputDefinitions"]["parameters"]
     assert repr(parameters["train_parameters"]["defaultValue"]) == "{'epochs': 15}"

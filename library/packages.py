@@ -1,0 +1,91 @@
+"""Installs packages by pip: in a step that runs in a stock image, and beside a replica.
+
+`python -m kfp_distributed.library.packages [--folder FOLDER] [--alone REQUIREMENT]... REQUIREMENT...`
+"""
+
+import argparse
+import importlib
+import re
+import shlex
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+# pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
+# not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together.
+_WAITS = (2, 5, 10)
+
+
+def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> None:
+    """Install requirements, in up to four attempts, and make them importable in this process.
+
+    Args:
+        requirements: Requirements or URLs, as pip takes them.
+        alone: More of these, which are installed without their dependencies.
+        folder: A folder of their own, which pip makes; by default where this Python keeps its packages.
+
+    Raises:
+        SystemExit: pip failed four times, or was killed; the exit code is pip's, or 128 and the signal's number.
+    """
+    target = ["--target", folder] if folder else []
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    names = without_passwords(shlex.join([*requirements, *alone]))
+    print(f"pip installs {names}", flush=True)
+    start = time.monotonic()
+    for arguments in (requirements, alone and ("--no-deps", *alone)):
+        if arguments:
+            _run_with_retries([*pip, "--no-warn-script-location", *target, *arguments])
+    seconds = time.monotonic() - start
+    print(f"pip installed {names} in {seconds:.0f} s; an image with these packages saves this time", flush=True)
+    if not folder:
+        # pip may have made the folder for this user's packages.
+        site.addsitedir(site.getusersitepackages())
+        importlib.invalidate_caches()
+
+
+def _run_with_retries(command: Sequence[str], sleep: Callable[[float], object] = time.sleep) -> None:
+    for wait in (*_WAITS, None):
+        code = subprocess.run(command, check=False).returncode
+        if code == 0:
+            return
+        if wait is None or code < 0:
+            print(f"pip failed with exit code {code}: check the requirements and the package index", flush=True)
+            raise SystemExit(code if code > 0 else 128 - code)
+        print(f"pip failed with exit code {code}; next attempt in {wait} s", flush=True)
+        sleep(wait)
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with *** in place of the accounts and passwords in addresses."""
+    return re.sub(r"//[^/\s]*@", "//***@", text)
+
+
+def install_command(
+    requirements: Sequence[str], alone: Sequence[str] = (), *, folder: str, python: str = "python3"
+) -> list[str]:
+    """Return the command that installs requirements; the library must be on its PYTHONPATH.
+
+    Args:
+        requirements: See `install`.
+        alone: See `install`.
+        folder: See `install`.
+        python: The Python whose pip installs them.
+    """
+    options = [f"--alone={requirement}" for requirement in alone]
+    return [python, "-m", "kfp_distributed.library.packages", f"--folder={folder}", *options, "--", *requirements]
+
+
+def main() -> None:
+    """Install what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", default="", help="folder of their own")
+    parser.add_argument("--alone", action="append", default=[], help="requirement without its dependencies")
+    parser.add_argument("requirements", nargs="*")
+    options = parser.parse_args()
+    install(*options.requirements, alone=options.alone, folder=options.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The library as data: its files, their hash, its archive and its ConfigMap."""
+
+import base64
+import hashlib
+import io
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from kfp_distributed.library import VERSION, archive
+from kfp_distributed.library.archive import library_config_map, make_archive, read_archive
+from kfp_distributed.library.content import REPLICA_ROOMS, content_hash, read_library
+
+CONTENT = {"kfp_distributed/b/__init__.py": b"", "kfp_distributed/a.py": "x = 'é'\n".encode()}
+
+
+def test_the_hash_is_over_paths_sizes_and_contents():
+    text = b"kfp_distributed/a.py\x009\0x = '\xc3\xa9'\n" + b"kfp_distributed/b/__init__.py\x000\0"
+    assert content_hash(CONTENT) == hashlib.sha256(text).hexdigest()
+    others = [{**CONTENT, "kfp_distributed/c.py": b""}, {"kfp_distributed/a.py": CONTENT["kfp_distributed/a.py"]}]
+    assert content_hash(CONTENT) not in map(content_hash, others)
+
+
+def test_archives_of_one_content_are_equal_whatever_the_order():
+    made = make_archive(CONTENT)
+    assert make_archive(dict(reversed(CONTENT.items()))) == made
+    assert read_archive(made) == CONTENT
+    assert {entry.date_time for entry in zipfile.ZipFile(io.BytesIO(made)).infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
+def test_a_program_imports_from_an_archive(tmp_path):
+    (tmp_path / "library.zip").write_bytes(make_archive(read_library(REPLICA_ROOMS)))
+    program = "import kfp_distributed.trainers.runtime.job as job; print(job.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        env={"PYTHONPATH": str(tmp_path / "library.zip")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Without the packages of this environment, which the public functions of kfp_distributed.trainers do not need.
+    assert done.stdout.strip() == str(tmp_path / "library.zip/kfp_distributed/trainers/runtime/job.py"), done.stderr
+
+
+def test_the_library_has_what_steps_need_and_no_command_line():
+    content = read_library()
+    assert {path.split("/")[1] for path in content} == {
+        *("components", "library", "processes", "reports", "storage", "trainers")
+    }
+    assert {"kfp_distributed/library/bootstrap.py", "kfp_distributed/components/train/step.py"} <= {*content}
+    assert not [path for path in content if "__pycache__" in path]
+
+
+def test_a_room_that_is_not_installed_is_named():
+    with pytest.raises(ModuleNotFoundError, match=r"kfp_distributed\.nothing is not installed"):
+        read_library(["nothing"])
+
+
+def test_the_config_map(monkeypatch):
+    monkeypatch.setattr(archive, "read_library", lambda: CONTENT)
+    hash_ = content_hash(CONTENT)
+    assert library_config_map("team-a") == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": f"kfp-distributed-{VERSION}-{hash_[:12]}",
+            "namespace": "team-a",
+            "labels": {
+                "app.kubernetes.io/name": "kfp-distributed",
+                "app.kubernetes.io/component": "library",
+                "app.kubernetes.io/managed-by": "kfp-distributed",
+                "app.kubernetes.io/version": VERSION,
+            },
+            "annotations": {"kfp-distributed/content-hash": hash_},
+        },
+        "immutable": True,
+        "binaryData": {"library.zip": base64.b64encode(make_archive(CONTENT)).decode()},
+    }
+
+
+def test_the_config_map_of_the_library_itself_is_one_that_kubernetes_takes():
+    made = library_config_map("team-a")
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", made["metadata"]["name"])
+    # 1 MiB is the limit of a ConfigMap. Half of it leaves room to grow.
+    assert len(base64.b64decode(made["binaryData"]["library.zip"])) < 512 * 1024

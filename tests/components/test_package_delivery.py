@@ -1,0 +1,74 @@
+"""Each compiled step, run as KFP's launcher runs it, in a Python where pip first has to install this project."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from compiled import Run, whole_job
+from environments import environment
+
+from kfp_distributed.components import Delivery
+from kfp_distributed.components.steps import PACKAGES
+from kfp_distributed.library.content import content_hash, read_library
+from kfp_distributed.pipelines.specs import write_specs
+from kfp_distributed.storage import credentials_from_environment, embedded_object_store, open_store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def clean_python(tmp_path_factory):
+    """An environment of its own that has the steps' packages, so that their pip has little left to do."""
+    packages = sorted({package for needed in PACKAGES.values() for package in needed})
+    kept = environment("steps", [*packages, "setuptools>=77", "wheel"]).parents[1]
+    folder = tmp_path_factory.mktemp("python") / "environment"
+    shutil.copytree(kept, folder, symlinks=True, copy_function=os.link)
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def wheel(clean_python, tmp_path_factory):
+    """The wheel of this project."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for path in filter(None, files.split("\0")):
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, source / path)
+    command = [clean_python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, source]
+    subprocess.run(command, check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_every_step_runs_where_pip_installs_the_library(clean_python, wheel, tmp_path):
+    write_specs(tmp_path / "specs", Delivery.package(str(wheel)))
+    run = Run(str(tmp_path))
+    pip = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTPS_"))}
+    outputs = {}
+    with embedded_object_store(tmp_path / "object-store") as store:
+        path = f"{clean_python.parent}:/usr/bin:/bin"
+        variables = {"PATH": path, "HOME": str(tmp_path), **pip, **store.environment()}
+        for step, command in whole_job(run, specs=tmp_path / "specs").items():
+            (tmp_path / step).mkdir()
+            done = subprocess.run(
+                command, env=variables, cwd=tmp_path / step, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+            text = run.output_file(step).read_text(encoding="utf-8")
+            outputs[step] = json.loads(text).get("parameterValues", {})
+            for secret in (store.access_key, store.secret_key):
+                assert secret not in done.stdout + done.stderr + text
+        exported = open_store("s3://models/digits", credentials_from_environment(store.environment()))
+        keys = [entry.key for entry in exported.list()]
+        manifest = json.loads(exported.read("1/export.json"))
+    assert outputs["evaluate"]["accuracy"] > 0.9
+    assert outputs["export_model"] == {"uri": "s3://models/digits/1", "version": 1}
+    assert "1/saved_model.pb" in keys
+    assert manifest["source_run"] == run.run_id
+    # The wheel has all that the hash is made of.
+    program = "from kfp_distributed.library.content import *; print(content_hash(read_library()))"
+    installed = subprocess.run([clean_python, "-c", program], capture_output=True, text=True, check=True)
+    assert installed.stdout.strip() == content_hash(read_library())

@@ -1,0 +1,104 @@
+"""What all pages have in common."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jinja2 import UndefinedError
+from pages import Page
+
+from kfp_distributed.components.train.report import JobPage
+from kfp_distributed.library.archive import make_archive, read_archive
+from kfp_distributed.library.content import read_library
+from kfp_distributed.reports.parts import Table
+from kfp_distributed.reports.render import render_page
+
+ROOT = Path(__file__).parents[2]
+
+
+def job_page(**values):
+    texts = {"title": "train", "outcome": "failed after 1 s", "job": "a-job", "cause": "", "charts": (), "manifest": ""}
+    tables = {"replicas": Table(("replica",), ()), "timeline": Table(("after", "what happened"), ())}
+    return JobPage(**{**texts, **tables, **values})
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("\"a\" & 'b' &lt; </pre>", "\"a\" & 'b' &lt; </pre>"),
+        ("{{ page.title }} {% raw %}", "{{ page.title }} {% raw %}"),
+        ("Größe 大小 😀", "Größe 大小 😀"),
+        ("a\tb\nc", "a\tb\nc"),
+        (
+            "10 %\r20 %\x1b[0m\x00",
+            "10 %\N{REPLACEMENT CHARACTER}20 %\N{REPLACEMENT CHARACTER}[0m\N{REPLACEMENT CHARACTER}",
+        ),
+        ("caf\udce9.csv", "caf\N{REPLACEMENT CHARACTER}.csv"),
+    ],
+)
+def test_text_is_shown_literally(text, shown):
+    html = render_page(
+        "train.html", job_page(title=text, cause=text, timeline=Table(("after", text), (("1 s", text),)))
+    )
+    html.encode("utf-8")
+    page = Page(html)
+    assert page.tables[1] == [["after", shown], ["1 s", shown]]
+    assert page.texts.count(shown) == 4  # The title, the cause and both cells.
+    assert f"{shown} failed after 1 s" in page.texts
+
+
+@pytest.mark.parametrize("template", ["train.html", "evaluate.html", "prepare_data.html"])
+def test_a_value_that_a_page_lacks_is_an_error(template):
+    with pytest.raises(UndefinedError, match="has no attribute"):
+        render_page(template, object())
+
+
+def test_a_page_loads_nothing():
+    text = render_page("train.html", job_page())
+    page = Page(text)
+    assert {tag for tag, _ in page.elements}.isdisjoint({"link", "script", "img", "iframe"})
+    assert not any(part in text for part in ("http", "url(", "@import", "src=", "href="))
+    assert "color-scheme: light dark" in text
+
+
+def test_a_short_table_has_no_row_of_the_total():
+    shown = Table(("name",), (("a",), ("b",)), 2)
+    cut = Table(("name",), (("a",), ("b",)), 1234)
+    page = Page(render_page("train.html", job_page(replicas=shown, timeline=cut)))
+    assert page.tables == [[["name"], ["a"], ["b"]], [["name"], ["a"], ["b"], ["…", "1,234 in all"]]]
+
+
+RENDER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from kfp_distributed.reports import render
+assert render.__file__.startswith(sys.argv[1]), render.__file__
+print(sorted(render._ENVIRONMENT.list_templates()))
+for template in render._ENVIRONMENT.list_templates(["html"]):
+    render._ENVIRONMENT.get_template(template)
+"""
+
+
+def test_templates_load_from_the_unpacked_library(tmp_path):
+    for path, content in read_archive(make_archive(read_library())).items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    done = subprocess.run(
+        [sys.executable, "-c", RENDER, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    names = ["base.html", "evaluate.html", "macros.html", "prepare_data.html", "style.css", "train.html"]
+    assert (done.returncode, done.stdout.strip()) == (0, str(names)), done.stderr
+
+
+def test_a_wheel_contains_each_file_of_the_library():
+    setuptools = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packaged = {
+        f"{package.replace('.', '/')}/{file.relative_to(folder).as_posix()}"
+        for package, folder in ((name, ROOT / setuptools["package-dir"][name]) for name in setuptools["packages"])
+        for pattern in ("*.py", *setuptools["package-data"].get(package, []))
+        for file in folder.glob(pattern)
+    }
+    assert set(read_library()) <= packaged
