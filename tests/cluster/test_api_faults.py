@@ -59,6 +59,7 @@ def proxies(api, tmp_path):
         yield make
 
 
+@pytest.mark.takes(90)
 def test_a_training_outlasts_every_fault_of_the_api_server(proxies, start):
     """Side by side, each through a proxy of its own: each line of each replica is told once and in order."""
     steps = {}
@@ -84,12 +85,13 @@ def test_a_training_outlasts_every_fault_of_the_api_server(proxies, start):
             found.result()
 
 
+@pytest.mark.takes(95)
 def test_a_training_outlasts_an_outage_of_the_api_server_longer_than_launcher_lost_timeout(proxies, start):
     proxy, environment = proxies()
-    program = function("import time\nprint('begun', flush=True)\ntime.sleep(110)\nprint('done')")
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(90)\nprint('done')")
     step = start(program, {**TF, "launcher_lost_timeout": 60}, environment=environment)
     step.wait_for(r"\[worker-0\] begun")
-    goes_wrong_for(proxy, "unreachable", 90)
+    goes_wrong_for(proxy, "unreachable", 75)
     verdict = step.verdict(200)
     assert verdict["succeeded"], step.log
     assert "restart" not in step.log
@@ -97,6 +99,7 @@ def test_a_training_outlasts_an_outage_of_the_api_server_longer_than_launcher_lo
     assert left_behind(step) == []
 
 
+@pytest.mark.takes(60)
 def test_no_api_server_at_the_start(proxies, start):
     proxy, environment = proxies()
     with proxy.going_wrong("unreachable"):

@@ -13,7 +13,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.model import verify_model_folder
 from kfp_distributed.trainers import train_specification
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.takes(50)]
 
 KERAS, MIRRORED = {"trainer": "keras_classifier"}, train_specification(mirrored_classifier)
 PARAMETERS = {"epochs": 8, "seed": 1, "learning_rate": 3e-3}

@@ -4,7 +4,7 @@ import pytest
 from cluster.jobs import left_behind
 from cluster.test_launch import cancel
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.takes(30)]
 
 # At SIGTERM it takes as long as training programs do to write a checkpoint.
 TRAINING = """

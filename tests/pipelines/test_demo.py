@@ -11,6 +11,8 @@ import psutil
 import pytest
 from process_hygiene import started
 
+pytestmark = pytest.mark.takes(30)
+
 DEMO = [sys.executable, "-m", "kfp_distributed.pipelines.demo"]
 
 

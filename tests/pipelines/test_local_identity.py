@@ -2,10 +2,13 @@
 
 import re
 
+import pytest
 from kfp import dsl
 
 from kfp_distributed.components import prepare_data, train
 from kfp_distributed.pipelines.local_run import local_run
+
+pytestmark = pytest.mark.takes(14)
 
 # The first attempt with epochs=3 fails.
 FIT = """

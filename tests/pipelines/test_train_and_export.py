@@ -15,6 +15,8 @@ from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.requirements import variable_of
 
+pytestmark = pytest.mark.takes(70)
+
 WAYS = {
     "all-reduce": (
         "keras_classifier",

@@ -29,6 +29,8 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner, v
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.status import failure_cause
 
+pytestmark = pytest.mark.takes(30)
+
 SERVERS = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
 FINAL = "Exit codes from 1 to 127 are not tried again."
 # `case` picks what a replica does by its name.

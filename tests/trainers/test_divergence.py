@@ -10,6 +10,8 @@ from kfp_distributed.components.train.launch import Request, TrainingFailed, lau
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.trainers.divergence import end_if_diverged
 
+pytestmark = pytest.mark.takes(37)
+
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 SECONDS = 240
 """Each job below takes 10 to 30 s on two idle cores; a rank that waits for another would take minutes."""

@@ -12,6 +12,8 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.runtime.heartbeat import Silence, after_reading, watch_heartbeat
 
+pytestmark = pytest.mark.takes(25)
+
 NOW = 1_000_000.0
 
 

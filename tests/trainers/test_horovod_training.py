@@ -14,6 +14,8 @@ from mpi_jobs import kill_rank
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers.runtime.feed import plan_epoch
 
+pytestmark = pytest.mark.takes(50)
+
 train = partial(mpi_jobs.train, program={"trainer": "keras_horovod"})
 EPOCHS, EXACT = 20, 1e-3
 """How long the trainings are whose curves are compared, and the relative tolerance of each metric after each epoch:

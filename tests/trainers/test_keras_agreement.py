@@ -17,6 +17,8 @@ from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.cluster import processors
 from kfp_distributed.trainers.runtime.entry import tensorflow_environment
 
+pytestmark = pytest.mark.takes(45)
+
 TRAININGS = {
     # All rows in each step: what a step computes is then the same, however the rows are shuffled.
     "whole": {"epochs": 6, "batch_size": 1400, "learning_rate": 0.01, "hidden_units": [32], "seed": 3},

@@ -12,6 +12,8 @@ from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 
+pytestmark = pytest.mark.takes(64)
+
 # What the page does not show.
 BEFORE = """
 def fit(train_dir, model_dir):
