@@ -39,7 +39,7 @@ cluster-named:
 
 # Cluster tests mostly wait for pods, so more processes than cores pay. Tests go to a process one by one, the longest
 # first: pytest would give each process a tenth of them at the start.
-SIDE_BY_SIDE = -n 4 --maxschedchunk 1
+SIDE_BY_SIDE = -n 5 --maxschedchunk 1
 # A file's tests go to one process, for they share what its fixtures compute. The longest files start first.
 FILE_BY_FILE = -n 2 --dist loadfile --no-loadscope-reorder
 

@@ -33,11 +33,20 @@ def take_away(api, namespace: str, pod: str) -> None:
 HARM = {"exit code 143": end, "pod deleted": take_away}
 
 
-@pytest.mark.takes(120)
 @pytest.mark.parametrize(
     "lost",
-    [{"chief-0": "pod deleted", "ps-0": "exit code 143"}, {"ps-0": "pod deleted", "chief-0": "exit code 143"}],
-    ids=["chief deleted, ps ends", "ps deleted, chief ends"],
+    [
+        pytest.param(
+            {"chief-0": "pod deleted", "ps-0": "exit code 143"},
+            id="chief deleted, ps ends",
+            marks=pytest.mark.takes(120),
+        ),
+        pytest.param(
+            {"ps-0": "pod deleted", "chief-0": "exit code 143"},
+            id="ps deleted, chief ends",
+            marks=pytest.mark.takes(50),
+        ),
+    ],
 )
 def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
     """A parameter server and the chief, one after the other, of the same job.
