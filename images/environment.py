@@ -56,11 +56,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kfp-distributed"
 
 
-def make_horovod() -> Path:
+def make_horovod(build: bool = True) -> Path:
     """Makes the environment where it is not there yet; returns its Python.
 
+    Args:
+        build: Whether an environment that is not there is made.
+
     Raises:
-        NotHereError: It cannot be made here.
+        NotHereError: It cannot be made here, or it is not there and `build` is False.
     """
     python = next(filter(None, map(_python_of, (sys.executable, *_PYTHONS))), "")
     if not python:
@@ -73,16 +76,19 @@ def make_horovod() -> Path:
         _run([python, "-m", "venv", str(folder)])
         _install_horovod(folder, requirements, _HOROVOD)
 
-    return made("horovod", [python, _HOROVOD, _TOOLS, platform.machine(), requirements.read_text()], make)
+    return made("horovod", [python, _HOROVOD, _TOOLS, platform.machine(), requirements.read_text()], make, build)
 
 
-def make_pytorch() -> Path:
+def make_pytorch(build: bool = True) -> Path:
     """Makes the environment where it is not there yet; returns its Python.
 
     It is what images/pytorch is: Debian's PyTorch, half a gigabyte. pip's takes 7 GB, so it is not installed unasked.
 
+    Args:
+        build: Whether an environment that is not there is made.
+
     Raises:
-        NotHereError: It cannot be made here.
+        NotHereError: It cannot be made here, or it is not there and `build` is False.
     """
     found = _debian_torch()
     requirements = Path(__file__).parent / "pytorch" / "requirements.txt"
@@ -91,16 +97,19 @@ def make_pytorch() -> Path:
         _run([_DEBIAN, "-m", "venv", "--system-site-packages", str(folder)])
         _run([str(folder / "bin" / "python"), *_PIP, "--no-deps", "--requirement", str(requirements)])
 
-    return made("pytorch", [found, requirements.read_text()], make)
+    return made("pytorch", [found, requirements.read_text()], make, build)
 
 
-def make_horovod_pytorch() -> Path:
+def make_horovod_pytorch(build: bool = True) -> Path:
     """Makes the environment where it is not there yet; returns its Python.
 
     Horovod is compiled against Debian's PyTorch, so that what images/horovod-pytorch is runs here.
 
+    Args:
+        build: Whether an environment that is not there is made.
+
     Raises:
-        NotHereError: It cannot be made here.
+        NotHereError: It cannot be made here, or it is not there and `build` is False.
     """
     found = _debian_torch()
     _require_compiler()
@@ -114,20 +123,32 @@ def make_horovod_pytorch() -> Path:
         _run([_DEBIAN, "-m", "venv", "--system-site-packages", str(folder)])
         _install_horovod(folder, requirements, _HOROVOD_PYTORCH)
 
-    return made("horovod-pytorch", [found, _HOROVOD_PYTORCH, _TOOLS, requirements.read_text()], make)
+    return made("horovod-pytorch", [found, _HOROVOD_PYTORCH, _TOOLS, requirements.read_text()], make, build)
 
 
 MAKERS = {"horovod": make_horovod, "pytorch": make_pytorch, "horovod-pytorch": make_horovod_pytorch}
 
 
-def made(name: str, made_from: list[object], make: Callable[[Path], None]) -> Path:
-    """Has an environment made where it is not there yet; returns its Python."""
+def made(name: str, made_from: list[object], make: Callable[[Path], None], build: bool = True) -> Path:
+    """Has an environment made where it is not there yet; returns its Python.
+
+    Args:
+        name: The name of the environment.
+        made_from: What the environment depends on. Another value makes another environment.
+        make: Makes the environment in a folder.
+        build: Whether an environment that is not there is made.
+
+    Raises:
+        NotHereError: It is not there and `build` is False.
+    """
     cache = cache_folder()
     folder = cache / f"{name}-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
+            if not build:
+                raise NotHereError(f"{folder} is not there: run make environments")
             shutil.rmtree(folder, ignore_errors=True)
             make(folder)
             (folder / "complete").touch()

@@ -32,11 +32,11 @@ def environment(name: str, *installs: Sequence[str]) -> Path:
 
 @cache
 def trainer_python(image: str) -> str:
-    """Returns the Python that has what an image holds: as `make environments` makes it, or as a variable names it.
+    """Returns the Python that has what an image holds: that `make environments` made, or that a variable names.
 
-    Where it cannot be made the test is skipped with the reason; on CI that is a failure.
+    Without one the test is skipped with the reason; on CI it fails.
     """
     try:
-        return os.environ.get(variable_of(image, "PYTHON")) or str(_images.MAKERS[image]())
+        return os.environ.get(variable_of(image, "PYTHON")) or str(_images.MAKERS[image](build=False))
     except _images.NotHereError as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {image} on this machine: {error}")

@@ -140,7 +140,7 @@ def bucket(store_environment, training_namespace):
 
 @pytest.fixture
 def start(training_namespace, bucket, store_environment, trainer_image):
-    """Starts a train step on the digits; what still runs at the end of the test is ended."""
+    """Starts a train step on the digits; a step that still runs at the end of the test is ended, with its job."""
     steps = []
 
     def start_one(specification, distribution=None, parameters=None, **request):
@@ -170,4 +170,4 @@ def start(training_namespace, bucket, store_environment, trainer_image):
     for step in steps:
         step.process.terminate()
     for step in steps:
-        step.process.wait(60)
+        step.end()

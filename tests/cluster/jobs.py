@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from kubernetes import client
@@ -20,13 +21,16 @@ SECONDS = 15
 """Within which a failure is told, as docs/reliability.md has it, on a machine that others use too."""
 
 _PROGRAM = Path(__file__).parent / "programs" / "launch_step.py"
+_JOB_KINDS = (
+    ("apis/batch/v1", ("jobs",)),
+    ("apis/kubeflow.org/v1", ("tfjobs", "pytorchjobs", "mpijobs")),
+    ("apis/kubeflow.org/v2beta1", ("mpijobs",)),
+)
 # What a step makes, and what operators and gang schedulers make for a job; a cluster may not have all of these.
 _KINDS = (
     ("api/v1", ("pods", "services", "configmaps", "secrets", "serviceaccounts")),
     ("apis/rbac.authorization.k8s.io/v1", ("roles", "rolebindings")),
-    ("apis/batch/v1", ("jobs",)),
-    ("apis/kubeflow.org/v1", ("tfjobs", "pytorchjobs", "mpijobs")),
-    ("apis/kubeflow.org/v2beta1", ("mpijobs",)),
+    *_JOB_KINDS,
     ("apis/scheduling.volcano.sh/v1beta1", ("podgroups",)),
     ("apis/scheduling.x-k8s.io/v1alpha1", ("podgroups",)),
 )
@@ -86,6 +90,18 @@ class Step:
         assert self.lines[-1][1].startswith("VERDICT "), self.log
         return json.loads(self.lines[-1][1].removeprefix("VERDICT "))
 
+    def end(self) -> None:
+        """Waits for the end of a step that was told to end, and deletes the job that a killed step left."""
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.returncode == -signal.SIGKILL:
+            for group, plurals in _JOB_KINDS:
+                for plural in plurals:
+                    _call(f"/{group}/namespaces/{self.namespace}/{plural}/{self.name}", "DELETE")
+
 
 def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
     """Starts a train step whose pods run in a namespace."""
@@ -106,29 +122,39 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
 
 def left_behind(step: Step, seconds: float = 60) -> list[str]:
     """What there is of a job in its namespace, once nothing goes away any more, after `seconds` at the latest."""
-    until, api = time.monotonic() + seconds, client.ApiClient()
+    until = time.monotonic() + seconds
     while True:
-        found = _objects_of(api, step)
+        found = _objects_of(step)
         if not found or time.monotonic() > until:
             return found
         time.sleep(1)
 
 
-def _objects_of(api: client.ApiClient, step: Step) -> list[str]:
+def _objects_of(step: Step) -> list[str]:
     found = []
     for group, plurals in _KINDS:
         for plural in plurals:
-            path = f"/{group}/namespaces/{step.namespace}/{plural}"
-            try:
-                listed = api.call_api(
-                    path, "GET", auth_settings=["BearerToken"], response_type="object", _return_http_data_only=True
-                )
-            except client.ApiException as error:
-                if error.status != 404:
-                    raise
-                continue
-            found += [f"{plural} {each['metadata']['name']}" for each in listed["items"] if _belongs(each, step.name)]
+            listed = _call(f"/{group}/namespaces/{step.namespace}/{plural}", "GET").get("items", [])
+            found += [f"{plural} {each['metadata']['name']}" for each in listed if _belongs(each, step.name)]
     return found
+
+
+@cache
+def _api_client() -> client.ApiClient:
+    return client.ApiClient()
+
+
+def _call(path: str, method: str) -> dict:
+    """The API server's answer; {} where it has no such object or kind."""
+    options = {"auth_settings": ["BearerToken"], "response_type": "object", "_return_http_data_only": True}
+    # The default for a Job is to keep its pods.
+    query = [("propagationPolicy", "Background")] if method == "DELETE" else []
+    try:
+        return _api_client().call_api(path, method, query_params=query, **options)
+    except client.ApiException as error:
+        if error.status != 404:
+            raise
+        return {}
 
 
 def _belongs(found: dict, job: str) -> bool:

@@ -15,7 +15,7 @@ from cluster.test_launch import function
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-ROWS = 200
+ROWS = 150
 
 # Worker 0, whose end is the job's end, waits: what a worker that is still at work then prints is lost by intention.
 COUNTS = f"""\
@@ -33,13 +33,13 @@ def goes_wrong_for(proxy, fault, seconds: float) -> None:
 
 
 def streams_are_cut(proxy) -> None:
-    for _ in range(12):
+    for _ in range(8):
         time.sleep(2)
         assert proxy.cut_streams()
 
 
 FAULTS = {
-    "unreachable for 30 s": lambda proxy: goes_wrong_for(proxy, "unreachable", 30),
+    "unreachable for 20 s": lambda proxy: goes_wrong_for(proxy, "unreachable", 20),
     "answers 500 for 10 s": lambda proxy: goes_wrong_for(proxy, 500, 10),
     "answers 429 for 10 s": lambda proxy: goes_wrong_for(proxy, 429, 10),
     "cuts all streams every 2 s": streams_are_cut,
@@ -59,6 +59,7 @@ def proxies(api, tmp_path):
         yield make
 
 
+@pytest.mark.takes(75)
 def test_a_training_outlasts_every_fault_of_the_api_server(proxies, start):
     """Side by side, each through a proxy of its own: each line of each replica is told once and in order."""
     steps = {}
@@ -84,12 +85,13 @@ def test_a_training_outlasts_every_fault_of_the_api_server(proxies, start):
             found.result()
 
 
+@pytest.mark.takes(95)
 def test_a_training_outlasts_an_outage_of_the_api_server_longer_than_launcher_lost_timeout(proxies, start):
     proxy, environment = proxies()
-    program = function("import time\nprint('begun', flush=True)\ntime.sleep(110)\nprint('done')")
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(90)\nprint('done')")
     step = start(program, {**TF, "launcher_lost_timeout": 60}, environment=environment)
     step.wait_for(r"\[worker-0\] begun")
-    goes_wrong_for(proxy, "unreachable", 90)
+    goes_wrong_for(proxy, "unreachable", 75)
     verdict = step.verdict(200)
     assert verdict["succeeded"], step.log
     assert "restart" not in step.log
@@ -97,6 +99,7 @@ def test_a_training_outlasts_an_outage_of_the_api_server_longer_than_launcher_lo
     assert left_behind(step) == []
 
 
+@pytest.mark.takes(60)
 def test_no_api_server_at_the_start(proxies, start):
     proxy, environment = proxies()
     with proxy.going_wrong("unreachable"):

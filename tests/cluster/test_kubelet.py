@@ -55,6 +55,7 @@ def little_disk(open_namespace, api):
     return open_namespace
 
 
+@pytest.mark.takes(65)
 def test_a_worker_that_the_kubelet_evicts(start, little_disk):
     """For good where no restart is allowed; else it goes on from its checkpoint.
 

@@ -50,6 +50,7 @@ def test_a_job_of_one_pod(start, bucket, model_of):
     assert left_behind(step) == []
 
 
+@pytest.mark.takes(30)
 def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start, open_namespace, api):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")
@@ -91,6 +92,7 @@ def test_another_specification_of_the_same_name_is_refused(start):
     assert left_behind(first) == []
 
 
+@pytest.mark.takes(23)
 def test_names_that_kubernetes_would_not_take(start, api):
     """A task and a run with dots, capitals, signs and more than it allows: in names, labels and Services."""
     task = "7.Train.My_Very Long-Pipeline's Größte " + "Component" * 20

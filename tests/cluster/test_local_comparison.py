@@ -13,7 +13,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.model import verify_model_folder
 from kfp_distributed.trainers import train_specification
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.takes(30)]
 
 KERAS, MIRRORED = {"trainer": "keras_classifier"}, train_specification(mirrored_classifier)
 PARAMETERS = {"epochs": 8, "seed": 1, "learning_rate": 3e-3}
@@ -40,8 +40,11 @@ def fetch(store_environment, tmp_path):
 # order of their own.
 @pytest.mark.parametrize(
     ("program", "distribution", "leader", "tolerance"),
-    [(KERAS, {}, "worker-0", 0.01), (MIRRORED, {}, "worker-0", 0.01), (KERAS, SERVED, "chief-0", 0.05)],
-    ids=["one process", "two devices", "parameter servers"],
+    [
+        pytest.param(KERAS, {}, "worker-0", 0.01, id="one process"),
+        pytest.param(MIRRORED, {}, "worker-0", 0.01, id="two devices"),
+        pytest.param(KERAS, SERVED, "chief-0", 0.05, id="parameter servers", marks=pytest.mark.takes(85)),
+    ],
 )
 def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, program, distribution, leader, tolerance):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"

@@ -10,7 +10,7 @@ from cluster.test_launch import function
 from kubernetes import client
 
 # One test for all, so a cluster without any version of MPIJob leaves it out.
-pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900), pytest.mark.takes(180)]
 
 LOST = {"launcher_lost_timeout": 60}
 DISTRIBUTIONS = {"TF": TF, "PyTorch": {"distribution_type": "PyTorch"}, "MPI": {"distribution_type": "MPI"}, "Job": {}}

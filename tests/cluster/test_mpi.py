@@ -32,6 +32,7 @@ def start_ranks(start, open_namespace, image_name):
     return start_one
 
 
+@pytest.mark.takes(46)
 def test_packages_that_cannot_be_installed(start_ranks):
     """The kubelet would try them again for ever, for pods of an MPIJob are started again in place."""
     step = start_ranks("", ["no-such-package-of-anybody"])
@@ -91,6 +92,7 @@ def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
         assert cause.endswith("as a process of worker-1 did. Exit codes from 1 to 127 are not tried again.")
 
 
+@pytest.mark.takes(50)
 def test_a_launcher_that_dies_is_started_again(start_ranks, api):
     step = start_ranks("time.sleep(30)", restart_limit=2)
     step.wait_for("rank 1 of 2")

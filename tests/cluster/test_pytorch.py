@@ -32,6 +32,7 @@ def scale(step, workers):
     api.patch_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "pytorchjobs", step.name, patch)
 
 
+@pytest.mark.takes(25)
 def test_a_master_and_two_workers_train_on_the_digits(train, bucket, store_environment):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = train({"epochs": 12}, distribution={"number_of_workers": 2}, model_uri=uri)
@@ -55,6 +56,7 @@ def test_processes_of_several_slots_meet(train):
     assert places == [("master-0", "0"), ("master-0", "1"), ("worker-0", "2"), ("worker-0", "3")]
 
 
+@pytest.mark.takes(150)
 def test_a_worker_leaves_and_others_come_while_it_trains(train):
     distribution = {"number_of_workers": 2, "min_workers": 1, "max_workers": 3}
     step = train({"epochs": 40, "batch_size": 8}, distribution=distribution)

@@ -173,6 +173,7 @@ def test_a_cancelled_step_leaves_nothing_there(start, describe, remote, store):
     nothing_is_left(step, remote)
 
 
+@pytest.mark.takes(26)
 def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start, describe, remote, store):
     given = describe({**remote, **store})
     program = function(SLEEP.replace("60", "20"))

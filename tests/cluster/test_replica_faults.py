@@ -35,8 +35,18 @@ HARM = {"exit code 143": end, "pod deleted": take_away}
 
 @pytest.mark.parametrize(
     "lost",
-    [{"chief-0": "pod deleted", "ps-0": "exit code 143"}, {"ps-0": "pod deleted", "chief-0": "exit code 143"}],
-    ids=["chief deleted, ps ends", "ps deleted, chief ends"],
+    [
+        pytest.param(
+            {"chief-0": "pod deleted", "ps-0": "exit code 143"},
+            id="chief deleted, ps ends",
+            marks=pytest.mark.takes(120),
+        ),
+        pytest.param(
+            {"ps-0": "pod deleted", "chief-0": "exit code 143"},
+            id="ps deleted, chief ends",
+            marks=pytest.mark.takes(50),
+        ),
+    ],
 )
 def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
     """A parameter server and the chief, one after the other, of the same job.
@@ -61,6 +71,7 @@ def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
     assert left_behind(step) == []
 
 
+@pytest.mark.takes(80)
 def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
     workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
@@ -122,6 +133,7 @@ minio:
 """
 
 
+@pytest.mark.takes(48)
 def test_a_model_is_not_lost_when_the_object_store_is_away_at_the_end(
     start, open_namespace, api, bucket, store_environment
 ):

@@ -4,7 +4,7 @@ import pytest
 from cluster.jobs import left_behind
 from cluster.test_launch import cancel
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.takes(20)]
 
 # At SIGTERM it takes as long as training programs do to write a checkpoint.
 TRAINING = """
@@ -14,7 +14,7 @@ if [ -e "$state" ]; then
     echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"
     exit
 fi
-trap 'echo 7 > "$state"; sleep 20; exit 143' TERM
+trap 'echo 7 > "$state"; sleep 10; exit 143' TERM
 echo begun
 while :; do sleep 0.1; done
 """

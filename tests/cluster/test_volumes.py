@@ -148,6 +148,7 @@ def priority():
     classes.delete_priority_class(name)
 
 
+@pytest.mark.takes(35)
 def test_what_the_specification_asks_for_is_in_the_pods(start, api, bucket, store_environment, device, priority):
     device("2")
     distribution = {

@@ -9,6 +9,9 @@ import time
 
 import psutil
 import pytest
+from process_hygiene import started
+
+pytestmark = pytest.mark.takes(30)
 
 DEMO = [sys.executable, "-m", "kfp_distributed.pipelines.demo"]
 
@@ -57,28 +60,45 @@ def _left(marker: str) -> list[psutil.Process]:
     return left
 
 
+# A single replica: that three end too is shown by Ctrl-C.
+ONE_PROCESS = ["--distribution", "{}"]
+
+
+@pytest.mark.timeout(180)  # It starts within 15 s on two idle cores.
 @pytest.mark.parametrize(
-    ("number", "whole_group", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143), (signal.SIGKILL, False, -9)],
-    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+    ("number", "whole_group", "code", "prefix", "options"),
+    [
+        (signal.SIGINT, True, 130, [], []),
+        (signal.SIGTERM, False, 143, ["nohup"], ONE_PROCESS),
+        (signal.SIGKILL, False, -9, [], ONE_PROCESS),
+    ],
+    ids=["Ctrl-C", "SIGTERM, after a hangup that nohup ignores", "SIGKILL"],
 )
-def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path, number, whole_group, code):
+def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path, number, whole_group, code, prefix, options):
     marker = f"{tmp_path}-{number}"
-    process = subprocess.Popen(
-        [*DEMO, "--folder", tmp_path / "run", "--epochs", "500"],
+    with started(
+        [*prefix, *DEMO, "--folder", str(tmp_path / "run"), "--epochs", "5000", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         start_new_session=True,
         env={**os.environ, "DEMO_MARKER": marker},
-    )
-    for line in process.stdout:
-        if "worker-0: epoch 1/" in line:
-            break
-    (os.killpg if whole_group else os.kill)(process.pid, number)
-    assert process.wait(60) == code
+    ) as process:
+        _read_until(process, "worker-0: epoch 1/")
+        if prefix:
+            os.killpg(process.pid, signal.SIGHUP)
+            _read_until(process, "worker-0: epoch 9")
+        (os.killpg if whole_group else os.kill)(process.pid, number)
+        assert process.wait(60) == code
     # It says itself that nothing is left, unless it was killed.
     deadline = time.monotonic() + (60 if number == signal.SIGKILL else 0.5)
     while (left := _left(marker)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left == []
+
+
+def _read_until(process: subprocess.Popen[str], text: str) -> None:
+    """Reads what a process prints, up to the first line that has a text."""
+    for line in process.stdout:
+        if text in line:
+            return
+    pytest.fail(f"it ended with {process.wait()} before it printed {text!r}")

@@ -2,16 +2,21 @@
 
 import re
 
+import pytest
 from kfp import dsl
 
 from kfp_distributed.components import prepare_data, train
 from kfp_distributed.pipelines.local_run import local_run
 
+pytestmark = pytest.mark.takes(10)
+
 # The first attempt with epochs=3 fails.
 FIT = """
 def fit(model_dir, checkpoint_dir, stopped: str, epochs: int = 2):
-    import time
     from pathlib import Path
+
+    from kfp_distributed.trainers.runtime.sync import flush
+
     state = Path(checkpoint_dir, "state")
     begun = int(state.read_text()) if state.exists() else 0
     print(f"{epochs} epochs: begins after {begun}")
@@ -19,7 +24,7 @@ def fit(model_dir, checkpoint_dir, stopped: str, epochs: int = 2):
         state.write_text(str(epoch))
         if epoch == 2 and epochs == 3 and not Path(stopped).exists():
             Path(stopped).touch()
-            time.sleep(5)  # The folder is stored once it has rested.
+            flush()
             raise RuntimeError("out of luck")
     Path(model_dir, "weights").write_text(str(epochs))
 """

@@ -15,24 +15,21 @@ from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.requirements import variable_of
 
+pytestmark = pytest.mark.takes(50)
+
 WAYS = {
     "all-reduce": (
         "keras_classifier",
         {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
     ),
-    "parameter servers": (
-        "keras_classifier",
-        {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2},
-    ),
-    "Horovod": ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 2}),
     "PyTorch": ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
 }
 
 
 @pytest.mark.parametrize(("trainer", "distribution"), WAYS.values(), ids=WAYS)
 def test_digits_are_trained_distributed_and_exported(tmp_path, monkeypatch, trainer, distribution):
-    if image := {"keras_horovod": "horovod", "torch_classifier": "pytorch"}.get(trainer):
-        monkeypatch.setenv(variable_of(image, "PYTHON"), trainer_python(image))
+    if trainer == "torch_classifier":
+        monkeypatch.setenv(variable_of("pytorch", "PYTHON"), trainer_python("pytorch"))
     with local_run(tmp_path) as run:
         train_and_export(
             train_specification={"trainer": trainer},

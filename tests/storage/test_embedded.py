@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from process_hygiene import started
 
 from kfp_distributed.storage import StorageError, credentials_from_environment, embedded_object_store, open_store
 
@@ -80,7 +81,7 @@ def servers_of(pid, folder):
 
 @pytest.mark.parametrize("end", ["terminate", "kill"])
 def test_it_ends_with_us(tmp_path, end):
-    with subprocess.Popen([sys.executable, "-c", SERVE, tmp_path], stdout=subprocess.PIPE, text=True) as run:
+    with started([sys.executable, "-c", SERVE, tmp_path], stdout=subprocess.PIPE) as run:
         assert run.stdout.readline().startswith("http://127.0.0.1:")
         (server,) = servers_of(run.pid, tmp_path)
         getattr(run, end)()

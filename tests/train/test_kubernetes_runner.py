@@ -24,6 +24,8 @@ from kfp_distributed.components.train.runners.kubernetes.runner import Kubernete
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
+pytestmark = pytest.mark.takes(35)
+
 JOB, CODE = "tfjobs/a-job", "configmaps/a-job-code"
 SECRET, CLAIM = "secrets/a-job-object-store", "persistentvolumeclaims/data"
 

@@ -29,6 +29,8 @@ from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 
+pytestmark = pytest.mark.takes(12)
+
 
 def function(source):
     return {"function": "fit", "source": source}

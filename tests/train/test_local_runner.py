@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from package_index import package_index, write_wheel
+from process_hygiene import started
 from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
@@ -28,6 +29,8 @@ from kfp_distributed.components.train.runners.local.ports import free_ports, is_
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.status import failure_cause
+
+pytestmark = pytest.mark.takes(30)
 
 SERVERS = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
 FINAL = "Exit codes from 1 to 127 are not tried again."
@@ -441,11 +444,10 @@ def start_step(marker, program, folder):
     # After SIGKILL the job's folder stays: nobody is left to remove it.
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1]), MARKER: marker}
     step = Path(__file__).parent / "programs" / "step.py"
-    return subprocess.Popen(
+    return started(
         [sys.executable, str(step), marker, *shell(program)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env=environment,
         start_new_session=True,
     )

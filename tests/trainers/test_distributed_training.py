@@ -5,6 +5,7 @@ import re
 import signal
 from dataclasses import replace
 
+import pytest
 from saved_models import score
 
 from kfp_distributed.components.train.launch import Request, launch
@@ -13,6 +14,8 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job import PEAK_MEMORY
+
+pytestmark = pytest.mark.takes(60)
 
 EPOCHS = 8
 PROGRAM = {"trainer": "keras_classifier"}

@@ -10,6 +10,8 @@ from kfp_distributed.components.train.launch import Request, TrainingFailed, lau
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.trainers.divergence import end_if_diverged
 
+pytestmark = pytest.mark.takes(37)
+
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 SECONDS = 240
 """Each job below takes 10 to 30 s on two idle cores; a rank that waits for another would take minutes."""
@@ -18,7 +20,6 @@ SECONDS = 240
 @pytest.mark.parametrize(
     ("trainer", "image", "distribution"),
     [
-        ("keras_classifier", "", {}),
         ("keras_classifier", "", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
         ("keras_classifier", "", {"distribution_type": "TF", "number_of_workers": 1}),
         ("keras_horovod", "horovod", MPI),
@@ -26,7 +27,7 @@ SECONDS = 240
         ("torch_horovod", "horovod-pytorch", MPI),
         ("torch_classifier", "pytorch", {"distribution_type": "PyTorch", "number_of_workers": 1}),
     ],
-    ids=["one process", "MultiWorkerMirrored", "ParameterServer", "Horovod", "Horovod elastic", "Horovod torch", "DDP"],
+    ids=["MultiWorkerMirrored", "ParameterServer", "Horovod", "Horovod elastic", "Horovod torch", "DDP"],
 )
 def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, trainer, image, distribution):
     if image:

@@ -30,6 +30,8 @@ from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
 from kfp_distributed.trainers.runtime.job import PEER_LOST
 
+pytestmark = pytest.mark.takes(50)
+
 
 def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):
     import json

@@ -11,6 +11,8 @@ from replicas import kill_replica
 from kfp_distributed.components.train.launch import TrainingFailed
 from kfp_distributed.storage import open_store
 
+pytestmark = pytest.mark.takes(100)
+
 EPOCHS = 30
 TRAINER = {"trainer": "keras_horovod"}
 

@@ -11,8 +11,11 @@ import pytest
 from environments import trainer_python
 from mpi_jobs import kill_rank
 
+from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers.runtime.feed import plan_epoch
+
+pytestmark = pytest.mark.takes(50)
 
 train = partial(mpi_jobs.train, program={"trainer": "keras_horovod"})
 EPOCHS, EXACT = 20, 1e-3
@@ -114,6 +117,9 @@ def test_all_ranks_together_do_what_one_process_does(digits, tmp_path, alone, ro
     assert {file.parent.name for file in logs} == {"train", "validation"}
     # Rank 0 alone saves and tells.
     assert three.model.format == "saved_model"
+    # The evaluation, with another version of TensorFlow, finds what the training found.
+    scores, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
+    assert scores.accuracy == pytest.approx(three.metrics["worker-0"][-1]["val_accuracy"])
     assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
         f"[worker-0] epoch {epoch}/{EPOCHS}" for epoch in range(1, EPOCHS + 1)
     ]

@@ -14,6 +14,8 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
 from kfp_distributed.trainers import train_specification
 
+pytestmark = pytest.mark.takes(14)
+
 
 @pytest.mark.parametrize(
     ("function", "parameters", "distribution"),

@@ -14,6 +14,8 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers import train_specification
 
+pytestmark = pytest.mark.takes(35)
+
 USERS = 600
 SMALL = {"column": "user", "table_rows": USERS, "dimensions": 16, "epochs": 6}
 LARGE = {"column": "user", "table_rows": 3_000_001, "dimensions": 32, "epochs": 1, "assemble": False}

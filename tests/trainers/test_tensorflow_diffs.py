@@ -12,6 +12,8 @@ from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 
+pytestmark = pytest.mark.takes(64)
+
 # What the page does not show.
 BEFORE = """
 def fit(train_dir, model_dir):
@@ -76,7 +78,8 @@ CASES = {
 @pytest.mark.parametrize(("section", "number"), CASES)
 def test_the_changed_program_trains(section, number, digits, tmp_path, monkeypatch):
     distribution, before, after = CASES[section, number]
-    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
+    if section == "Horovod":
+        monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
     changed = code_of(section, " +", number)
     scope = "with strategy.scope():\n" if "strategy" in changed else ""
     body = before + changed.replace(scope, ROWS + scope, 1) + "\n" + after

@@ -16,9 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
 
-from kfp_distributed.components.train.replica_code import replica_modules
 from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import REPLICA_ROOMS, read_library
 from kfp_distributed.trainers.runtime.feed import steps_of_epoch
+
+pytestmark = pytest.mark.takes(28)
 
 TRAIN = """
 import json, sys
@@ -48,10 +51,8 @@ def data(tmp_path, write_dataset):
     for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
         arrays, labels = table(rows, seed)
         write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
-    # The environment with PyTorch has not this package: it gets the modules as the runners give them to replicas.
-    for path, source in replica_modules().items():
-        (tmp_path / "import" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "import" / path).write_text(source)
+    # The environment with PyTorch has not this package: replicas import it from an archive, too.
+    (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_ROOMS)))
     return tmp_path
 
 
@@ -67,7 +68,7 @@ def start(data, name, parameters, program=TRAIN, **environment):
     return subprocess.Popen(
         [trainer_python("pytorch"), "-c", program, json.dumps({**folders, **parameters})],
         cwd=place,
-        env={**os.environ, "PYTHONPATH": str(data / "import"), "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, "PYTHONPATH": str(data / ARCHIVE_KEY), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

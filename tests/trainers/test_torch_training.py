@@ -19,6 +19,8 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 
+pytestmark = pytest.mark.takes(58)
+
 EPOCHS = 40
 PROGRAM = {"trainer": "torch_classifier"}
 PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}

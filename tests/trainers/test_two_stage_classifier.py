@@ -22,6 +22,8 @@ from kfp_distributed.storage.dataset import DatasetManifest, ShardSlice, read_ba
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.feed import keep_rows
 
+pytestmark = pytest.mark.takes(12)
+
 PARAMETERS = {
     "epochs": 15,
     "batch_size": 100,

@@ -1,6 +1,5 @@
 """A train step as its own process: `step.py MARKER COMMAND...` runs a job whose two workers run the command."""
 
-import signal
 import sys
 
 from train.programs.jobs import MARKER, make_job, workers
@@ -9,8 +8,6 @@ from kfp_distributed.components.train import launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.signals import ended_by_signals
 
-# A test is of this, also where `nohup` has turned it off.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 job = make_job(sys.argv[2:], workers(2), **{MARKER: sys.argv[1]})
 runner = LocalRunner()
 with ended_by_signals(runner.stop):
