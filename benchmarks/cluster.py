@@ -37,15 +37,19 @@ _POLLS = (15, 30)
 _LONGER = 3
 """Seconds by which the job of each run takes longer than the last one's."""
 _LINES = 10_000
+_LATE = 15
+"""Seconds by which a worker may start late. The operator ends the job, and all its workers, when the first one ends."""
 _COLUMNS = ("from its end to the return", "from its last pod's end")
 _SOURCE = """\
 def fit(model_dir: str, seconds: int, lines: int):
+    import sys
     import time
     from pathlib import Path
 
-    time.sleep(seconds)
     for number in range(lines):
         print(f"line {number:06}")
+    sys.stdout.flush()
+    time.sleep(seconds)
     Path(model_dir, "weights").write_text("1")
 """
 _TEXT = """\
@@ -85,9 +89,9 @@ How a compiled `train` step starts in a pod, with each delivery of the library
 earlier commit, which carries the library as a packed archive. Medians of {starts} runs, each delivery in turn, with the
 least and the most. The clock starts with the container, and the images are on the node.
 
-The first own line is one that the benchmark adds: the step prints it when the code of the step is imported. The job is
-of the type Job with one replica. pip's time depends on the package index and varies between runs. The rest of the time
-before the line is the start of Python, the import and, without an image of the steps, the library's way to the step.
+The benchmark adds the first own line: the step prints it when its code is imported. The job has the type Job and one
+replica. pip's time depends on the package index and varies between runs. The rest of the time before the line is the
+start of Python, the import of the step's code and, with the namespace delivery, the request for the ConfigMap.
 
 {start}
 """
@@ -158,7 +162,7 @@ def main() -> None:
     parser.add_argument("--image", required=True)
     parser.add_argument("--steps-image", required=True)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--starts", type=int, default=3, help="how often the step starts by each delivery")
+    parser.add_argument("--starts", type=int, default=3, help="number of starts with each delivery")
     parser.add_argument("--seconds", type=int, default=5, help="how long the workers do nothing")
     options = parser.parse_args()
     ours, theirs = [], []
@@ -178,7 +182,7 @@ def main() -> None:
             for interval in _POLLS:
                 polled[interval].append(late[interval])
             print(f"run {run + 1}: step {ours[-1]}, kubectl {theirs[-1]}", flush=True)
-        logs = _logs(namespace, _request(namespace, options.image, 0, workers=3, lines=_LINES))
+        logs = _logs(namespace, _request(namespace, options.image, _LATE, workers=3, lines=_LINES))
     added = [
         _Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in zip(ours, theirs, strict=True)
     ]

@@ -38,7 +38,7 @@ _PROGRAMS = {
 
 
 def startup_table(folder: Path, runs: int = 5) -> str:
-    """Measures the programs of each row in turn, `runs` times after one that is not counted; the medians."""
+    """Measure the programs of each row in turn, `runs` times after one that is not counted; return the medians."""
     versions: dict[str, Mapping[str, str]] = {"kfp-distributed": {}}
     if has_packed():
         versions[f"archive in the YAML (commit {COMMIT[:7]})"] = install_packed(folder / "packed")
@@ -49,7 +49,7 @@ def startup_table(folder: Path, runs: int = 5) -> str:
             file.write_text(code or "", encoding="utf-8")
         columns: dict[str, list[Measured]] = {}
         for run in range(runs + 1):
-            # The library of that commit keeps what it has packed in this folder.
+            # Where the library of that commit keeps its packed archives.
             cache = folder / (f"cache-{run}" if name == _FIRST else "cache")
             for version, variables in versions.items():
                 environment = {"XDG_CACHE_HOME": str(cache), **variables}

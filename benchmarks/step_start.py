@@ -46,7 +46,7 @@ class StepStart(NamedTuple):
     """Seconds of the start of one step.
 
     Attributes:
-        pip: In which pip ran.
+        pip: Runtime of pip.
         first_line: From the container's start to the step's first own line.
         creation: From that line to the job's creation.
     """
@@ -57,12 +57,15 @@ class StepStart(NamedTuple):
 
 
 def step_start_table(namespace: str, image: str, runs: int = 3) -> str:
-    """Starts a step of each delivery in turn, and returns the medians as a table.
+    """Start a step with each delivery in turn.
 
     Args:
         namespace: A namespace with the object store's Secret, whose bucket of the same name has the digits.
         image: The image of the steps.
-        runs: How often each is started.
+        runs: Number of starts with each delivery.
+
+    Returns:
+        A Markdown table of the medians.
     """
     core = client.CoreV1Api()
     core.create_namespaced_service_account(namespace, {"metadata": {"name": _ACCOUNT}})
@@ -82,7 +85,7 @@ def step_start_table(namespace: str, image: str, runs: int = 3) -> str:
 
 
 def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
-    """Writes the compiled files of each delivery; returns their folders."""
+    """Write the compiled files of each delivery; return their folders."""
     deliveries = {
         "image": Delivery.image(image),
         "package": Delivery.package(_upload(_wheel(scratch), namespace)),
@@ -98,7 +101,7 @@ def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
 
 
 def _wheel(scratch: Path) -> Path:
-    """Builds the wheel of this checkout, from a copy: setuptools packs what an earlier build has left."""
+    """Build the wheel from a copy of this checkout: setuptools would pack the files of an earlier build too."""
     source, folder = scratch / "source", scratch / "wheel"
     files = subprocess.run(["git", "ls-files", "-z"], cwd=_REPOSITORY, capture_output=True, text=True, check=True)
     for path in filter(None, files.stdout.split("\0")):
@@ -111,7 +114,7 @@ def _wheel(scratch: Path) -> Path:
 
 
 def _upload(wheel: Path, bucket: str) -> str:
-    """Uploads a wheel; returns a URL that is valid for an hour."""
+    """Upload a wheel; return a URL that is valid for an hour."""
     account = credentials_from_environment()
     store = Minio(account.endpoint, access_key=account.access_key, secret_key=account.secret_key, secure=account.secure)
     store.fput_object(bucket, wheel.name, str(wheel))
@@ -119,7 +122,7 @@ def _upload(wheel: Path, bucket: str) -> str:
 
 
 def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
-    """A pod that runs the compiled `train` step as KFP's launcher would, for a Job of one replica that does nothing."""
+    """Return a pod that runs the compiled `train` step as KFP's launcher does. The replica of its job does nothing."""
     run = Run("/steps", str(uuid.uuid4()))
     parameters = {
         "train_specification": {"command": ["true"], "image": image},
@@ -150,7 +153,7 @@ def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
 
 
 def _with_marks(command: Sequence[str]) -> list[str]:
-    """The command of a step, with a line in the log for each moment that is measured."""
+    """Return the command of a step with an `echo` or `print` at each measured moment that has no line of its own."""
     words = [*command]
     if words[1] == "-c":  # A shell that calls pip, and then the rest of the command.
         words[2] = words[2].replace('"$0" "$@"', f'echo {_INSTALLED} && "$0" "$@"')
@@ -161,10 +164,10 @@ def _with_marks(command: Sequence[str]) -> list[str]:
 
 
 def _start(core: client.CoreV1Api, namespace: str, pod: Mapping[str, Any]) -> StepStart:
-    """Starts a pod, and deletes it once its job is there; the job's pods are gone in the end.
+    """Start a pod, delete it when its job is created, and wait until the job's pods are gone.
 
     Raises:
-        RuntimeError: The step has created no job; the message has the end of its log.
+        RuntimeError: The step did not create a job; the message has the end of its log.
     """
     name, until, log = pod["metadata"]["name"], time.monotonic() + _TIMEOUT_SECONDS, ""
     core.create_namespaced_pod(namespace, pod)
@@ -183,7 +186,7 @@ def _start(core: client.CoreV1Api, namespace: str, pod: Mapping[str, Any]) -> St
 
 
 def read_start(log: str) -> StepStart:
-    """Reads the moments of a start in a log whose lines begin with a time stamp."""
+    """Read the moments of a start from a log whose lines begin with a time stamp."""
     moments: dict[str, float] = {}
     for line in log.splitlines():
         stamp, _, text = line.partition(" ")
@@ -196,7 +199,7 @@ def read_start(log: str) -> StepStart:
 
 
 def _seconds(stamp: str) -> float:
-    """The seconds of a time stamp with up to nine decimals. All stamps of a log have one time zone."""
+    """Return a time stamp with up to nine decimals in seconds. All stamps of a log have the same time zone."""
     moment = re.match(r"(.{19})(\.\d+)?", stamp)
     if not moment:
         raise ValueError(f"time stamp of a log: {stamp!r}")
