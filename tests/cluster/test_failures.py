@@ -97,7 +97,8 @@ def test_no_permission(start, training_namespace, api, tmp_path):
     role = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
     rbac.create_namespaced_role_binding(training_namespace, {**about, "roleRef": role, "subjects": [account]})
     step = start(function(""), TF, environment=environment)
-    refused(step, "create tfjobs.kubeflow.org", "get pods/log", "deploy/rbac.yaml")
+    install = f"run kfp-distributed install --namespace {training_namespace}"
+    refused(step, "create tfjobs.kubeflow.org", "get pods/log", install)
 
 
 def as_account(api, namespace: str, name: str, folder) -> str:
