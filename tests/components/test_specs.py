@@ -98,12 +98,6 @@ def test_no_default_has_a_placeholder(fresh, name):
     assert "{{" not in json.dumps(inputs)
 
 
-def test_compiling_twice_gives_the_same_bytes(fresh, tmp_path):
-    write_specs(tmp_path)
-    for name in NAMES:
-        assert (tmp_path / f"{name}.yaml").read_bytes() == (fresh / f"{name}.yaml").read_bytes()
-
-
 def test_loaded_components_compose(tmp_path):
     prepare, train, evaluate, export = (
         components.load_component_from_file(str(SPECS / f"{name}.yaml")) for name in NAMES[:4]
@@ -127,13 +121,6 @@ def test_loaded_components_compose(tmp_path):
 def test_the_whole_pipeline_loads_as_a_component():
     pipeline = components.load_component_from_file(str(SPECS / "train_and_export.yaml"))
     assert "minimum_accuracy" in pipeline.component_spec.inputs
-
-
-def test_every_input_has_a_description_for_the_run_form():
-    spec = yaml.safe_load((SPECS / "train_and_export.yaml").read_text(encoding="utf-8"))
-    parameters = spec["root"]["inputDefinitions"]["parameters"]
-    assert [name for name, value in parameters.items() if not value.get("description")] == []
-    assert [name for name, value in parameters.items() if "defaultValue" not in value] == []
 
 
 @pytest.mark.parametrize("kind", DELIVERIES)
