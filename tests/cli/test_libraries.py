@@ -63,8 +63,8 @@ INSTALL = "kfp-distributed install --namespace team"
 
 
 def test_a_library_that_is_there():
-    found = f"ConfigMap team/{NAME} has the library of train, evaluate"
-    assert judged(TRAIN, EVALUATE) == [Check("library", "ok", found)]
+    text = f"ConfigMap team/{NAME} has the library of train, evaluate"
+    assert judged(TRAIN, EVALUATE) == [Check("library", "ok", text)]
 
 
 def test_images_and_packages_need_no_config_map():
@@ -95,14 +95,14 @@ CHANGED = NAME[:-12] + "0" * 12
     ],
 )
 def test_a_library_that_is_missing(library, account, mend):
-    found = f"there is no ConfigMap team/{library} with the library of train"
+    text = f"there is no ConfigMap team/{library} with the library of train"
     missing = judged(TRAIN._replace(name=library), config_map=None, account=account)
-    assert missing == [Check("library", "failed", found, mend)]
+    assert missing == [Check("library", "failed", text, mend)]
 
 
 def test_a_library_with_a_fault():
-    found = f"ConfigMap team/{NAME} does not serve train: it has no library.zip"
-    assert judged(TRAIN, config_map={"data": {}}) == [Check("library", "failed", found, INSTALL)]
+    text = f"ConfigMap team/{NAME} does not serve train: it has no library.zip"
+    assert judged(TRAIN, config_map={"data": {}}) == [Check("library", "failed", text, INSTALL)]
 
 
 def test_a_library_that_may_not_be_read():
