@@ -33,8 +33,9 @@ def train(
             Default: {}, which means the defaults of the trainer or function.
         distribution_specification: Type of the job and the number and size of its replicas. The keys used most are
             "distribution_type" ("Job", "MPI", "TF" or "PyTorch"), "number_of_workers", "number_of_parameter_servers"
-            (TF only), "worker_cpus", "worker_memory", "worker_gpus" and "restart_limit". Example: {"distribution_type": "TF", "number_of_workers": 3, "worker_memory": "4Gi"}. Default: {}, which
-            means one process.
+            (TF only), "worker_cpus", "worker_memory", "worker_gpus" and "restart_limit". Example:
+            {"distribution_type": "TF", "number_of_workers": 3, "worker_memory": "4Gi"}. Default: {}, which means one
+            process.
         runner: Where the replicas run. Allowed values: "kubernetes" (pods of a cluster), "local" (processes of this
             step) and "auto" (pods where there is a cluster, else processes). Default: "auto".
         checkpoint_uri: Folder in an object store for checkpoints and metrics. Each job has a folder of its own in it.
