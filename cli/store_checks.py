@@ -25,39 +25,39 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
     """
     if isinstance(store, Refusal):
         return [Check("object store", "failed", str(store), f"in the pipeline or here, {WHAT_TO_SET}")]
-    found = [Check("object store", "ok", _url(store.endpoint, store.secure))]
+    checks = [Check("object store", "ok", _url(store.endpoint, store.secure))]
     secret, needed = f"{store.namespace}/{store.secret}", (store.access_key_field, store.secret_key_field)
-    place = f"{shlex.quote(store.secret)} --namespace {store.namespace}"
-    files = " ".join(f"--from-file {shlex.quote(each)}=FILE" for each in needed)
-    command = f"kubectl create secret generic {place} {files}"
-    replace = f"kubectl delete secret {place} && {command}"
+    options = f"{shlex.quote(store.secret)} --namespace {store.namespace}"
+    files = " ".join(f"--from-file {shlex.quote(field)}=FILE" for field in needed)
+    command = f"kubectl create secret generic {options} {files}"
+    replacement = f"kubectl delete secret {options} && {command}"
     if isinstance(fields, Refusal):
-        mend = f"ask who may get it whether it has {' and '.join(needed)}: kubectl describe secret {place}"
-        found.append(Check("secret", "warning", f"cannot see whether {secret} is in order: {fields}", mend))
+        mend = f"ask who may get it whether it has {' and '.join(needed)}: kubectl describe secret {options}"
+        checks.append(Check("secret", "warning", f"cannot see whether {secret} is in order: {fields}", mend))
     elif fields is None:
-        found.append(Check("secret", "failed", f"there is no {secret} with the object store's keys", command))
-    elif missing := [each for each in needed if each not in fields]:
-        found.append(Check("secret", "failed", f"{secret} has no {' and no '.join(missing)}", replace))
+        checks.append(Check("secret", "failed", f"there is no {secret} with the object store's keys", command))
+    elif missing := [field for field in needed if field not in fields]:
+        checks.append(Check("secret", "failed", f"{secret} has no {' and no '.join(missing)}", replacement))
     else:
-        found.append(Check("secret", "ok", f"{secret} has {' and '.join(needed)}"))
-    return found
+        checks.append(Check("secret", "ok", f"{secret} has {' and '.join(needed)}"))
+    return checks
 
 
 def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None) -> Check:
     """Whether a bucket answers; None where nobody could ask, for want of an address or of keys."""
     if answer is None or isinstance(store, Refusal):
-        found = f"{uri} was not asked: that takes the store's address and keys"
-        return Check("bucket", "warning", found, f"mend what is above, then ask again: {question.command}")
+        text = f"{uri} was not asked: that takes the store's address and keys"
+        return Check("bucket", "warning", text, f"mend what is above, then ask again: {question.command}")
     if not answer.reached:
-        found = f"{uri} cannot be asked from here: {answer.error}; pods may reach it all the same"
-        return Check("bucket", "warning", found, _forward(store, question.command))
+        text = f"{uri} cannot be asked from here: {answer.error}; pods may reach it all the same"
+        return Check("bucket", "warning", text, _forward(store, question.command))
     if "NoSuchBucket" in answer.error:
-        found = f"{uri} is not there yet; the train step makes the bucket if its keys may"
+        text = f"{uri} is not there yet; the train step makes the bucket if its keys may"
         endpoint, secure = question.endpoint or (store.endpoint, store.secure)
         bucket = shlex.quote(f"s3://{parse_uri(uri).bucket}")
         make = f"aws s3 mb {bucket} --endpoint-url {_url(endpoint, secure)}"
         mend = f"to make it now, with the keys of {store.namespace}/{store.secret}: {make}"
-        return Check("bucket", "warning", found, mend)
+        return Check("bucket", "warning", text, mend)
     if answer.error:
         named = "InvalidBucketName" in answer.error
         mend = "give another name" if named else "correct the Secret, or what its account may do"

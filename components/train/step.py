@@ -33,7 +33,7 @@ def run_step(
     runner: str,
     cluster_configuration_secret: str = "",
     task_config: Any = None,  # noqa: ANN401
-    **wanted: Any,  # noqa: ANN401
+    **fields: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.
 
@@ -46,7 +46,7 @@ def run_step(
         runner: "auto", "kubernetes" or "local".
         cluster_configuration_secret: Name of the Secret of another cluster; "" means the step's own.
         task_config: kfp's TaskConfig or None, for replicas that are pods: others have the step's environment.
-        wanted: The other fields of `Request`.
+        fields: The other fields of `Request`.
 
     Raises:
         SystemExit: The training failed. The text ends the step's log, which is all that KFP shows of a failure: the
@@ -55,16 +55,16 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        parameters = {**wanted, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
+        parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
         inputs = {**parameters, "manifests": [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]}
         identity = identify_training(model.uri, inputs)
-        place = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
-        request = _request(identity, place, train_dataset, validation_dataset, model, wanted)
-        outcome = _run_job(request, place, report)
+        job_runner = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
+        request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields)
+        outcome = _run_job(request, job_runner, report)
         record_success(model.uri, inputs)
     except TrainingFailed as failure:
-        page = _render_report(failure.status, failure.metrics, place, str(failure))
+        page = _render_report(failure.status, failure.metrics, job_runner, str(failure))
         raise SystemExit(_last_lines(str(failure), report, page)) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None

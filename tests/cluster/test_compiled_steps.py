@@ -208,9 +208,7 @@ def test_the_log_of_a_failed_training_ends_with_its_cause(
     assert not [key for key in keys if "/staged/" in key]
 
 
-def test_a_step_without_its_library_fails_within_two_seconds(
-    api, training_namespace, run_in_pod, image_specs
-):
+def test_a_step_without_its_library_fails_within_two_seconds(api, training_namespace, run_in_pod, image_specs):
     """With one sentence: the namespace, the ConfigMap, the cause and the command that mends it."""
     namespace = training_namespace
     # 64 digits each: the library that a step asks for.
