@@ -37,7 +37,7 @@ def oldest(tmp_path_factory):
     version = re.match(r"kfp>=(\d+\.\d+),<3$", kfp_range)[1] + ".0"
     others = [each for each in project["dependencies"] if each != kfp_range]
     # Of the extra `local` what prepare_data and kfp.local need; TensorFlow would take a gigabyte.
-    local = [each for each in project["optional-dependencies"]["local"] if re.match("docker|pillow|scikit", each)]
+    local = [each for each in project["optional-dependencies"]["local"] if re.match("docker|pillow", each)]
     python = environment("kfp-oldest", [f"kfp=={version}", *others, *local])
     rooms = tmp_path_factory.mktemp("rooms") / "kfp_distributed"
     rooms.mkdir()
