@@ -58,7 +58,7 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
                 function,
                 image=delivery.evaluate_image if name == "evaluate" else delivery.steps_image,
                 packages=PACKAGES[name],
-                library=[delivery.requirement] if delivery.requirement else [],
+                library=delivery.requirement,
                 task_config=task_config and name == "train",
             )
             for name, function in functions.items()

@@ -21,7 +21,7 @@ URL = "https://bob:secret@files.example.com/kfp_distributed-0.1.0-py3-none-any.w
         (Delivery.namespace(), {}),
         (Delivery.image("reg.example.com/steps:1"), {"image": "reg.example.com/steps:1"}),
         (Delivery.package("kfp-distributed==0.1.0"), {"requirement": "kfp-distributed==0.1.0"}),
-        (Delivery.package(URL), {"requirement": URL.replace("bob:secret", "***")}),
+        (Delivery(requirement=URL), {"requirement": URL.replace("bob:secret", "***")}),
     ],
 )
 def test_the_library_of_a_compiled_step(tmp_path, delivery, needs):
@@ -85,7 +85,7 @@ CHANGED = NAME[:-12] + "0" * 12
         (NAME, "pipeline-runner", INSTALL),
         (NAME, "", INSTALL),
         (NAME, "default-editor", f"{INSTALL} --service-account default-editor"),
-        (OLD, "", f"pip install kfp-distributed==0.0.9 && {INSTALL}"),
+        (OLD, "", f"in a checkout of version 0.0.9: pip install . && {INSTALL}"),
         (
             CHANGED,
             "",
