@@ -97,8 +97,8 @@ def start_step(tmp_path):
         source = (files("kfp_distributed.library") / "bootstrap.py").read_text(encoding="utf-8")
         source = source.replace("@NAME@", NAME).replace("@HASH@", content_hash(COMPILED))
         source = source.replace("/var/run/secrets/kubernetes.io/serviceaccount", str(server.account))
-        # Waits of up to a second instead of ten, and an answer that is late on a busy machine is no further request.
-        source = source.replace("time.sleep(pause)", "time.sleep(pause / 10)").replace("timeout=2,", "timeout=60,")
+        # Waits of up to a second instead of ten.
+        source = source.replace("time.sleep(pause)", "time.sleep(pause / 10)")
         packages, scratch = tmp_path / "packages", tmp_path / "scratch"
         scratch.mkdir()
         for path, content in (installed or {}).items():
