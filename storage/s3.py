@@ -85,9 +85,9 @@ class S3Store(Store):
             timeout=Timeout(connect=_CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=who.ca_bundle or certifi.where(),
         )
-        # Only AWS is asked for a bucket's region; others have this one, or none.
-        self._asks_for_region = not who.region and who.endpoint.endswith(".amazonaws.com")
-        region = who.region or (None if self._asks_for_region else "us-east-1")
+        # Only AWS is asked for a bucket's region; others have this one, or none. Its other endpoints name the region.
+        self._asks_for_region = not who.region and who.endpoint == "s3.amazonaws.com"
+        region = who.region or (None if who.endpoint.endswith(".amazonaws.com") else "us-east-1")
         self._client = Minio(
             who.endpoint, who.access_key, who.secret_key, who.session_token or None, who.secure, region, self._pool
         )
@@ -208,7 +208,7 @@ def _explain(error: Exception, asks_for_region: bool = False) -> str:
     text = " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
     # rclone calls its errors text/xml, so that minio-py leaves them unread.
     code = "".join(re.findall(r"(?:<Code>|; code: )(\w+)", text)[:1])
-    if asks_for_region and (code == "AccessDenied" or "AccessDenied" in text):
+    if asks_for_region and "AccessDenied" in text:
         return f"{_REGION_ADVICE} (AccessDenied)"
     region = re.search(r"(?:expecting '|use region )([a-z0-9-]+)", text)
     for pattern, advice in _ADVICE.items():
