@@ -19,7 +19,7 @@ _KUBERNETES = ("kubernetes>=29,<37", "PyYAML>=6,<7")
 _REPORTS = ("Jinja2>=3.1,<4",)
 
 PACKAGES = {
-    "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"),
+    "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14"),
     # The replicas install what they need themselves.
     "train": ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS),
     "evaluate": (*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW, *STORE, *_REPORTS),

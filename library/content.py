@@ -13,7 +13,7 @@ STEP_ROOMS = ("components", "library", "processes", "reports", "storage", "train
 REPLICA_ROOMS = ("library", "processes", "storage", "trainers")
 """The packages that the replicas of a job need."""
 
-_ENDINGS = (".py", ".html", ".css", ".js", ".yaml")
+_ENDINGS = (".py", ".html", ".css", ".js", ".yaml", ".gz")
 """The files that belong to the library: sources and the data that they read."""
 
 
