@@ -15,7 +15,7 @@ import pytest
 import yaml
 from cluster.jobs import left_behind
 from cluster.test_launch import function
-from compiled import Run, executors, step_command, whole_job
+from compiled import SPECS, Run, executors, step_command, whole_job
 from kubernetes import client, watch
 from kubernetes.stream import stream
 
@@ -211,12 +211,12 @@ def test_the_log_of_a_failed_training_ends_with_its_cause(
     assert not [key for key in keys if "/staged/" in key]
 
 
-def test_a_step_without_its_library_fails(api, training_namespace, run_in_pod, image_specs):
+def test_a_step_without_its_library_fails_before_anything_is_installed(api, training_namespace, run_in_pod):
     """With one sentence: the namespace, the ConfigMap, the cause and the command that mends it."""
     namespace = training_namespace
     # 64 digits each: the library that a step asks for.
     hashes = {"missing": "0" * 64, "tampered": "1" * 64, "forbidden": "2" * 64}
-    steps = {case: timed_step(image_specs, case, hash_) for case, hash_ in hashes.items()}
+    steps = {case: timed_step(SPECS, case, hash_) for case, hash_ in hashes.items()}
     with installed(api, config_map_of(namespace, read_library(), hashes["tampered"])):
         one = run_in_pod("library", [steps["missing"], steps["tampered"]], side_by_side=True)
         other = run_in_pod("no-role", [steps["forbidden"]], service_account="default")
