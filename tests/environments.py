@@ -96,7 +96,7 @@ def _install(python: Path, requirements: Sequence[str]) -> None:
     subprocess.run(pip, check=True)
 
 
-def environment(name: str, *_: Sequence[str]) -> Path:
+def environment(name: str) -> Path:
     """Returns the Python of one of TEST_ENVIRONMENTS, see `_look_up`."""
     return _look_up(name, partial(make_environment, name, build=False))
 

@@ -76,7 +76,6 @@ OPTIONAL_PACKAGES = {
     "onnxruntime",
     "PIL",
     "pyarrow",
-    "sklearn",
     "tensorflow",
     "tf_keras",
     "torch",

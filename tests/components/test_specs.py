@@ -139,7 +139,7 @@ def test_each_step_names_its_delivery_and_the_library_that_compiled_it(tmp_path,
 
 def test_a_backend_of_kfp_2_0_accepts_every_field():
     """kfp-pipeline-spec 0.2.2 is what KFP 2.0.0 reads a pipeline with: a field it does not know, it refuses."""
-    python = environment("kfp-2.0", ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"])
+    python = environment("kfp-2.0")
     read = (
         "import sys, yaml\n"
         "from google.protobuf import json_format\n"
