@@ -79,8 +79,10 @@ bench-ways: $(STAMP) environments  ## measures each way to spread a training, pr
 bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas, prints and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py
 
+STEPS_IMAGE = $(call image,steps)
+
 bench-cluster: cluster-named $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE, prints and writes benchmarks/cluster.md
-	$(BIN)/python benchmarks/cluster.py --image '$(IMAGE)'
+	PYTHONPATH=tests $(BIN)/python benchmarks/cluster.py --image '$(IMAGE)' --steps-image '$(STEPS_IMAGE)'
 
 images: $(IMAGES:%=image-%)  ## builds the images that are not there yet
 

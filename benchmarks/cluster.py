@@ -1,12 +1,13 @@
 """Measures what the step adds to a job on the cluster of KUBECONFIG, prints a table and writes benchmarks/cluster.md.
 
-`make bench-cluster IMAGE=...`: the image has what the entry program needs (images/tensorflow). The object store is the
-one of AWS_ENDPOINT_URL and its keys, which the Secret mlpipeline-minio-artifact of namespace kubeflow leads to as well.
+`make bench-cluster IMAGE=...`: the image has what the entry program needs (images/tensorflow). STEPS_IMAGE=... is the
+image of the steps; the default is the one that `make images` builds. The object store is the one of AWS_ENDPOINT_URL
+and its keys. The Secret mlpipeline-minio-artifact of namespace kubeflow leads to it as well, and
+pods reach its address.
 """
 
 import argparse
 import contextlib
-import io
 import json
 import statistics
 import subprocess
@@ -15,40 +16,40 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
-from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
-from kubernetes import client, config
 from measure import table
+from namespace import benchmark_namespace
 from sdk import VERSION, sdk_python
+from step_start import step_start_table
 
-from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.launch import Request, launch, plan_job
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
-from kfp_distributed.storage import open_store
 
 _README = Path(__file__).parent / "cluster.md"
-_SECRET = "mlpipeline-minio-artifact"
 _POLLS = (15, 30)
 _LONGER = 3
 """Seconds by which the job of each run takes longer than the last one's."""
 _LINES = 10_000
+_LATE = 15
+"""Seconds by which a worker may start late. The operator ends the job, and all its workers, when the first one ends."""
 _COLUMNS = ("from its end to the return", "from its last pod's end")
 _SOURCE = """\
 def fit(model_dir: str, seconds: int, lines: int):
+    import sys
     import time
     from pathlib import Path
 
-    time.sleep(seconds)
     for number in range(lines):
         print(f"line {number:06}")
+    sys.stdout.flush()
+    time.sleep(seconds)
     Path(model_dir, "weights").write_text("1")
 """
 _TEXT = """\
@@ -80,6 +81,19 @@ apply` has returned.
 Requests of the step to the API server for one job: {requests}.
 
 {logs} [logs.md](logs.md) has the logs of 300 replicas, for which this node has no room.
+
+## The start of the step
+
+How a compiled `train` step starts in a pod, with each delivery of the library
+([docs/compiled-yaml.md](../docs/compiled-yaml.md)). The last row is the delivery that these replaced: the YAML of an
+earlier commit, which carries the library as a packed archive. Medians of {starts} runs, each delivery in turn, with the
+least and the most. The clock starts with the container, and the images are on the node.
+
+The benchmark adds the first own line: the step prints it when its code is imported. The job has the type Job and one
+replica. pip's time depends on the package index and varies between runs. The rest of the time before the line is the
+start of Python, the import of the step's code and, with the namespace delivery, the request for the ConfigMap.
+
+{start}
 """
 
 
@@ -146,26 +160,29 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--image", required=True)
+    parser.add_argument("--steps-image", required=True)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=3, help="number of starts with each delivery")
     parser.add_argument("--seconds", type=int, default=5, help="how long the workers do nothing")
     options = parser.parse_args()
     ours, theirs = [], []
     polled: dict[int, list[float]] = {each: [] for each in _POLLS}
     requests: list[Counter[str]] = []
-    with _namespace() as (namespace, bucket):
+    with benchmark_namespace() as namespace:
+        start = step_start_table(namespace, options.steps_image, options.starts)
         for run in range(options.runs):
             # Of other lengths: how late a loop comes depends on when in its interval the job ends.
             seconds = options.seconds + _LONGER * run
-            request = _request(bucket, options.image, seconds)
+            request = _request(namespace, options.image, seconds)
             times, counted = _step(namespace, request)
             ours.append(times)
             requests.append(counted)
-            times, late = _kubectl(namespace, _request(bucket, options.image, seconds))
+            times, late = _kubectl(namespace, _request(namespace, options.image, seconds))
             theirs.append(times)
             for interval in _POLLS:
                 polled[interval].append(late[interval])
             print(f"run {run + 1}: step {ours[-1]}, kubectl {theirs[-1]}", flush=True)
-        logs = _logs(namespace, _request(bucket, options.image, 0, workers=3, lines=_LINES))
+        logs = _logs(namespace, _request(namespace, options.image, _LATE, workers=3, lines=_LINES))
     added = [
         _Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in zip(ours, theirs, strict=True)
     ]
@@ -181,6 +198,8 @@ def main() -> None:
         longest=options.seconds + _LONGER * (options.runs - 1),
         runs=options.runs,
         logs=logs,
+        starts=options.starts,
+        start=start,
         whole=table(["", "until the job is there", *_COLUMNS, "all", "before and after"], whole),
         notice=table(["", "later by"], notice),
         requests=counted,
@@ -278,29 +297,6 @@ def _sdk_waiter(namespace: str, interval: int) -> "subprocess.Popen[str]":
     waiter = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     waiter.stdout.readline()  # type: ignore[union-attr]
     return waiter
-
-
-@contextlib.contextmanager
-def _namespace() -> Iterator[tuple[str, str]]:
-    """A namespace with the object store's Secret, and a bucket with the digits; both are emptied in the end."""
-    config.load_config()
-    core, name = client.CoreV1Api(), f"kfp-distributed-{uuid.uuid4().hex[:8]}"
-    secret = core.read_namespaced_secret(_SECRET, "kubeflow").data
-    core.create_namespace({"metadata": {"name": name}})
-    store = open_store(f"s3://{name}")
-    try:
-        core.create_namespaced_secret(name, {"metadata": {"name": _SECRET}, "data": secret})
-        store.make_bucket()
-        with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
-            outputs = list(signature(prepare_data.python_func).parameters)[:4]
-            prepare_data.python_func(
-                **{each: SimpleNamespace(path=f"{scratch}/{each}", metadata={}) for each in outputs}
-            )
-            store.upload_folder(f"{scratch}/train_dataset", "train_dataset")
-        yield name, name
-    finally:
-        store.delete([each.key for each in store.list()])
-        core.delete_namespace(name)
 
 
 if __name__ == "__main__":

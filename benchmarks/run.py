@@ -22,7 +22,8 @@ _TEXT = """\
 {cores} cores of a shared machine: compare columns, not days.
 
 What runs on a cluster has pages of its own: what the step adds to `kubectl apply` and `kubectl wait`, beside the
-waiting loops of the public SDK ([cluster.md](cluster.md)), and the logs of 3 and of 300 replicas ([logs.md](logs.md)).
+waiting loops of the public SDK, and how a step starts ([cluster.md](cluster.md)); the logs of 3 and of 300 replicas
+([logs.md](logs.md)).
 What each way to spread a training costs is in [ways.md](ways.md).
 
 ## The train step
@@ -49,7 +50,8 @@ One epoch with nothing done to the rows; medians of three. Memory is the upper l
 
 ## Import and compilation
 
-Whole processes; medians of five runs. The first import after a change packs the code of the steps, which takes seconds.
+Whole processes; medians of five runs. The column with a commit is the last version whose compiled steps carried the
+library as a packed archive. It packed the code at the first import after a change, and kept the archive for later ones.
 
 {startup}
 

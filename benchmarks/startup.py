@@ -1,9 +1,13 @@
 """What importing and compiling costs, beside kfp alone."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from measure import measure, median, table
+from measure import Measured, measure, median, table
+from packed import COMMIT, has_packed, install_packed
+
+_FIRST = "import after a change of the library"
 
 _COMPILE = """\
 from kfp import compiler, dsl
@@ -22,20 +26,36 @@ from kfp_distributed.pipelines.train_and_export import train_and_export
 compiler.Compiler().compile(train_and_export, __file__ + ".yaml")
 """
 
-_PAIRS = {
-    "import": ("from kfp_distributed.components import prepare_data, train", "from kfp import dsl, compiler"),
+_IMPORT_OURS = "from kfp_distributed.components import prepare_data, train"
+
+_ALONE = "kfp alone"
+_PROGRAMS = {
+    "import": (_IMPORT_OURS, "from kfp import dsl, compiler"),
+    _FIRST: (_IMPORT_OURS, None),
     "import and compile a pipeline of four steps": (_COMPILE_OURS, _COMPILE),
 }
+"""Programs of a row: with the library, and with kfp alone."""
 
 
 def startup_table(folder: Path, runs: int = 5) -> str:
-    """Measures each pair in turn, `runs` times after one that is not counted; the medians."""
+    """Measure the programs of each row in turn, `runs` times after one that is not counted; return the medians."""
+    versions: dict[str, Mapping[str, str]] = {"kfp-distributed": {}}
+    if has_packed():
+        versions[f"archive in the YAML (commit {COMMIT[:7]})"] = install_packed(folder / "packed")
     rows = []
-    for name, codes in _PAIRS.items():
-        files = [folder / f"{len(rows)}-{number}.py" for number in range(len(codes))]
-        for file, code in zip(files, codes, strict=True):
-            file.write_text(code)
-        measured = [[measure([sys.executable, file]) for file in files] for _ in range(runs + 1)][1:]
-        ours, theirs = (median(column) for column in zip(*measured, strict=True))
-        rows.append([name, f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s"])
-    return table(["", "kfp-distributed", "kfp alone"], rows)
+    for number, (name, (ours, alone)) in enumerate(_PROGRAMS.items()):
+        files = [folder / f"{number}-ours.py", folder / f"{number}-alone.py"]
+        for file, code in zip(files, (ours, alone), strict=True):
+            file.write_text(code or "", encoding="utf-8")
+        columns: dict[str, list[Measured]] = {}
+        for run in range(runs + 1):
+            # Where the library of that commit keeps its packed archives.
+            cache = folder / (f"cache-{run}" if name == _FIRST else "cache")
+            for version, variables in versions.items():
+                environment = {"XDG_CACHE_HOME": str(cache), **variables}
+                columns.setdefault(version, []).append(measure([sys.executable, files[0]], environment))
+            if alone:
+                columns.setdefault(_ALONE, []).append(measure([sys.executable, files[1]]))
+        cells = [f"{median(columns[column][1:]).seconds:.2f} s" for column in columns]
+        rows.append([name, *cells, *([] if alone else [""])])
+    return table(["", *versions, _ALONE], rows)

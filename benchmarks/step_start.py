@@ -1,0 +1,222 @@
+"""Measures how a compiled `train` step starts in a pod: until its own program begins, and until its job is created."""
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compiled import Run, executors, step_command
+from kubernetes import client
+from measure import table
+from minio import Minio
+from packed import COMMIT, has_packed, write_packed_specs
+
+from kfp_distributed.components import Delivery
+from kfp_distributed.pipelines.specs import write_specs
+from kfp_distributed.storage import credentials_from_environment
+
+_REPOSITORY = Path(__file__).parents[1]
+_ACCOUNT = "pipeline-runner"
+_PACKED = f"archive in the YAML (commit {COMMIT[:7]})"
+_CREATION = "from there to the job's creation"
+_TIMEOUT_SECONDS = 600.0
+"""A busy package index may take minutes."""
+
+# What the benchmark has the container print, beside what the library prints.
+_CONTAINER_STARTED, _INSTALLED, _IMPORTED = "container started", "first pip ended", "step imported"
+_MOMENTS = {
+    "container": f"{_CONTAINER_STARTED}$",
+    "installed": f"{_INSTALLED}$",
+    "packages": "pip installs ",
+    "packages installed": "pip installed ",
+    "imported": f"{_IMPORTED}$",
+    "created": r".*\bJob \S+ is created$",
+}
+
+
+class StepStart(NamedTuple):
+    """Seconds of the start of one step.
+
+    Attributes:
+        pip: Runtime of pip.
+        first_line: From the container's start to the step's first own line.
+        creation: From that line to the job's creation.
+    """
+
+    pip: float
+    first_line: float
+    creation: float
+
+
+def step_start_table(namespace: str, image: str, runs: int = 3) -> str:
+    """Start a step with each delivery in turn.
+
+    Args:
+        namespace: A namespace with the object store's Secret, whose bucket of the same name has the digits.
+        image: The image of the steps.
+        runs: Number of starts with each delivery.
+
+    Returns:
+        A Markdown table of the medians.
+    """
+    core = client.CoreV1Api()
+    core.create_namespaced_service_account(namespace, {"metadata": {"name": _ACCOUNT}})
+    install = ["install", "--namespace", namespace, "--service-account", _ACCOUNT]
+    subprocess.run([sys.executable, "-m", "kfp_distributed.cli.main", *install], check=True)
+    starts: dict[str, list[StepStart]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = _compile(Path(scratch), namespace, image)
+        for _ in range(runs):
+            for delivery, folder in folders.items():
+                start = _start(core, namespace, _pod(folder, namespace, image))
+                starts.setdefault(delivery, []).append(start)
+                print(f"{delivery}: {start}", flush=True)
+    rows = [[delivery, *_cells(measured)] for delivery, measured in starts.items()]
+    note = "" if _PACKED in starts else f"\n\nThe clone has no commit {COMMIT[:7]}, so its archive is not compared."
+    return table(["delivery", "to the first own line", "of which pip", "of which the rest", _CREATION], rows) + note
+
+
+def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
+    """Write the compiled files of each delivery; return their folders."""
+    deliveries = {
+        "image": Delivery.image(image),
+        "package": Delivery.package(_upload(_wheel(scratch), namespace)),
+        "namespace": Delivery.namespace(),
+    }
+    folders = {delivery: scratch / delivery for delivery in deliveries}
+    for delivery, folder in folders.items():
+        write_specs(folder, deliveries[delivery])
+    if has_packed():
+        folders[_PACKED] = scratch / "packed"
+        write_packed_specs(folders[_PACKED])
+    return folders
+
+
+def _wheel(scratch: Path) -> Path:
+    """Build the wheel from a copy of this checkout: setuptools would pack the files of an earlier build too."""
+    source, folder = scratch / "source", scratch / "wheel"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=_REPOSITORY, capture_output=True, text=True, check=True)
+    for path in filter(None, files.stdout.split("\0")):
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(_REPOSITORY / path, source / path)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
+    subprocess.run(pip, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _upload(wheel: Path, bucket: str) -> str:
+    """Upload a wheel; return a URL that is valid for an hour."""
+    account = credentials_from_environment()
+    store = Minio(account.endpoint, access_key=account.access_key, secret_key=account.secret_key, secure=account.secure)
+    store.fput_object(bucket, wheel.name, str(wheel))
+    return store.presigned_get_object(bucket, wheel.name, expires=timedelta(hours=1))
+
+
+def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
+    """Return a pod that runs the compiled `train` step as KFP's launcher does. The replica of its job does nothing."""
+    run = Run("/steps", str(uuid.uuid4()))
+    parameters = {
+        "train_specification": {"command": ["true"], "image": image},
+        "distribution_specification": {"distribution_type": "Job"},
+        "checkpoint_uri": f"s3://{namespace}/{run.run_id}/checkpoints",
+    }
+    command = step_command("train", run, parameters, {"train_dataset": f"s3://{namespace}/train_dataset"}, specs=specs)
+    fields = {"KFP_POD_NAME": "metadata.name", "KFP_POD_UID": "metadata.uid"}
+    container = {
+        "name": "train",
+        "image": executors(specs / "train.yaml")["train"]["image"],
+        "command": _with_marks(command),
+        "workingDir": "/steps",
+        "env": [
+            {"name": "HOME", "value": "/steps"},
+            *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        ],
+        "volumeMounts": [{"name": "work", "mountPath": "/steps"}],
+    }
+    spec = {
+        "serviceAccountName": _ACCOUNT,
+        "restartPolicy": "Never",
+        "securityContext": {"runAsUser": 1000, "fsGroup": 1000},
+        "containers": [container],
+        "volumes": [{"name": "work", "emptyDir": {}}],
+    }
+    return {"metadata": {"name": f"train-{run.run_id[:8]}"}, "spec": spec}
+
+
+def _with_marks(command: Sequence[str]) -> list[str]:
+    """Return the command of a step with an `echo` or `print` at each measured moment that has no line of its own."""
+    words = [*command]
+    if words[1] == "-c":  # A shell that calls pip, and then the rest of the command.
+        words[2] = words[2].replace('"$0" "$@"', f'echo {_INSTALLED} && "$0" "$@"')
+    program = words.index("--executor_input") - 1
+    first_line = f"from kfp_distributed.components.train.step import run_step\nprint('{_IMPORTED}', flush=True)\n"
+    words[program] = f"{words[program]}\n{first_line}"
+    return ["sh", "-c", f'echo {_CONTAINER_STARTED}; exec "$@"', "sh", *words]
+
+
+def _start(core: client.CoreV1Api, namespace: str, pod: Mapping[str, Any]) -> StepStart:
+    """Start a pod, delete it when its job is created, and wait until the job's pods are gone.
+
+    Raises:
+        RuntimeError: The step did not create a job; the message has the end of its log.
+    """
+    name, until, log = pod["metadata"]["name"], time.monotonic() + _TIMEOUT_SECONDS, ""
+    core.create_namespaced_pod(namespace, pod)
+    while not re.search(f"^\\S+ {_MOMENTS['created']}", log, re.MULTILINE):
+        status = core.read_namespaced_pod_status(name, namespace).status
+        if status.phase == "Failed" or time.monotonic() > until:
+            raise RuntimeError(f"pod {name}: no job is created:\n{log[-4000:]}")
+        time.sleep(0.5)
+        if status.phase != "Pending":
+            log = core.read_namespaced_pod_log(name, namespace, timestamps=True)
+    # It owns the job.
+    core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
+    while core.list_namespaced_pod(namespace).items:
+        time.sleep(0.5)
+    return read_start(log)
+
+
+def read_start(log: str) -> StepStart:
+    """Read the moments of a start from a log whose lines begin with a time stamp."""
+    moments: dict[str, float] = {}
+    for line in log.splitlines():
+        stamp, _, text = line.partition(" ")
+        for moment, pattern in _MOMENTS.items():
+            if moment not in moments and re.match(pattern, text):
+                moments[moment] = _seconds(stamp)
+    pip = moments.get("installed", moments["container"]) - moments["container"]
+    pip += moments.get("packages installed", 0) - moments.get("packages", 0)
+    return StepStart(pip, moments["imported"] - moments["container"], moments["created"] - moments["imported"])
+
+
+def _seconds(stamp: str) -> float:
+    """Return a time stamp with up to nine decimals in seconds. All stamps of a log have the same time zone."""
+    moment = re.match(r"(.{19})(\.\d+)?", stamp)
+    if not moment:
+        raise ValueError(f"time stamp of a log: {stamp!r}")
+    return datetime.fromisoformat(moment[1]).timestamp() + float(moment[2] or 0)
+
+
+def _cells(starts: Sequence[StepStart]) -> list[str]:
+    pip, first_line, creation = (list(column) for column in zip(*starts, strict=True))
+    rest = [start.first_line - start.pip for start in starts]
+    share = statistics.median(start.pip / start.first_line for start in starts)
+    return [
+        _spread(first_line),
+        f"{_spread(pip)}, {share:.0%}" if any(pip) else "none",
+        _spread(rest),
+        _spread(creation),
+    ]
+
+
+def _spread(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
