@@ -182,7 +182,7 @@ def whole_job(
 
 
 def run_step_command(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a compiled step's command in this Python, without the installation of packages, and both outputs as one."""
+    """Runs a compiled step's command in this Python, which has its packages, and both outputs as one."""
     return subprocess.run(
         command,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
