@@ -38,9 +38,10 @@ demo: $(STAMP)  ## prepare, train on three processes, evaluate, export; shows wh
 test: $(STAMP) lint types  ## everything that needs no cluster
 	$(BIN)/python -m pytest -m 'not cluster' $(FILE_BY_FILE)
 
-environments:  ## makes the Python environments that Horovod and PyTorch need, once; says why where they cannot be made
-	@for each in horovod pytorch horovod-pytorch; do $(or $(wildcard $(BIN)/python),$(PYTHON)) images/environment.py $$each \
+environments: $(STAMP)  ## makes the Python environments that Horovod, PyTorch and some tests need, once; says why where they cannot be made
+	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
+	@for name in steps kfp-oldest kfp-2.0; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
 
 cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \

@@ -17,8 +17,11 @@ from kfp_distributed.library.packages import without_passwords
 _BOOTSTRAP = re.compile(r"^NAME, HASH = '(kfp-distributed-[^']+)', '([0-9a-f]{64})'$", re.MULTILINE)
 """The line of library/bootstrap.py with the library that a step was compiled with."""
 
-_INSTALL = re.compile(r" pip install .*--no-deps (.*) && break$", re.MULTILINE)
-"""The line of a step's command that installs kfp and, where pip installs it, the library."""
+_REQUIREMENT = re.compile(r"^library=(.+)$", re.MULTILINE)
+"""The line of a step's shell that installs the library, where pip does."""
+
+_PACKAGES = re.compile(r"^  start\('[^']+', ", re.MULTILINE)
+"""The line of a step's program that starts it, where packages are to be installed into a stock image."""
 
 
 class StepLibrary(NamedTuple):
@@ -90,16 +93,15 @@ def _step_library(name: str, executor: object) -> StepLibrary | None:
     container = _mapping(_mapping(executor).get("container"))
     command = container.get("command")
     text = "\n".join(map(str, command)) if isinstance(command, list) else ""
-    library, install = _BOOTSTRAP.search(text), _INSTALL.search(text)
+    library, requirement = _BOOTSTRAP.search(text), _REQUIREMENT.search(text)
     if not library:
         return None
-    requirements = [word for word in shlex.split(install[1]) if not word.startswith("kfp==")] if install else []
     return StepLibrary(
         step=name.removeprefix("exec-"),
         name=library[1],
         hash=library[2],
-        image="" if install else str(container.get("image")),
-        requirement=without_passwords(" ".join(requirements)),
+        image="" if _PACKAGES.search(text) else str(container.get("image")),
+        requirement=without_passwords(" ".join(shlex.split(requirement[1]))) if requirement else "",
     )
 
 

@@ -59,7 +59,7 @@ def _install_command(question: Question, library: str, installed: str) -> str:
         return command
     version, installed_version = (name[len(_PREFIX) : -_HASH_LENGTH] for name in (library, installed))
     if version != installed_version:
-        return f"pip install kfp-distributed=={version} && {command}"
+        return f"in a checkout of version {version}: pip install . && {command}"
     # Sources between two releases have one version and different content.
     return (
         f"this command line has {installed}: compile the pipeline anew with it and run {command}, or run the latter "

@@ -28,7 +28,11 @@ class LazyGroup(click.Group):
         """Import a command; None for a name that no command has."""
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"kfp_distributed.cli.commands.{cmd_name}")
+        try:
+            module = import_module(f"kfp_distributed.cli.commands.{cmd_name}")
+        except ValueError as error:
+            # The environment names a delivery that cannot be: kfp_distributed.components reads it.
+            raise click.ClickException(str(error)) from None
         command: click.Command = module.command
         return command
 

@@ -1,4 +1,7 @@
-"""Asks a cluster what `checks` judges. Only reads and reviews: nothing is created, and no key is kept or shown."""
+"""Asks a cluster for the facts that `checks`, `library_checks` and `store_checks` judge.
+
+Only reads and reviews: nothing is created, and no key is kept or shown.
+"""
 
 import os
 import socket
@@ -9,23 +12,21 @@ from kubernetes.config import kube_config
 
 from kfp_distributed.cli.checks import (
     TYPES,
-    BucketAnswer,
     Check,
     Login,
     Permission,
     Question,
     Refusal,
-    judge_bucket,
     judge_image,
     judge_kinds,
     judge_login,
     judge_namespace,
     judge_operators,
     judge_permissions,
-    judge_store,
     kinds_of,
 )
 from kfp_distributed.cli.library_checks import judge_libraries
+from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions, served_kinds

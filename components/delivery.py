@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+
+from kfp_distributed.library.packages import without_passwords
+from kfp_distributed.trainers.requirements import checked_image
 
 IMAGE_VARIABLE = "KFP_DISTRIBUTED_IMAGE"
 """Environment variable with the image of the steps, and of `evaluate` unless its own is set."""
@@ -22,13 +24,11 @@ class Delivery:
     ConfigMap that `kfp-distributed install` creates in the namespace.
 
     Attributes:
-        kind: "namespace", "image" or "package".
         steps_image: Container image of `prepare_data`, `train` and `export_model`; "" for a stock Python image.
         evaluate_image: Container image of `evaluate`; "" for a stock Python image.
         requirement: Requirement or URL of the library for pip; "" where pip does not install it.
     """
 
-    kind: Literal["namespace", "image", "package"] = "namespace"
     steps_image: str = ""
     evaluate_image: str = ""
     requirement: str = ""
@@ -47,13 +47,9 @@ class Delivery:
             evaluate: Image of `evaluate`, which needs TensorFlow; by default `steps`.
 
         Raises:
-            ValueError: `steps` is empty.
+            ValueError: A name is empty, or not that of an image.
         """
-        if not steps:
-            raise ValueError(
-                f"Delivery.image(steps={steps!r}): name the image that `make images` has built for the steps"
-            )
-        return cls("image", steps, evaluate or steps)
+        return cls(checked_image("image of the steps", steps), checked_image("image of evaluate", evaluate or steps))
 
     @classmethod
     def package(cls, requirement: str) -> "Delivery":
@@ -64,11 +60,16 @@ class Delivery:
                 "https://files.example.com/kfp_distributed-0.1.0-py3-none-any.whl".
 
         Raises:
-            ValueError: `requirement` is empty.
+            ValueError: `requirement` is empty, or has an account or a password, which the compiled YAML would show.
         """
         if not requirement:
-            raise ValueError(f"Delivery.package(requirement={requirement!r}): name a requirement or URL for pip")
-        return cls("package", requirement=requirement)
+            raise ValueError("the package is '': name a requirement or URL for pip")
+        if without_passwords(requirement) != requirement:
+            raise ValueError(
+                f"the package {without_passwords(requirement)!r} has an account or a query, which the compiled YAML "
+                "would show; set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
+            )
+        return cls(requirement=requirement)
 
     @classmethod
     def from_options(cls, image: str = "", evaluate_image: str = "", package: str = "") -> "Delivery":
@@ -76,18 +77,19 @@ class Delivery:
 
         Args:
             image: As `steps` of `image()`.
-            evaluate_image: As `evaluate` of `image()`.
+            evaluate_image: As `evaluate` of `image()`. Without `image` the other steps run in a stock image.
             package: As `requirement` of `package()`.
 
         Raises:
-            ValueError: An image and a package are named, or the image of `evaluate` alone.
+            ValueError: An image and a package are named, or one of them cannot be used.
         """
         if package and (image or evaluate_image):
-            raise ValueError(f"image {image or evaluate_image!r} and package {package!r}: name only one of the two")
-        if evaluate_image and not image:
-            raise ValueError(f"image of evaluate {evaluate_image!r}: name the image of the other steps too")
+            names = f"image {image or evaluate_image!r} and package {without_passwords(package)!r}"
+            raise ValueError(f"{names}: name only one of the two")
         if image:
             return cls.image(image, evaluate_image)
+        if evaluate_image:
+            return cls(evaluate_image=checked_image("image of evaluate", evaluate_image))
         return cls.package(package) if package else cls.namespace()
 
     @classmethod

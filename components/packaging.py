@@ -1,6 +1,5 @@
 """Makes KFP components of the steps' functions: their images, what pip installs, and the bootstrap that they carry."""
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,15 +13,31 @@ from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.trainers.requirements import STOCK_IMAGE
 
-# kfp runs the function, so it is installed before any Python of ours; the library then installs the other packages. The
-# waits are those of library/packages.py.
-_INSTALL = """\
-for wait in 2 5 10 0; do
- python3 -m pip install -q --disable-pip-version-check --no-warn-script-location --no-deps {} && break
- [ $wait = 0 ] && exit 1
- sleep $wait
-done
-"$0" "$@"
+# As kfp's own shell, except that it starts the program, which then starts kfp's executor. `kfp.local` of kfp 2.17 finds
+# the program by the quoted path and "$@".
+_RUN = """\
+program_path=$(mktemp -d)
+printf "%s" "$0" > "$program_path/ephemeral_component.py"
+python3 "$program_path/ephemeral_component.py" --component_module_path "$program_path/ephemeral_component.py" "$@"
+"""
+
+# The library cannot install itself. The waits are those of library/packages.py.
+_INSTALL_LIBRARY = """\
+library={requirement}
+echo "pip installs $library"
+install() {{ python3 -m pip install -q --no-deps "$library"; }}
+install || {{ sleep 2; install; }} || {{ sleep 5; install; }} || {{ sleep 10; install; }}
+"""
+
+_EXECUTOR = "kfp.dsl.executor_main"
+
+_PROGRAM = """\
+{bootstrap}
+if __name__ == '__main__':
+  from kfp_distributed.library.start import start
+  start({arguments})
+else:
+  from {module} import {function}
 """
 
 # Of what is set on a task, the step itself needs the environment alone: it may say where the step's object store is.
@@ -37,19 +52,19 @@ def make_step(
     *,
     image: str = "",
     packages: Sequence[str] = (),
-    library: Sequence[str] = (),
+    library: str = "",
     task_config: bool = False,
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Make the KFP component of one step.
 
-    Its container runs a program of three parts: the bootstrap (library/bootstrap.py), the installation of packages, and
-    the import of the function from the library, which KFP then calls.
+    Its container runs a program that starts with the bootstrap (library/bootstrap.py). The library then installs
+    packages and runs kfp's executor, which imports the program again, and so the function.
 
     Args:
         function: The step's signature, and a body that calls what does the work.
         image: Container image that has the step's packages; "" for a stock image, where pip installs them.
         packages: What pip installs into a stock image before the step starts.
-        library: Requirement of the library itself, where pip installs that too.
+        library: Requirement by which pip installs the library itself; "" if it does not.
         task_config: Whether KFP passes the settings of the task, for a parameter of the type TaskConfig.
 
     Returns:
@@ -61,14 +76,15 @@ def make_step(
         task_config_passthroughs=_PASSED_ON if task_config else None,
     )(function)
     container = component.component_spec.implementation.container
-    # kfp's shell that writes the program to a file and runs it.
-    *start, _ = (re.sub(" +", " ", word) for word in container.command)
-    program = [bootstrap()]
-    if not image:
-        start = ["sh", "-c", _INSTALL.format(shlex.join([f"kfp=={kfp.__version__}", *library])), *start]
-        program.append(f"from kfp_distributed.library.packages import install\ninstall{(*packages,)}")
-    program.append(f"from {function.__module__} import {function.__name__}\n")
-    container.command = [*start, "\n".join(program)]
+    arguments = [_EXECUTOR] if image else [_EXECUTOR, f"kfp=={kfp.__version__}", *packages]
+    program = _PROGRAM.format(
+        bootstrap=bootstrap(),
+        arguments=", ".join(map(repr, arguments)),
+        module=function.__module__,
+        function=function.__name__,
+    )
+    shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
+    container.command = ["sh", "-ec", shell, program]
     return component if task_config else _without_task_config(component)
 
 

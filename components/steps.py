@@ -19,7 +19,7 @@ _KUBERNETES = ("kubernetes>=29,<37", "PyYAML>=6,<7")
 _REPORTS = ("Jinja2>=3.1,<4",)
 
 PACKAGES = {
-    "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14", "scikit-learn>=1.4,<2"),
+    "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14"),
     # The replicas install what they need themselves.
     "train": ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS),
     "evaluate": (*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW, *STORE, *_REPORTS),
@@ -58,7 +58,7 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
                 function,
                 image=delivery.evaluate_image if name == "evaluate" else delivery.steps_image,
                 packages=PACKAGES[name],
-                library=[delivery.requirement] if delivery.requirement else [],
+                library=delivery.requirement,
                 task_config=task_config and name == "train",
             )
             for name, function in functions.items()

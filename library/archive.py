@@ -27,26 +27,23 @@ _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
 """The first date that a zip archive can have: two archives of one content must be equal."""
 
 
-def make_archive(content: Mapping[str, bytes]) -> bytes:
-    """Return a zip archive that Python can import from.
+def make_archive(content: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a zip archive, with equal bytes for equal content.
 
     Args:
         content: File contents by path.
+        compression: Python can import from an archive with ZIP_DEFLATED, whose bytes depend on the version of zlib.
+            Those of ZIP_BZIP2 are the same on every machine.
     """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         # Before Python 3.13 a namespace package is only found in an archive that lists its folder.
-        _write(archive, f"{NAMESPACE}/", b"")
-        for path in sorted(content):
-            _write(archive, path, content[path])
+        for path, data in ((f"{NAMESPACE}/", b""), *sorted(content.items())):
+            entry = zipfile.ZipInfo(path, _FIXED_DATE)
+            entry.create_system = 3  # Unix, on Windows too.
+            entry.external_attr = (0o40755 << 16 | 0x10) if path.endswith("/") else 0o100644 << 16
+            archive.writestr(entry, data, compression, 9)
     return file.getvalue()
-
-
-def _write(archive: zipfile.ZipFile, path: str, data: bytes) -> None:
-    entry = zipfile.ZipInfo(path, _FIXED_DATE)
-    entry.create_system = 3  # Unix, on Windows too.
-    entry.external_attr = (0o40755 << 16 | 0x10) if path.endswith("/") else 0o100644 << 16
-    archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
 
 
 def read_archive(data: bytes) -> dict[str, bytes]:
@@ -81,5 +78,5 @@ def library_config_map(namespace: str) -> dict[str, Any]:
             "annotations": {HASH_ANNOTATION: hash_},
         },
         "immutable": True,
-        "binaryData": {ARCHIVE_KEY: base64.b64encode(make_archive(content)).decode("ascii")},
+        "binaryData": {ARCHIVE_KEY: base64.b64encode(make_archive(content, zipfile.ZIP_BZIP2)).decode("ascii")},
     }

@@ -13,7 +13,7 @@ STEP_ROOMS = ("components", "library", "processes", "reports", "storage", "train
 REPLICA_ROOMS = ("library", "processes", "storage", "trainers")
 """The packages that the replicas of a job need."""
 
-_ENDINGS = (".py", ".html", ".css", ".js", ".yaml")
+_ENDINGS = (".py", ".html", ".css", ".js", ".yaml", ".gz")
 """The files that belong to the library: sources and the data that they read."""
 
 
@@ -36,15 +36,17 @@ def read_library(rooms: Sequence[str] = STEP_ROOMS) -> dict[str, bytes]:
             raise ModuleNotFoundError(f"{NAMESPACE}.{room} is not installed")
         folder = Path(spec.submodule_search_locations[0])
         for file in folder.rglob("*"):
-            if file.suffix in _ENDINGS:
-                content[f"{NAMESPACE}/{room}/{file.relative_to(folder).as_posix()}"] = file.read_bytes()
+            path = file.relative_to(folder)
+            # What editors leave in hidden files and folders is not the library's.
+            if file.suffix in _ENDINGS and not any(part.startswith(".") for part in path.parts):
+                content[f"{NAMESPACE}/{room}/{path.as_posix()}"] = file.read_bytes()
     return dict(sorted(content.items()))
 
 
 def content_hash(content: Mapping[str, bytes]) -> str:
     """Return the SHA-256 over paths and contents in hexadecimal digits.
 
-    It is the same on every machine, unlike that of an archive, which depends on the version of zlib.
+    It is the same for an installed library and for each of its archives.
     """
     digest = hashlib.sha256()
     for path in sorted(content):

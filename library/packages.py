@@ -29,6 +29,8 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
     Raises:
         SystemExit: pip failed four times, or was killed; the exit code is pip's, or 128 and the signal's number.
     """
+    if not (requirements or alone):
+        return
     target = ["--target", folder] if folder else []
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     names = without_passwords(shlex.join([*requirements, *alone]))
@@ -40,9 +42,10 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
     seconds = time.monotonic() - start
     print(f"pip installed {names} in {seconds:.0f} s; an image with these packages saves this time", flush=True)
     if not folder:
-        # pip may have made the folder for this user's packages.
-        site.addsitedir(site.getusersitepackages())
         importlib.invalidate_caches()
+        if site.ENABLE_USER_SITE:
+            # pip may have made the folder for this user's packages.
+            site.addsitedir(site.getusersitepackages())
 
 
 def _run_with_retries(command: Sequence[str], sleep: Callable[[float], object] = time.sleep) -> None:
@@ -58,8 +61,8 @@ def _run_with_retries(command: Sequence[str], sleep: Callable[[float], object] =
 
 
 def without_passwords(text: str) -> str:
-    """Return a text with *** in place of the accounts and passwords in addresses."""
-    return re.sub(r"//[^/\s]*@", "//***@", text)
+    """Return a text with *** in place of the accounts and the queries, such as signatures, in addresses."""
+    return re.sub(r"(://[^\s?]*)\?[^\s'#]*", r"\1?***", re.sub(r"//[^/\s]*@", "//***@", text))
 
 
 def install_command(

@@ -39,6 +39,10 @@ class LocalRun:
 def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: bool = True) -> Iterator[LocalRun]:
     """Runs the pipelines and components that are called inside it on this machine.
 
+    The local runner of kfp 2.17 takes a `dsl.If` as False if it compares a named output, such as `outputs["accuracy"]`,
+    of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the log says when this
+    happens. To run in both places, put the `dsl.If` into a pipeline of its own that takes the value as an input.
+
     Example:
         with local_run("my-run"):
             train_and_export(train_parameters={"epochs": 5})
@@ -49,10 +53,6 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
             knows, and to point the steps at it. False leaves the object store to the environment (AWS_ENDPOINT_URL,
             AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server, so with it runner="auto" means
             this machine, whatever KUBECONFIG says, and runner="kubernetes" is refused.
-
-    The local runner of kfp 2.17 takes a `dsl.If` as False if it compares a named output, such as `outputs["accuracy"]`,
-    of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the log says when this
-    happens. To run in both places, put the `dsl.If` into a pipeline of its own that takes the value as an input.
 
     Yields:
         Where things are.
@@ -73,14 +73,7 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         # kfp makes a folder for each step and leaves it there. What still writes into it may keep its own.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
         os.environ["TMPDIR"] = cleanup.enter_context(scratch)
-        objects = None
-        if embedded_store:
-            store = cleanup.enter_context(embedded_object_store(root / "object-store"))
-            os.environ.update(store.environment())
-            # Pods cannot reach this store, so runner="auto" must not look for a cluster.
-            os.environ[RUNNER_VARIABLE] = "local"
-            os.environ[EMBEDDED_STORE_VARIABLE] = "true"
-            objects = store.folder
+        objects = _start_store(cleanup, root / "object-store") if embedded_store else None
         local.init(
             runner=local.SubprocessRunner(use_venv=False),
             pipeline_root=str(artifacts),
@@ -92,6 +85,16 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
         except (KeyboardInterrupt, SystemExit):
             _await_steps(before)
             raise
+
+
+def _start_store(cleanup: ExitStack, folder: Path) -> Path:
+    """Starts the S3 server, which `cleanup` stops, and points the steps at it; returns the folder of its buckets."""
+    store = cleanup.enter_context(embedded_object_store(folder))
+    os.environ.update(store.environment())
+    # Pods cannot reach this store, so runner="auto" must not look for a cluster.
+    os.environ[RUNNER_VARIABLE] = "local"
+    os.environ[EMBEDDED_STORE_VARIABLE] = "true"
+    return store.folder
 
 
 def _restore(environment: Mapping[str, str], configuration: LocalExecutionConfig | None) -> None:

@@ -46,13 +46,15 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 make each file smaller, and a replica must have memory for one. Default: 8.
             train_specification: What each replica runs: {"trainer": NAME}, {"function": NAME, "source": TEXT} or
                 {"command": [WORD, ...]}, with the optional keys "image" and "packages". Example:
-                {"trainer": "torch_classifier", "image": "registry.example.com/pytorch:1"}. Default: the built-in
-                trainer keras_classifier.
+                {"trainer": "keras_classifier", "image": "registry.example.com/team/tensorflow:1"}. Default: the
+                built-in trainer keras_classifier, without an image.
             train_parameters: Arguments of the trainer or function, by name. Example: {"epochs": 40, "batch_size": 64}.
                 Default: 15 epochs.
-            distribution_specification: Type of the job and the number and size of its replicas. Example:
-                {"distribution_type": "PyTorch", "number_of_workers": 2, "worker_gpus": 1}. Default: TensorFlow on 3
-                workers without parameter servers. {} means one process.
+            distribution_specification: Type of the job and the number and size of its replicas. The keys used most are
+                "distribution_type" ("Job", "MPI", "TF" or "PyTorch"), "number_of_workers",
+                "number_of_parameter_servers" (TF only), "worker_cpus", "worker_memory", "worker_gpus" and
+                "restart_limit". Example: {"distribution_type": "TF", "number_of_workers": 2, "worker_memory": "4Gi"}.
+                Default: TensorFlow on 3 workers without parameter servers. {} means one process.
             runner: Where the replicas run. Allowed values: "kubernetes" (pods of a cluster), "local" (processes of the
                 step) and "auto" (pods where there is a cluster, else processes). Default: "auto".
             checkpoint_uri: Folder in an object store for checkpoints and metrics. Example: "s3://training/checkpoints".

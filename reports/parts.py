@@ -44,7 +44,8 @@ class LineChart:
         lines: Lines in an area of `WIDTH` times `HEIGHT`, whose origin is at the top left. All have the same scale.
         low: Smallest value of all lines; "" without lines.
         high: Largest value of all lines; "" without lines.
-        last_epoch: Number of the epoch at the right edge. The left edge is epoch 1.
+        first_epoch: Number of the epoch at the left edge; "" without lines.
+        last_epoch: Number of the epoch at the right edge; "" without lines.
         remarks: Where values are not finite, such as "worker-0 loss: nan in epochs 3 to 5".
     """
 
@@ -52,6 +53,7 @@ class LineChart:
     lines: tuple[Line, ...] = ()
     low: str = ""
     high: str = ""
+    first_epoch: str = ""
     last_epoch: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -64,21 +66,23 @@ def line_chart(title: str, series: Mapping[str, Sequence[tuple[float, float]]]) 
 
     Args:
         title: Name of the measure.
-        series: Pairs of epoch and value by label, sorted by epoch. Epochs begin with 1. NaN and infinite values become
-            remarks.
+        series: Pairs of epoch and value by label, sorted by epoch. NaN and infinite values become remarks. An integer
+            too large for a float counts as infinite. Pairs whose epoch is not finite are left out.
     """
-    remarks = tuple(f"{label}: {text}" for label, pairs in series.items() for text in _not_finite(pairs))
-    finite = {label: [pair for pair in pairs if math.isfinite(pair[1])] for label, pairs in series.items()}
+    known = {label: _with_finite_epochs(pairs) for label, pairs in series.items()}
+    remarks = tuple(f"{label}: {text}" for label, pairs in known.items() for text in _not_finite(pairs))
+    finite = {label: [pair for pair in pairs if math.isfinite(pair[1])] for label, pairs in known.items()}
     values = [value for pairs in finite.values() for _, value in pairs]
     if not values:
         return LineChart(title, remarks=remarks)
     low, high = min(values), max(values)
-    last_epoch = max(epoch for pairs in series.values() for epoch, _ in pairs)
+    epochs = [epoch for pairs in known.values() for epoch, _ in pairs]
+    first_epoch, last_epoch = min(epochs), max(epochs)
 
     def corner(epoch: float, value: float) -> str:
-        x = LineChart.WIDTH * (epoch - 1) / max(1, last_epoch - 1)
-        y = LineChart.HEIGHT * (high - value) / ((high - low) or 1)
-        return f"{x:.0f},{y:.0f}"
+        x = LineChart.WIDTH * _share(epoch, first_epoch, last_epoch)
+        y = LineChart.HEIGHT * _share(value, high, low)
+        return f"{round(x)},{round(y)}"
 
     lines = tuple(
         # The first point twice: a single one, with round ends, is a dot.
@@ -86,7 +90,27 @@ def line_chart(title: str, series: Mapping[str, Sequence[tuple[float, float]]]) 
         for label, pairs in finite.items()
         if pairs
     )
-    return LineChart(title, lines, f"{low:.3g}", f"{high:.3g}", f"{last_epoch:g}", remarks)
+    return LineChart(title, lines, f"{low:.3g}", f"{high:.3g}", f"{first_epoch:g}", f"{last_epoch:g}", remarks)
+
+
+def _with_finite_epochs(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    floats = [(_as_float(epoch), _as_float(value)) for epoch, value in pairs]
+    return [(epoch, value) for epoch, value in floats if math.isfinite(epoch)]
+
+
+def _as_float(number: float) -> float:
+    """Convert an int or float to a float. An integer that is too large becomes infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _share(number: float, begin: float, end: float) -> float:
+    """Return where a number lies between two others: 0 at `begin`, 1 at `end`, and 0 if they are equal."""
+    # Halves, because the difference of two finite numbers may be infinite.
+    length = end / 2 - begin / 2
+    return (number / 2 - begin / 2) / length if length else 0.0
 
 
 def _not_finite(pairs: Sequence[tuple[float, float]]) -> list[str]:

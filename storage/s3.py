@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
@@ -14,7 +15,7 @@ from minio.commonconfig import CopySource
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
 from urllib3 import PoolManager, Retry, Timeout
-from urllib3.exceptions import HTTPError, ProtocolError, TimeoutError
+from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, TimeoutError
 
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
@@ -38,6 +39,16 @@ _ADVICE = {
     "HTTPS server": "the server speaks TLS, begin AWS_ENDPOINT_URL with https://",
     "ParseError|non-XML": "that is no object store's answer, check AWS_ENDPOINT_URL",
 }
+
+# Accounts that may only read a bucket of others often lack this right.
+_REGION_ADVICE = (
+    "the server refuses the account: set AWS_REGION to the bucket's region, without which the account needs the right "
+    "s3:GetBucketLocation; else check AWS_ACCESS_KEY_ID and what it may do"
+)
+# It covers the TLS handshake, for which a loaded gateway takes seconds.
+_CONNECT_SECONDS = 10.0
+# Between two attempts to get a first answer.
+_PAUSE_SECONDS = 0.5
 
 
 class S3Store(Store):
@@ -67,19 +78,43 @@ class S3Store(Store):
             backoff_jitter=0.5,
             respect_retry_after_header=False,
         )
-        pool = PoolManager(
+        self._pool = PoolManager(
             retries=retries,
             maxsize=PARALLEL_TRANSFERS,
-            # The read timeout is the longest silence; a copy inside a server is silent until it is done. A short
-            # connect timeout lets who does not want to wait learn soon that nothing answers at an address.
-            timeout=Timeout(connect=min(10, max(2, retry_seconds / 2)), read=min(60, 10 + 2 * retry_seconds)),
+            # The read timeout is the longest silence; a copy inside a server is silent until it is done.
+            timeout=Timeout(connect=_CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=who.ca_bundle or certifi.where(),
         )
-        # Only AWS is asked for a bucket's region; others have this one, or none.
+        # Only AWS is asked for a bucket's region; others have this one, or none. Its other endpoints name the region.
+        self._asks_for_region = not who.region and who.endpoint == "s3.amazonaws.com"
         region = who.region or (None if who.endpoint.endswith(".amazonaws.com") else "us-east-1")
         self._client = Minio(
-            who.endpoint, who.access_key, who.secret_key, who.session_token or None, who.secure, region, pool
+            who.endpoint, who.access_key, who.secret_key, who.session_token or None, who.secure, region, self._pool
         )
+
+    def await_answer(self, seconds: float) -> None:
+        """Wait until the server answers a request without an account, whatever the answer is.
+
+        Who reads a store first may learn so that nothing answers at its address, long before the retries of a download
+        end.
+
+        Args:
+            seconds: The longest wait, in total.
+
+        Raises:
+            StorageError: The server does not answer, or cannot be trusted.
+        """
+        until = time.monotonic() + seconds
+        with self._errors(""):
+            while True:
+                timeout = Timeout(total=max(0.1, until - time.monotonic()))
+                try:
+                    self._pool.request("HEAD", f"{self.endpoint}/", retries=False, redirect=False, timeout=timeout)
+                    return
+                except (TimeoutError, NewConnectionError, ProtocolError):
+                    if time.monotonic() + _PAUSE_SECONDS > until:
+                        raise
+                time.sleep(_PAUSE_SECONDS)
 
     def list(self, prefix: str = "") -> list[Entry]:
         """See Store."""
@@ -157,17 +192,24 @@ class S3Store(Store):
         try:
             yield
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
-            cause = _explain(error)
+            cause = _explain(error, self._asks_for_region)
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else StorageError) from None
 
 
-def _explain(error: Exception) -> str:
-    """What went wrong and what to do, in one line."""
+def _explain(error: Exception, asks_for_region: bool = False) -> str:
+    """What went wrong and what to do, in one line.
+
+    Args:
+        error: What a request raised.
+        asks_for_region: Whether AWS was asked for the bucket's region first.
+    """
     reason = getattr(error, "reason", error)
     # An answer that is no S3 answer comes with its whole body, which may be a long web page.
     text = " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
     # rclone calls its errors text/xml, so that minio-py leaves them unread.
     code = "".join(re.findall(r"(?:<Code>|; code: )(\w+)", text)[:1])
+    if asks_for_region and "AccessDenied" in text:
+        return f"{_REGION_ADVICE} (AccessDenied)"
     region = re.search(r"(?:expecting '|use region )([a-z0-9-]+)", text)
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, code or text):

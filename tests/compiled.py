@@ -27,9 +27,10 @@ def executors(file: Path) -> dict[str, dict]:
 
 
 def installed_packages(container: Mapping) -> list[str]:
-    """The requirements that a step's program has pip install; none where there is an image."""
-    call = re.search(r"^install(\(.*\))$", container["command"][-1], re.MULTILINE)
-    return list(ast.literal_eval(call[1])) if call else []
+    """The requirements that a step's program has pip install, kfp itself left out; none where there is an image."""
+    (call,) = re.findall(r"^  start(\(.*\))$", container["command"][-1], re.MULTILINE)
+    arguments = ast.literal_eval(call.replace(")", ",)"))
+    return list(arguments[2:])
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,9 @@ def whole_job(
 
 
 def run_step_command(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a compiled step's command in this Python, without the installation of packages, and both outputs as one."""
+    """Runs a compiled step's command in this Python, which has its packages, and both outputs as one."""
     return subprocess.run(
-        command[3:],
+        command,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         cwd=folder,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Import paths, plugins and the order of all tests."""
 
 import sys
 from pathlib import Path
@@ -7,16 +7,16 @@ import pytest
 
 # Tests import what they share (tests/environments.py, tests/compiled.py) by name, under any import mode.
 sys.path.insert(0, str(Path(__file__).parent))
-# The stand-in for an API server is there.
+# The folder of the API server that tests start in place of a real one.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
-# What users copy.
+# The folder of the examples.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 # The processes that tests start, also where a part of the tests is run by its path.
 pytest_plugins = ["process_hygiene"]
 
 
-@pytest.hookimpl(trylast=True)  # What -m leaves out is gone by then.
+@pytest.hookimpl(trylast=True)  # After pytest has removed the tests that -m deselects.
 def pytest_collection_modifyitems(config, items):
     """Starts the longest tests first where tests run side by side, so that no process ends long before another."""
     if hasattr(config, "workerinput"):

@@ -4,15 +4,14 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
 import pytest
 
-_CALL_BEGAN = pytest.StashKey[float]()
+_CHILDREN_BEFORE = pytest.StashKey[set[psutil.Process]]()
 
 
 def restore_default_signals() -> None:
@@ -34,37 +33,43 @@ restore_default_signals()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Notes when a test began that fails, also by its timeout."""
-    began = time.time()
+    """Notes which child processes there were before a test that fails, also by its timeout."""
+    before = children()
     try:
         yield
+    except (pytest.skip.Exception, pytest.xfail.Exception):
+        raise
     except BaseException:
-        item.stash[_CALL_BEGAN] = began
+        item.stash[_CHILDREN_BEFORE] = before
         raise
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Kills what a failed test started and its fixtures did not end."""
+    """Kills what a failed test started and its fixtures did not end, and nothing that was there before the test."""
     try:
         yield
     finally:
-        if item.stash.get(_CALL_BEGAN, None):
-            kill_children_since(item.stash[_CALL_BEGAN])
+        if _CHILDREN_BEFORE in item.stash:
+            kill_families(children() - item.stash[_CHILDREN_BEFORE])
 
 
-def kill_children_since(began: float) -> None:
-    """Kills the child processes that started at a time or later, and all their descendants."""
-    # Linux counts a process's start in hundredths of a second, from a boot time of whole seconds.
-    kill_families([child for child in psutil.Process().children() if child.create_time() > began - 1])
+def children() -> set[psutil.Process]:
+    """The child processes of pytest. psutil compares processes by their ids and their start times."""
+    return set(psutil.Process().children())
 
 
-def kill_families(children: list[psutil.Process]) -> None:
-    """Kills child processes and all their descendants."""
-    for process in [process for child in children for process in (*child.children(recursive=True), child)]:
+def kill_families(parents: Iterable[psutil.Process]) -> None:
+    """Kills processes and all their descendants."""
+    parents = list(parents)
+    family = []
+    for parent in parents:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += [*parent.children(recursive=True), parent]
+    for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(children, timeout=10)
+    psutil.wait_procs(parents, timeout=10)
 
 
 @contextmanager

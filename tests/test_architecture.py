@@ -76,7 +76,6 @@ OPTIONAL_PACKAGES = {
     "onnxruntime",
     "PIL",
     "pyarrow",
-    "sklearn",
     "tensorflow",
     "tf_keras",
     "torch",
@@ -146,7 +145,7 @@ def read_imports(source: str, modules: Mapping[str, object]) -> Iterator[Import]
 def own_imports() -> Iterator[tuple[str, Import]]:
     """All imports of our modules by our modules."""
     for module, imports in library().items():
-        yield from ((module, each) for each in imports if each.is_ours)
+        yield from ((module, statement) for statement in imports if statement.is_ours)
 
 
 def find_circle(graph: Mapping[str, set[str]]) -> list[str]:
@@ -179,12 +178,12 @@ def test_rooms_know_only_the_rooms_below_them():
     def room(module):
         return module.partition(".")[0]
 
-    bent = [
-        f"{module}:{each.line} imports {each.module}"
-        for module, each in own_imports()
-        if room(each.module) not in ROOMS[room(module)] | {room(module)}
+    violations = [
+        f"{module}:{statement.line} imports {statement.module}"
+        for module, statement in own_imports()
+        if room(statement.module) not in ROOMS[room(module)] | {room(module)}
     ]
-    assert bent == []
+    assert violations == []
 
 
 def test_each_step_is_a_package_that_no_other_step_imports():
@@ -193,53 +192,53 @@ def test_each_step_is_a_package_that_no_other_step_imports():
     def step(module):
         return next((name for name in steps if f"{module}.".startswith(f"components.{name}.")), "")
 
-    bent = [
-        f"{module}:{each.line} imports {each.module}"
-        for module, each in own_imports()
+    violations = [
+        f"{module}:{statement.line} imports {statement.module}"
+        for module, statement in own_imports()
         if step(module)
-        and each.module.startswith("components")
-        and step(each.module) != step(module)
-        and each.module not in SHARED_BY_STEPS
+        and statement.module.startswith("components")
+        and step(statement.module) != step(module)
+        and statement.module not in SHARED_BY_STEPS
     ]
-    assert bent == []
+    assert violations == []
 
 
 @pytest.mark.parametrize(
     ("package", "layers"), [(TRAIN, TRAIN_LAYERS), (RUNNERS, RUNNERS_LAYERS), ("trainers", TRAINERS_LAYERS)]
 )
 def test_each_layer_knows_only_the_layers_below_it(package, layers):
-    bent = []
-    for module, each in own_imports():
-        own, target = layer_of(module, package, layers), layer_of(each.module, package, layers)
+    violations = []
+    for module, statement in own_imports():
+        own, target = layer_of(module, package, layers), layer_of(statement.module, package, layers)
         if own is not None and target is not None and target > own:
-            bent.append(f"{module}:{each.line} imports {each.module}")
-    assert bent == []
+            violations.append(f"{module}:{statement.line} imports {statement.module}")
+    assert violations == []
 
 
 def test_the_runners_do_not_know_each_other():
     runners = {f"{RUNNERS}.kubernetes.", f"{RUNNERS}.local."}
-    bent = [
-        f"{module}:{each.line} imports {each.module}"
-        for module, each in own_imports()
+    violations = [
+        f"{module}:{statement.line} imports {statement.module}"
+        for module, statement in own_imports()
         for runner in runners
-        if module.startswith(runner) and any(each.module.startswith(other) for other in runners - {runner})
+        if module.startswith(runner) and any(statement.module.startswith(other) for other in runners - {runner})
     ]
-    assert bent == []
+    assert violations == []
 
 
 def test_modules_import_each_other_in_no_circle():
     graph: dict[str, set[str]] = {module: set() for module in library()}
-    for module, each in own_imports():
-        graph[module].add(each.module)
+    for module, statement in own_imports():
+        graph[module].add(statement.module)
     assert find_circle(graph) == []
 
 
 def test_functions_import_nothing_but_optional_packages():
     late = {
-        (module, each.module)
+        (module, statement.module)
         for module, imports in library().items()
-        for each in imports
-        if each.in_function and each.module.partition(".")[0] not in OPTIONAL_PACKAGES
+        for statement in imports
+        if statement.in_function and statement.module.partition(".")[0] not in OPTIONAL_PACKAGES
     }
     assert {module for module, target in late if target in library()} == {*LATE_IMPORTS}
     assert [(module, target) for module, target in late if target not in library()] == []

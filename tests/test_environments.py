@@ -1,22 +1,34 @@
-"""The environments of Horovod and PyTorch: tests take them as `make environments` has made them, and make none."""
+"""Environments beside that of the tests: they take them as `make environments` has made them, and make none."""
+
+import re
+from pathlib import Path
 
 import pytest
-from environments import trainer_python
+from environments import TEST_ENVIRONMENTS, environment, trainer_python
 
 from kfp_distributed.trainers.requirements import variable_of
 
+LOOK_UPS = {
+    **dict.fromkeys(("horovod", "pytorch", "horovod-pytorch"), trainer_python.__wrapped__),
+    **dict.fromkeys(TEST_ENVIRONMENTS, environment),
+}
 
-@pytest.mark.parametrize("image", ["horovod", "pytorch", "horovod-pytorch"])
+
+@pytest.mark.parametrize("name", LOOK_UPS)
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_a_test_is_skipped_where_its_environment_is_not_there_and_fails_on_ci(
-    tmp_path, monkeypatch, image, ci, outcome
-):
+def test_a_test_is_skipped_where_its_environment_is_not_there_and_fails_on_ci(tmp_path, monkeypatch, name, ci, outcome):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CI", ci)
-    monkeypatch.delenv(variable_of(image, "PYTHON"), raising=False)
-    with pytest.raises(outcome, match=f"^no {image} on this machine: "):
-        trainer_python.__wrapped__(image)
-    assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith(image)] == []
+    monkeypatch.delenv(variable_of(name, "PYTHON"), raising=False)
+    with pytest.raises(outcome, match=f"^no {name} on this machine: "):
+        LOOK_UPS[name](name)
+    assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith(name)] == []
+
+
+def test_make_environments_makes_all_of_them():
+    text = (Path(__file__).parents[1] / "Makefile").read_text()
+    made = [name for names in re.findall(r"for name in ([\w. -]+);.*environment", text) for name in names.split()]
+    assert made == [*LOOK_UPS]
 
 
 def test_a_python_that_a_variable_names_is_taken(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a user's function may call while it trains: store its checkpoints at once, and record its epochs.
+"""Functions that a training function may call: `flush` stores its checkpoints at once, `record_epoch` its metrics.
 
 The import path is public. `kfp_distributed.trainers` itself stays light, without the client of the object store.
 """

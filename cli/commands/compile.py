@@ -1,38 +1,20 @@
 """`kfp-distributed compile`."""
 
+import os
 from pathlib import Path
 
 import click
 
 from kfp_distributed.cli.options import WrongArgument
-from kfp_distributed.components.delivery import (
-    EVALUATE_IMAGE_VARIABLE,
-    IMAGE_VARIABLE,
-    PACKAGE_VARIABLE,
-    Delivery,
-)
+from kfp_distributed.components.delivery import Delivery
 from kfp_distributed.pipelines.specs import write_specs
 
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--image", default="", envvar=IMAGE_VARIABLE, show_envvar=True, help="Image of the steps, with the library inside."
-)
-@click.option(
-    "--evaluate-image",
-    default="",
-    envvar=EVALUATE_IMAGE_VARIABLE,
-    show_envvar=True,
-    help="Image of evaluate. Default: that of the other steps.",
-)
-@click.option(
-    "--package",
-    default="",
-    envvar=PACKAGE_VARIABLE,
-    show_envvar=True,
-    help="Requirement or URL by which pip installs the library.",
-)
+@click.option("--image", default="", help="Image of the steps, with the library inside.")
+@click.option("--evaluate-image", default="", help="Image of evaluate. Default: that of the other steps.")
+@click.option("--package", default="", help="Requirement or URL by which pip installs the library.")
 @click.option(
     "--task-config",
     is_flag=True,
@@ -41,10 +23,15 @@ from kfp_distributed.pipelines.specs import write_specs
 def command(folder: Path, image: str, evaluate_image: str, package: str, task_config: bool) -> None:
     """Compile every component and pipeline to YAML files in FOLDER, which is created if missing.
 
-    Without an image and a package, steps read the library from the ConfigMap that `kfp-distributed install` creates.
+    Without an image and a package, the environment variables KFP_DISTRIBUTED_IMAGE, KFP_DISTRIBUTED_EVALUATE_IMAGE and
+    KFP_DISTRIBUTED_PACKAGE name them. If they are not set either, steps read the library from the ConfigMap that
+    `kfp-distributed install` creates.
     """
     try:
-        delivery = Delivery.from_options(image, evaluate_image, package)
+        if image or evaluate_image or package:
+            delivery = Delivery.from_options(image, evaluate_image, package)
+        else:
+            delivery = Delivery.from_environment(os.environ)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
     try:

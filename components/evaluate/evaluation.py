@@ -9,9 +9,10 @@ import numpy as np
 from kfp_distributed.components.artifacts import ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
-from kfp_distributed.components.evaluate.report import Mistake, render_report, row_png
+from kfp_distributed.components.evaluate.report import Mistake, evaluation_page, row_png
 from kfp_distributed.components.evaluate.scores import Scores, answer_matrix, check_probabilities
 from kfp_distributed.components.evaluate.weights import check_weights
+from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
@@ -98,7 +99,8 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
             mistakes.append(Mistake(caption, row_png(features[row], shape)))
     non_finite.check(manifest.rows)
     scores = Scores(classes, confusion, loss / manifest.rows)
-    return scores, render_report(f"{manifest.label.name}: {manifest.split} split", scores, mistakes)
+    content = evaluation_page(f"{manifest.label.name}: {manifest.split} split", scores, mistakes)
+    return scores, render_page("evaluate.html", content)
 
 
 def read_dataset(folder: Path) -> DatasetManifest:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.scores import Scores
-from kfp_distributed.reports.render import render_page
 
 _PICTURE_PIXELS = 96
 
@@ -81,19 +80,14 @@ class EvaluationPage:
     mistakes: tuple[Mistake, ...]
 
 
-def render_report(title: str, scores: Scores, mistakes: Sequence[Mistake]) -> str:
-    """Return the report as one HTML page.
+def evaluation_page(title: str, scores: Scores, mistakes: Sequence[Mistake]) -> EvaluationPage:
+    """Return the content of the report, for the template evaluate.html.
 
     Args:
         title: Name of what was evaluated.
         scores: Scores of the model.
         mistakes: Mistakes to show.
     """
-    return render_page("evaluate.html", evaluation_page(title, scores, mistakes))
-
-
-def evaluation_page(title: str, scores: Scores, mistakes: Sequence[Mistake]) -> EvaluationPage:
-    """Return the content of the report. The arguments are those of `render_report`."""
     matrix_rows = zip(scores.classes, scores.confusion.tolist(), scores.precision_and_recall(), strict=True)
     return EvaluationPage(
         title=title,

@@ -14,9 +14,9 @@ looks during these copies finds nothing that loads; who finds that object finds 
 """
 
 import json
-import math
 import random
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -82,11 +82,7 @@ def run_export(
     check_request(model_name, version)
     source_run = parse_task_folder(manifest.uri).run_id
     folder = Path(model_path)
-    model = verify_model_folder(folder)
-    if not FORMATS.keys() & {entry.path for entry in model.files}:
-        raise ValueError(f"the model in {model_uri} has no {' or '.join(FORMATS)}: nothing else can be exported.")
-    if (folder / EXPORT_MANIFEST).exists():
-        raise ValueError(f"the model has a file {EXPORT_MANIFEST}, the name of the export's manifest: rename it.")
+    files = check_model(folder, model_uri)
     store = open_store(export_root(bucket))
     store.make_bucket()
     clear_dead(store, model_name)
@@ -97,7 +93,7 @@ def run_export(
         uri = join_uri(store.uri, claim.target)
         with hold(store, claim, source_run) as state:
             if state == "free":
-                text = publish(store, claim, folder, model.files, description)
+                text = publish(store, claim, folder, files, description)
                 Path(manifest.path).write_text(text, encoding="utf-8")
                 print(f"exported {uri}")
                 return Exported(uri, claim.version)
@@ -107,6 +103,25 @@ def run_export(
     raise ValueError(
         f"{uri} is being exported: {_ADVICE} If that export was killed, wait two hours or delete {claim.siblings}"
     )
+
+
+def check_model(folder: Path, uri: str) -> tuple[FileEntry, ...]:
+    """Check that a model can be exported, and return its files.
+
+    Args:
+        folder: Folder of the model and its model.json.
+        uri: Address of this folder, for the error.
+
+    Raises:
+        ValueError: The model's format cannot be served, or a file has the name of the export's manifest.
+        ModelIncomplete: The model lacks files, or a file differs from model.json.
+    """
+    files = verify_model_folder(folder).files
+    if not FORMATS.keys() & {entry.path for entry in files}:
+        raise ValueError(f"the model in {uri} has no {' or '.join(FORMATS)}: nothing else can be exported.")
+    if (folder / EXPORT_MANIFEST).exists():
+        raise ValueError(f"the model has a file {EXPORT_MANIFEST}, the name of the export's manifest: rename it.")
+    return files
 
 
 def publish(
@@ -188,4 +203,5 @@ def next_version(keys: Iterable[str]) -> int:
 
 def finite_numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the values that are finite numbers, which JSON can hold."""
-    return {name: value for name, value in values.items() if type(value) in (int, float) and math.isfinite(value)}
+    largest = sys.float_info.max  # An integer may be too large for `math.isfinite`.
+    return {name: value for name, value in values.items() if type(value) in (int, float) and abs(value) <= largest}

@@ -9,15 +9,16 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from kfp_distributed.storage.credentials import credentials_from_environment
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
-from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.s3 import S3Store
 from kfp_distributed.storage.uri import parse_uri
 
 # Seconds of silence after which a request to an HTTP server fails. A slow download may take longer.
 _TIMEOUT = 60
-# Short, because a wrong address is the usual reason. A store that refuses connections is reported after 3 to 5 s (four
-# retries), one that is silent after about 14 s (five connect timeouts of 2 s).
-_STORE_RETRY_SECONDS = 2
+# After so long without any answer, an object store's address is reported as wrong. The requests after the first answer
+# are repeated for as long as those of other steps.
+_ANSWER_SECONDS = 10.0
 
 
 def shown(source: str) -> str:
@@ -63,7 +64,8 @@ def _download_objects(source: str, path: Path) -> None:
         ValueError: There are no credentials.
         StorageError: The store cannot be read, or a key would leave the folder.
     """
-    store = open_store(source, retry_seconds=_STORE_RETRY_SECONDS)
+    store = S3Store(source, credentials_from_environment(uri=source))
+    store.await_answer(_ANSWER_SECONDS)
     if store.root:
         with suppress(KeyNotFound):
             store.download("", path)

@@ -11,7 +11,6 @@ from PIL import Image
 
 from kfp_distributed.components.prepare_data.split import Moments
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape, read_batches
 
 # The most that one page shows: 60 thumbnails of noise are 250 KB.
@@ -61,13 +60,13 @@ class OverviewPage:
     inputs: Table
 
 
-def render_overview(
+def overview_page(
     manifests: Mapping[str, DatasetManifest],
     moments: Mapping[str, Moments],
     images: Mapping[str, Sequence[bytes]],
     remarks: Sequence[str] = (),
-) -> str:
-    """Return the overview as one HTML page.
+) -> OverviewPage:
+    """Return the content of the overview, for the template prepare_data.html.
 
     Args:
         manifests: Manifest of each split.
@@ -75,16 +74,6 @@ def render_overview(
         images: PNG files of some classes.
         remarks: Remarks on the columns.
     """
-    return render_page("prepare_data.html", overview_page(manifests, moments, images, remarks))
-
-
-def overview_page(
-    manifests: Mapping[str, DatasetManifest],
-    moments: Mapping[str, Moments],
-    images: Mapping[str, Sequence[bytes]],
-    remarks: Sequence[str] = (),
-) -> OverviewPage:
-    """Return the content of the overview. The arguments are those of `render_overview`."""
     train = manifests["train"]
     counts = list(zip(*(manifest.class_counts for manifest in manifests.values()), strict=True))
     classes = list(zip(train.label.classes, counts, strict=True))
@@ -112,9 +101,12 @@ def _input_row(column: Column, moments: Moments | None) -> tuple[str, ...]:
 
 
 def sample_images(folder: Path, manifest: DatasetManifest) -> dict[str, list[bytes]]:
-    """Read some images of each of the first classes, as PNG files by class; {} if the rows are not images.
+    """Read some images of each of the first classes.
 
     The smallest number of all samples becomes black and the largest white.
+
+    Returns:
+        PNG files by class; {} if the rows are not images, or all numbers of the samples are missing.
     """
     shape = input_shape(manifest)
     if len(shape) not in (2, 3) or shape[2:] not in ((), (1,), (3,)):
@@ -124,9 +116,10 @@ def sample_images(folder: Path, manifest: DatasetManifest) -> dict[str, list[byt
         name: rows[labels == index][:_IMAGES] for index, name in enumerate(manifest.label.classes[:_IMAGE_CLASSES])
     }
     numbers = np.concatenate(list(samples.values()))
+    numbers = numbers[~np.isnan(numbers)]
     if not numbers.size:
         return {}
-    low, high = np.nanmin(numbers), np.nanmax(numbers)
+    low, high = numbers.min(), numbers.max()
     pixels = shape if shape[2:] == (3,) else shape[:2]
     scale = 255 / ((high - low) or 1)
     return {

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.fetch import local_copy, shown
-from kfp_distributed.components.prepare_data.overview import render_overview, sample_images
+from kfp_distributed.components.prepare_data.overview import overview_page, sample_images
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits
+from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
 
 
@@ -51,7 +52,8 @@ def prepare(
             manifests, moments = write_splits(data, columns, label, plan, options, shown(source), folders)
             page = Path(unfinished, "overview")
             images = sample_images(folders["train"], manifests["train"])
-            page.write_text(render_overview(manifests, moments, images, remarks), encoding="utf-8")
+            content = overview_page(manifests, moments, images, remarks)
+            page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)
                 folders[split].replace(target)

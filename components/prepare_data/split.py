@@ -196,12 +196,7 @@ def write_splits(
     files += [folders[split] / "part-00000.parquet" for split in ("validation", "test")]
     moments = {column.name: Moments() for column in columns if column.kind != "category"}
     _write_rows(source, columns, label, counts, options, files, moments, mixed_rows)
-    columns = [
-        replace(column, mean=statistics.mean, std=statistics.std)
-        if (statistics := moments.get(column.name))
-        else column
-        for column in columns
-    ]
+    columns = _with_statistics(columns, moments)
     manifests = {}
     for split, folder in folders.items():
         targets = [target for target, file in enumerate(files) if file.parent == folder and counts[:, target].any()]
@@ -209,9 +204,19 @@ def write_splits(
         entries = [describe_file(files[target], files[target].name) for target in targets]
         shards = tuple(Shard(file.path, n, file.size, file.sha256) for file, n in zip(entries, rows, strict=True))
         class_counts = tuple(counts[:, targets].sum(axis=1).tolist())
-        manifests[split] = DatasetManifest(split, tuple(columns), label, shards, class_counts, options.seed, name)
+        manifests[split] = DatasetManifest(split, columns, label, shards, class_counts, options.seed, name)
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
     return manifests, moments
+
+
+def _with_statistics(columns: Sequence[Column], moments: Mapping[str, Moments]) -> tuple[Column, ...]:
+    """Return the columns with the mean and the deviation of those that have numbers."""
+    return tuple(
+        replace(column, mean=statistics.mean, std=statistics.std)
+        if (statistics := moments.get(column.name))
+        else column
+        for column in columns
+    )
 
 
 def _write_rows(

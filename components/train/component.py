@@ -31,10 +31,11 @@ def train(
             function gets it as validation_dir. Default: none.
         train_parameters: Arguments of the trainer or function, by name. Example: {"epochs": 15, "batch_size": 64}.
             Default: {}, which means the defaults of the trainer or function.
-        distribution_specification: Type of the job and the number and size of its replicas. The key
-            "distribution_type" is "Job", "MPI", "TF" or "PyTorch"; docs/distribution-specification.md lists all keys.
-            Example: {"distribution_type": "TF", "number_of_workers": 3, "worker_memory": "4Gi"}. Default: {}, which
-            means one process.
+        distribution_specification: Type of the job and the number and size of its replicas. The keys used most are
+            "distribution_type" ("Job", "MPI", "TF" or "PyTorch"), "number_of_workers", "number_of_parameter_servers"
+            (TF only), "worker_cpus", "worker_memory", "worker_gpus" and "restart_limit". Example:
+            {"distribution_type": "TF", "number_of_workers": 3, "worker_memory": "4Gi"}. Default: {}, which means one
+            process.
         runner: Where the replicas run. Allowed values: "kubernetes" (pods of a cluster), "local" (processes of this
             step) and "auto" (pods where there is a cluster, else processes). Default: "auto".
         checkpoint_uri: Folder in an object store for checkpoints and metrics. Each job has a folder of its own in it.
@@ -52,8 +53,7 @@ def train(
         metrics: Metrics of the last epoch, such as loss and accuracy.
         report: HTML page with the replicas, the training curves and the timeline of the job.
     """
-    # Each by its name. This function stands in the YAML as it is, and so is short.
-    given = dict(locals())
+    parameters = dict(locals())
     from kfp_distributed.components.train.step import run_step
 
-    run_step(**given)
+    run_step(**parameters)

@@ -104,7 +104,7 @@ def read_node_name(api: ClusterApi, pod_name: str) -> str:
         pod = api.read(f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}") or {}
     except ClusterError as error:
         raise ValueError(
-            f"{error}. {_WHY_POD}: allow `get pods`, as deploy/rbac.yaml of kfp-distributed does"
+            f"{error}. {_WHY_POD}: run kfp-distributed install --namespace {api.namespace}, which allows `get pods`"
         ) from None
     node_name = pod.get("metadata", {}).get("annotations", {}).get(_NODE_ANNOTATION)
     if not node_name:

@@ -261,7 +261,7 @@ def read_metrics(uri: str) -> Metrics:
     for key in (TRAINING_METRICS, EVALUATOR_METRICS):
         # A store that is away must hide neither a model nor why there is none. A program of the user's may keep
         # something else there, of which the replica has said so.
-        with suppress(StorageError, KeyError, TypeError, ValueError):
+        with suppress(StorageError, KeyError, TypeError, ValueError, OverflowError):
             kept = json.loads(store.read(key))
             found[str(kept["replica"])] = [
                 {"epoch": entry["epoch"] * 1.0}

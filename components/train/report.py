@@ -11,7 +11,6 @@ from kfp_distributed.components.train.failures import how_it_ended
 from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.status import JobStatus
 from kfp_distributed.reports.parts import LineChart, Table, line_chart
-from kfp_distributed.reports.render import render_page
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,13 @@ class JobPage:
     manifest: str
 
 
-def job_report(
+def job_page(
     status: JobStatus,
     metrics: Mapping[str, Sequence[Mapping[str, float]]],
     manifest: Mapping[str, Any] = MappingProxyType({}),
     cause: str = "",
-) -> str:
-    """Return the report of a job as one HTML page.
+) -> JobPage:
+    """Return the content of the report, for the template train.html.
 
     Args:
         status: Status of the job.
@@ -53,16 +52,6 @@ def job_report(
         manifest: Manifest of the job in the cluster.
         cause: Why the job failed, with the last log lines of the replica that failed first.
     """
-    return render_page("train.html", job_page(status, metrics, manifest, cause))
-
-
-def job_page(
-    status: JobStatus,
-    metrics: Mapping[str, Sequence[Mapping[str, float]]],
-    manifest: Mapping[str, Any] = MappingProxyType({}),
-    cause: str = "",
-) -> JobPage:
-    """Return the content of the report. The arguments are those of `job_report`."""
     end = status.ended
     result = "succeeded" if end and end.succeeded else "failed"
     duration = format_seconds((end.time if end else status.started) - status.started)

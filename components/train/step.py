@@ -1,20 +1,21 @@
 """Between KFP's artifacts and `launch`: what a `train` step reads, writes and says."""
 
-import math
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
-from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
-from kfp_distributed.components.train.report import job_report
+from kfp_distributed.components.train.launch import Metrics, Outcome, Request, TrainingFailed, launch
+from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.staging import staged
+from kfp_distributed.components.train.status import JobStatus
+from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
@@ -32,7 +33,7 @@ def run_step(
     runner: str,
     cluster_configuration_secret: str = "",
     task_config: Any = None,  # noqa: ANN401
-    **wanted: Any,  # noqa: ANN401
+    **fields: Any,  # noqa: ANN401
 ) -> None:
     """Runs a training and writes the step's outputs.
 
@@ -45,7 +46,7 @@ def run_step(
         runner: "auto", "kubernetes" or "local".
         cluster_configuration_secret: Name of the Secret of another cluster; "" means the step's own.
         task_config: kfp's TaskConfig or None, for replicas that are pods: others have the step's environment.
-        wanted: The other fields of `Request`.
+        fields: The other fields of `Request`.
 
     Raises:
         SystemExit: The training failed. The text ends the step's log, which is all that KFP shows of a failure: the
@@ -54,22 +55,16 @@ def run_step(
     # A replica may print what our own output cannot: that line must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        parameters = {**wanted, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
+        parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
         inputs = {**parameters, "manifests": [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]}
         identity = identify_training(model.uri, inputs)
-        place = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
-        request = _request(identity, place, train_dataset, validation_dataset, model, wanted)
-        near: AbstractContextManager[Request] = nullcontext(request)
-        if not place.shares_disk and "://" not in request.model_uri:
-            near = staged(request)
-        with near as visible:
-            outcome = launch(visible, place, partial(print, flush=True))
-            # A model that cannot be brought to this disk fails the step, and its job has a report all the same.
-            _write(report, job_report(outcome.status, outcome.metrics, place.manifest))
+        job_runner = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
+        request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields)
+        outcome = _run_job(request, job_runner, report)
         record_success(model.uri, inputs)
     except TrainingFailed as failure:
-        page = job_report(failure.status, failure.metrics, place.manifest, str(failure))
+        page = _render_report(failure.status, failure.metrics, job_runner, str(failure))
         raise SystemExit(_last_lines(str(failure), report, page)) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
@@ -100,10 +95,25 @@ def _request(
     )
 
 
+def _run_job(request: Request, runner: Runner, report: Any) -> Outcome:  # noqa: ANN401
+    """Runs the job and writes its report."""
+    is_staged = not runner.shares_disk and "://" not in request.model_uri
+    request_of_replicas = staged(request) if is_staged else nullcontext(request)
+    with request_of_replicas as visible_request:
+        outcome = launch(visible_request, runner, partial(print, flush=True))
+        # Inside the context: if the staged model cannot be downloaded, the step fails but has the job's report.
+        _write(report, _render_report(outcome.status, outcome.metrics, runner))
+    return outcome
+
+
+def _render_report(status: JobStatus, metrics: Metrics, runner: Runner, cause: str = "") -> str:
+    return render_page("train.html", job_page(status, metrics, runner.manifest, cause))
+
+
 def _log_metrics(metrics: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
     for measure, value in values.items():
-        # JSON, in which KFP takes metrics, has no NaN.
-        if isinstance(value, int | float) and math.isfinite(value):
+        # KFP takes metrics as JSON, which has no NaN. An integer may be too large for a float.
+        if isinstance(value, int | float) and abs(value) <= sys.float_info.max:
             metrics.log_metric(measure, value)
         else:
             print(f"{measure} = {value!r} is left out of the step's metrics: they are finite numbers", flush=True)

@@ -21,7 +21,7 @@ URL = "https://bob:secret@files.example.com/kfp_distributed-0.1.0-py3-none-any.w
         (Delivery.namespace(), {}),
         (Delivery.image("reg.example.com/steps:1"), {"image": "reg.example.com/steps:1"}),
         (Delivery.package("kfp-distributed==0.1.0"), {"requirement": "kfp-distributed==0.1.0"}),
-        (Delivery.package(URL), {"requirement": URL.replace("bob:secret", "***")}),
+        (Delivery(requirement=URL), {"requirement": URL.replace("bob:secret", "***")}),
     ],
 )
 def test_the_library_of_a_compiled_step(tmp_path, delivery, needs):
@@ -63,8 +63,8 @@ INSTALL = "kfp-distributed install --namespace team"
 
 
 def test_a_library_that_is_there():
-    found = f"ConfigMap team/{NAME} has the library of train, evaluate"
-    assert judged(TRAIN, EVALUATE) == [Check("library", "ok", found)]
+    text = f"ConfigMap team/{NAME} has the library of train, evaluate"
+    assert judged(TRAIN, EVALUATE) == [Check("library", "ok", text)]
 
 
 def test_images_and_packages_need_no_config_map():
@@ -85,7 +85,7 @@ CHANGED = NAME[:-12] + "0" * 12
         (NAME, "pipeline-runner", INSTALL),
         (NAME, "", INSTALL),
         (NAME, "default-editor", f"{INSTALL} --service-account default-editor"),
-        (OLD, "", f"pip install kfp-distributed==0.0.9 && {INSTALL}"),
+        (OLD, "", f"in a checkout of version 0.0.9: pip install . && {INSTALL}"),
         (
             CHANGED,
             "",
@@ -95,14 +95,14 @@ CHANGED = NAME[:-12] + "0" * 12
     ],
 )
 def test_a_library_that_is_missing(library, account, mend):
-    found = f"there is no ConfigMap team/{library} with the library of train"
+    text = f"there is no ConfigMap team/{library} with the library of train"
     missing = judged(TRAIN._replace(name=library), config_map=None, account=account)
-    assert missing == [Check("library", "failed", found, mend)]
+    assert missing == [Check("library", "failed", text, mend)]
 
 
 def test_a_library_with_a_fault():
-    found = f"ConfigMap team/{NAME} does not serve train: it has no library.zip"
-    assert judged(TRAIN, config_map={"data": {}}) == [Check("library", "failed", found, INSTALL)]
+    text = f"ConfigMap team/{NAME} does not serve train: it has no library.zip"
+    assert judged(TRAIN, config_map={"data": {}}) == [Check("library", "failed", text, INSTALL)]
 
 
 def test_a_library_that_may_not_be_read():

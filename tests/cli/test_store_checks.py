@@ -2,7 +2,8 @@
 
 import pytest
 
-from kfp_distributed.cli.checks import BucketAnswer, Check, Question, Refusal, judge_bucket, judge_store
+from kfp_distributed.cli.checks import Check, Question, Refusal
+from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.storage.kfp_store import StoreReference
 
 STORE = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")

@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from kubernetes import client
@@ -98,9 +97,10 @@ class Step:
             self.process.kill()
             self.process.wait()
         if self.process.returncode == -signal.SIGKILL:
-            for group, plurals in _JOB_KINDS:
-                for plural in plurals:
-                    _call(f"/{group}/namespaces/{self.namespace}/{plural}/{self.name}", "DELETE")
+            with client.ApiClient() as api:
+                for group, plurals in _JOB_KINDS:
+                    for plural in plurals:
+                        _call(api, f"/{group}/namespaces/{self.namespace}/{plural}/{self.name}", "DELETE")
 
 
 def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
@@ -123,34 +123,30 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
 def left_behind(step: Step, seconds: float = 60) -> list[str]:
     """What there is of a job in its namespace, once nothing goes away any more, after `seconds` at the latest."""
     until = time.monotonic() + seconds
-    while True:
-        found = _objects_of(step)
-        if not found or time.monotonic() > until:
-            return found
-        time.sleep(1)
+    with client.ApiClient() as api:
+        while True:
+            found = _objects_of(api, step)
+            if not found or time.monotonic() > until:
+                return found
+            time.sleep(1)
 
 
-def _objects_of(step: Step) -> list[str]:
+def _objects_of(api: client.ApiClient, step: Step) -> list[str]:
     found = []
     for group, plurals in _KINDS:
         for plural in plurals:
-            listed = _call(f"/{group}/namespaces/{step.namespace}/{plural}", "GET").get("items", [])
+            listed = _call(api, f"/{group}/namespaces/{step.namespace}/{plural}", "GET").get("items", [])
             found += [f"{plural} {each['metadata']['name']}" for each in listed if _belongs(each, step.name)]
     return found
 
 
-@cache
-def _api_client() -> client.ApiClient:
-    return client.ApiClient()
-
-
-def _call(path: str, method: str) -> dict:
+def _call(api: client.ApiClient, path: str, method: str) -> dict:
     """The API server's answer; {} where it has no such object or kind."""
     options = {"auth_settings": ["BearerToken"], "response_type": "object", "_return_http_data_only": True}
     # The default for a Job is to keep its pods.
     query = [("propagationPolicy", "Background")] if method == "DELETE" else []
     try:
-        return _api_client().call_api(path, method, query_params=query, **options)
+        return api.call_api(path, method, query_params=query, **options)
     except client.ApiException as error:
         if error.status != 404:
             raise

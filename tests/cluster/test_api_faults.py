@@ -85,13 +85,13 @@ def test_a_training_outlasts_every_fault_of_the_api_server(proxies, start):
             found.result()
 
 
-@pytest.mark.takes(95)
+@pytest.mark.takes(110)
 def test_a_training_outlasts_an_outage_of_the_api_server_longer_than_launcher_lost_timeout(proxies, start):
     proxy, environment = proxies()
-    program = function("import time\nprint('begun', flush=True)\ntime.sleep(90)\nprint('done')")
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(100)\nprint('done')")
     step = start(program, {**TF, "launcher_lost_timeout": 60}, environment=environment)
     step.wait_for(r"\[worker-0\] begun")
-    goes_wrong_for(proxy, "unreachable", 75)
+    goes_wrong_for(proxy, "unreachable", 85)
     verdict = step.verdict(200)
     assert verdict["succeeded"], step.log
     assert "restart" not in step.log

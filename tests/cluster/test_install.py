@@ -47,19 +47,19 @@ def create_other_library(api, namespace, name="kfp-distributed-0.0.9-0123456789a
 
 
 def test_install_twice_then_uninstall_twice(api, namespace):
-    place = ("--namespace", namespace)
-    assert run("install", *place, "--dry-run")[:3] == [f"would create {name}" for name in INSTALLED]
+    option = ("--namespace", namespace)
+    assert run("install", *option, "--dry-run")[:3] == [f"would create {name}" for name in INSTALLED]
     assert libraries(api, namespace) == {}
-    assert run("install", *place)[:3] == [f"created {name}" for name in INSTALLED]
+    assert run("install", *option)[:3] == [f"created {name}" for name in INSTALLED]
     before = libraries(api, namespace)
-    assert run("install", *place)[:3] == [f"unchanged {name}" for name in INSTALLED]
+    assert run("install", *option)[:3] == [f"unchanged {name}" for name in INSTALLED]
     assert libraries(api, namespace) == before
     other = create_other_library(api, namespace)
     deleted = [f"deleted RoleBinding {ROLE}", f"deleted Role {ROLE}"]
     deleted += [f"deleted ConfigMap {name}" for name in sorted([LIBRARY, other])]
-    assert sorted(run("uninstall", *place)) == sorted(deleted)
+    assert sorted(run("uninstall", *option)) == sorted(deleted)
     assert libraries(api, namespace) == {}
-    assert run("uninstall", *place) == [f"Nothing of kfp-distributed is in namespace {namespace}."]
+    assert run("uninstall", *option) == [f"Nothing of kfp-distributed is in namespace {namespace}."]
 
 
 def test_install_adds_rules_and_accounts_and_removes_none(namespace):
@@ -119,10 +119,10 @@ def test_doctor_names_a_missing_library_and_install_mends_it(api, namespace, tmp
         return lines[number : number + 2]
 
     steps = "evaluate, export-model, prepare-data, train"
-    found, mend = library_lines()
-    assert found == f"failed   library: there is no ConfigMap {namespace}/{LIBRARY} with the library of {steps}"
-    assert mend == f"         -> kfp-distributed install --namespace {namespace}"
-    run(*mend.split()[2:])
+    fault, advice = library_lines()
+    assert fault == f"failed   library: there is no ConfigMap {namespace}/{LIBRARY} with the library of {steps}"
+    assert advice == f"         -> kfp-distributed install --namespace {namespace}"
+    run(*advice.split()[2:])
     assert library_lines()[0] == f"ok       library: ConfigMap {namespace}/{LIBRARY} has the library of {steps}"
     api.delete_namespaced_config_map(LIBRARY, namespace)
     api.create_namespaced_config_map(namespace, {**library_config_map(namespace), "binaryData": {}})
@@ -147,7 +147,7 @@ def connection(token, namespace):
     return ClusterApi(configuration, namespace)
 
 
-def test_an_account_without_permissions_is_told_each(account, namespace):
+def test_each_permission_that_an_account_lacks_is_named(account, namespace):
     target = Namespace(connection(account("nobody"), namespace), namespace)
     objects = installed_objects(namespace, DEFAULT_ACCOUNT)
     missing = "get roles.rbac.authorization.k8s.io, get rolebindings.rbac.authorization.k8s.io, get configmaps. "

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.takes(3
 
 KERAS, MIRRORED = {"trainer": "keras_classifier"}, train_specification(mirrored_classifier)
 PARAMETERS = {"epochs": 8, "seed": 1, "learning_rate": 3e-3}
+ALL_REDUCE = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
 SERVED = {
     "distribution_type": "TF",
     "number_of_workers": 2,
@@ -43,6 +44,7 @@ def fetch(store_environment, tmp_path):
     [
         pytest.param(KERAS, {}, "worker-0", 0.01, id="one process"),
         pytest.param(MIRRORED, {}, "worker-0", 0.01, id="two devices"),
+        pytest.param(KERAS, ALL_REDUCE, "worker-0", 0.01, id="all-reduce"),
         pytest.param(KERAS, SERVED, "chief-0", 0.05, id="parameter servers", marks=pytest.mark.takes(85)),
     ],
 )

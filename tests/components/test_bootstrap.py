@@ -104,7 +104,7 @@ def start_step(tmp_path):
         for path, content in (installed or {}).items():
             (packages / path).parent.mkdir(parents=True, exist_ok=True)
             (packages / path).write_bytes(content)
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-S", "-c", f"{before}\n{source}\nimport kfp_distributed.library.packages"],
             env={
                 "PATH": os.environ["PATH"],
@@ -117,8 +117,6 @@ def start_step(tmp_path):
             text=True,
             check=False,
         )
-        assert [*scratch.iterdir()] == [], "the unpacked library was left"
-        return done
 
     return start
 
@@ -153,7 +151,7 @@ def test_else_the_library_of_the_config_map_is_used(api_server, start_step, inst
 def test_without_a_pod_the_step_ends_with_a_sentence(start_step, tmp_path):
     done = start_step(ApiServer(tmp_path / "no-pod"), installed=OTHER)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{NAME} is not installed, and this is no pod: install it with pip\n"
+    assert done.stderr.startswith(f"{NAME} is not installed in {sys.executable}, and there is no token")
 
 
 @pytest.mark.parametrize(
@@ -174,15 +172,17 @@ def test_what_no_other_attempt_mends_ends_the_step_at_once(api_server, start_ste
 
 
 def test_an_api_server_that_is_away_for_some_seconds_is_asked_again(api_server, start_step):
-    api_server.answers = [None, (503, b"the load balancer has no server"), config_map(COMPILED)]
+    code, body = config_map(COMPILED)
+    # One closes the connection, one comes from a load balancer, and one breaks off.
+    api_server.answers = [None, (503, b"no server"), (code, body[:1000]), (code, body)]
     done = start_step(api_server)
     assert (done.returncode, done.stdout) == (0, "the library that compiled the step\n"), done.stderr
-    assert len(api_server.requests) == 3
+    assert len(api_server.requests) == 4
 
 
 def test_an_api_server_that_stays_away_ends_the_step(api_server, start_step):
     api_server.answers = [(503, b"")]
     done = start_step(api_server)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == SENTENCE.format("503 Service Unavailable")
+    assert done.stderr == f"ConfigMap team-a/{NAME} cannot be read: OSError(503)\n"
     assert len(api_server.requests) == 5

@@ -38,6 +38,12 @@ def test_each_input_and_output_has_a_description(interface):
     assert [key for key, fields in interface.items() if len(fields["description"]) < 12] == []
 
 
+def test_each_input_of_the_pipeline_has_a_default(folder):
+    spec = yaml.safe_load((folder / "train_and_export.yaml").read_text(encoding="utf-8"))
+    parameters = spec["root"]["inputDefinitions"]["parameters"]
+    assert [name for name, fields in parameters.items() if "defaultValue" not in fields] == []
+
+
 def test_each_input_of_text_or_dict_has_an_example_or_the_allowed_values(interface):
     assert [
         (component, name)

@@ -10,9 +10,10 @@ import zipfile
 
 import pytest
 
+import kfp_distributed
 from kfp_distributed.library import VERSION, archive
 from kfp_distributed.library.archive import library_config_map, make_archive, read_archive
-from kfp_distributed.library.content import REPLICA_ROOMS, content_hash, read_library
+from kfp_distributed.library.content import NAMESPACE, REPLICA_ROOMS, content_hash, read_library
 
 CONTENT = {"kfp_distributed/b/__init__.py": b"", "kfp_distributed/a.py": "x = 'é'\n".encode()}
 
@@ -27,7 +28,7 @@ def test_the_hash_is_over_paths_sizes_and_contents():
 def test_archives_of_one_content_are_equal_whatever_the_order():
     made = make_archive(CONTENT)
     assert make_archive(dict(reversed(CONTENT.items()))) == made
-    assert read_archive(made) == CONTENT
+    assert read_archive(made) == read_archive(make_archive(CONTENT, zipfile.ZIP_BZIP2)) == CONTENT
     assert {entry.date_time for entry in zipfile.ZipFile(io.BytesIO(made)).infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
@@ -54,6 +55,16 @@ def test_the_library_has_what_steps_need_and_no_command_line():
     assert not [path for path in content if "__pycache__" in path]
 
 
+def test_hidden_files_and_folders_are_not_the_librarys(tmp_path, monkeypatch):
+    room = tmp_path / NAMESPACE / "a_room"
+    (room / ".ipynb_checkpoints").mkdir(parents=True)
+    (room / "__init__.py").write_text("")
+    (room / ".ipynb_checkpoints" / "steps-checkpoint.py").write_text("")
+    (room / ".#steps.py").symlink_to("nobody@nowhere")
+    monkeypatch.setattr(kfp_distributed, "__path__", [str(tmp_path / NAMESPACE)])
+    assert read_library(["a_room"]) == {"kfp_distributed/a_room/__init__.py": b""}
+
+
 def test_a_room_that_is_not_installed_is_named():
     with pytest.raises(ModuleNotFoundError, match=r"kfp_distributed\.nothing is not installed"):
         read_library(["nothing"])
@@ -77,7 +88,7 @@ def test_the_config_map(monkeypatch):
             "annotations": {"kfp-distributed/content-hash": hash_},
         },
         "immutable": True,
-        "binaryData": {"library.zip": base64.b64encode(make_archive(CONTENT)).decode()},
+        "binaryData": {"library.zip": base64.b64encode(make_archive(CONTENT, zipfile.ZIP_BZIP2)).decode()},
     }
 
 

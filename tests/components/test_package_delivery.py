@@ -1,5 +1,6 @@
 """Each compiled step, run as KFP's launcher runs it, in a Python where pip first has to install this project."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,6 @@ from compiled import Run, whole_job
 from environments import environment
 
 from kfp_distributed.components import Delivery
-from kfp_distributed.components.steps import PACKAGES
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import credentials_from_environment, embedded_object_store, open_store
@@ -22,11 +22,31 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def clean_python(tmp_path_factory):
     """An environment of its own that has the steps' packages, so that their pip has little left to do."""
-    packages = sorted({package for needed in PACKAGES.values() for package in needed})
-    kept = environment("steps", [*packages, "setuptools>=77", "wheel"]).parents[1]
     folder = tmp_path_factory.mktemp("python") / "environment"
-    shutil.copytree(kept, folder, symlinks=True, copy_function=os.link)
+    shutil.copytree(environment("steps").parents[1], folder, symlinks=True, copy_function=link_or_copy)
     return folder / "bin" / "python"
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Makes a hard link, which takes no room and no time, or a copy where the folders are on different disks."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("text")
+    link_or_copy(str(tmp_path / "file"), str(tmp_path / "linked"))
+    monkeypatch.setattr(os, "link", raise_cross_device)
+    link_or_copy(str(tmp_path / "file"), str(tmp_path / "copied"))
+    assert (tmp_path / "linked").samefile(tmp_path / "file")
+    assert not (tmp_path / "copied").samefile(tmp_path / "file")
+    assert (tmp_path / "copied").read_text() == "text"
+
+
+def raise_cross_device(*_: str) -> None:
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,14 @@ def command_of(step) -> list[str]:
 
 def test_a_step_is_its_bootstrap_and_the_import_of_its_function():
     step = make_step(say, image="registry.example.com/steps:1")
-    assert command_of(step)[-1] == f"{bootstrap()}\nfrom {say.__module__} import say\n"
+    assert command_of(step)[-1].splitlines()[-5:] == [
+        "if __name__ == '__main__':",
+        "  from kfp_distributed.library.start import start",
+        "  start('kfp.dsl.executor_main')",
+        "else:",
+        f"  from {say.__module__} import say",
+    ]
+    assert command_of(step)[-1].startswith(bootstrap())
     assert step.component_spec.inputs["text"].description == "What to say."
 
 
@@ -41,20 +48,25 @@ def test_the_bootstrap_names_the_library_of_this_installation_in_forty_plain_lin
 
 
 def test_a_stock_image_installs_packages_and_another_nothing():
-    stock = make_step(say, packages=["numpy>=1.26", "PyYAML"], library=["https://files.example.com/library.whl"])
+    stock = make_step(say, packages=["numpy>=1.26", "PyYAML"])
     image = make_step(say, image="registry.example.com/steps:1")
     containers = [step.component_spec.implementation.container for step in (stock, image)]
     assert [container.image for container in containers] == ["python:3.11", "registry.example.com/steps:1"]
-    assert f"--no-deps kfp=={kfp.__version__} https://files.example.com/library.whl &&" in command_of(stock)[2]
-    assert "\ninstall('numpy>=1.26', 'PyYAML')\n" in command_of(stock)[-1]
-    assert "install" not in " ".join(command_of(image)).replace(bootstrap(), "")
+    call = f"  start('kfp.dsl.executor_main', 'kfp=={kfp.__version__}', 'numpy>=1.26', 'PyYAML')"
+    assert call in command_of(stock)[-1].splitlines()
+    assert command_of(stock)[:-1] == command_of(image)[:-1]
+
+
+def test_the_shell_installs_a_library_that_is_a_package():
+    shell = command_of(make_step(say, library="https://files.example.com/library-1.whl"))[2]
+    assert shell.startswith("library=https://files.example.com/library-1.whl\n")
 
 
 def test_deliveries():
     assert Delivery.namespace() == Delivery()
-    assert Delivery.image("steps:1") == Delivery("image", "steps:1", "steps:1")
-    assert Delivery.image("steps:1", evaluate="evaluate:1") == Delivery("image", "steps:1", "evaluate:1")
-    assert Delivery.package("kfp-distributed==0.1.0") == Delivery("package", requirement="kfp-distributed==0.1.0")
+    assert Delivery.image("steps:1") == Delivery("steps:1", "steps:1")
+    assert Delivery.image("steps:1", evaluate="evaluate:1") == Delivery("steps:1", "evaluate:1")
+    assert Delivery.package("kfp-distributed==0.1.0") == Delivery(requirement="kfp-distributed==0.1.0")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +75,7 @@ def test_deliveries():
         ({}, Delivery.namespace()),
         ({"KFP_DISTRIBUTED_IMAGE": "s:1"}, Delivery.image("s:1")),
         ({"KFP_DISTRIBUTED_IMAGE": "s:1", "KFP_DISTRIBUTED_EVALUATE_IMAGE": "e:1"}, Delivery.image("s:1", "e:1")),
+        ({"KFP_DISTRIBUTED_EVALUATE_IMAGE": "e:1"}, Delivery(evaluate_image="e:1")),
         ({"KFP_DISTRIBUTED_PACKAGE": "https://x/y.whl"}, Delivery.package("https://x/y.whl")),
     ],
 )
@@ -75,12 +88,16 @@ def test_the_environment_names_a_delivery(variables, delivery):
     [
         (("i", "", "p"), "image 'i' and package 'p'"),
         (("", "e", "p"), "image 'e' and package 'p'"),
-        (("", "e", ""), "image of evaluate 'e'"),
+        (("My Image", "", ""), "image of the steps = 'My Image'"),
+        (("", "", "https://user:s3cret@host/x.whl"), r"https://\*\*\*@host/x.whl"),
+        (("i", "", "https://user:s3cret@host/x.whl"), r"https://\*\*\*@host/x.whl"),
+        (("", "", "https://host/x.whl?signature=s3cret"), r"x.whl\?\*\*\*"),
     ],
 )
 def test_contradictions_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=words) as refusal:
         Delivery.from_options(*options)
+    assert "s3cret" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("make", [Delivery.image, Delivery.package])

@@ -65,15 +65,16 @@ def program(call: str, waits=(0, 0, 0)) -> tuple[str, ...]:
     return ("python3", "-c", "\n".join([*lines, "print('the step runs')"]))
 
 
-def test_the_shell_of_a_step_survives_a_download_of_kfp_that_stalls(run, index):
+def test_the_shell_of_a_step_survives_a_download_of_the_library_that_stalls(run, index):
     def step():
         pass
 
     index.stalls = 1
-    shell = make_step(step).component_spec.implementation.container.command[:3]
-    done = run(*shell, "echo", "the step runs")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the step runs"), done.stdout
-    wheel = f"kfp-{kfp.__version__}-py3-none-any.whl"
+    shell = make_step(step, library="other-gadget").component_spec.implementation.container.command[:3]
+    # In place of the step's program.
+    done = run(*shell, "import sys, other_gadget; print('the step runs', *sys.argv[3:])", "--and", "arguments")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the step runs --and arguments"), done.stdout
+    wheel = "other_gadget-2-py3-none-any.whl"
     assert index.downloads == [(wheel, "stalled"), (wheel, "complete")]
 
 

@@ -98,12 +98,6 @@ def test_no_default_has_a_placeholder(fresh, name):
     assert "{{" not in json.dumps(inputs)
 
 
-def test_compiling_twice_gives_the_same_bytes(fresh, tmp_path):
-    write_specs(tmp_path)
-    for name in NAMES:
-        assert (tmp_path / f"{name}.yaml").read_bytes() == (fresh / f"{name}.yaml").read_bytes()
-
-
 def test_loaded_components_compose(tmp_path):
     prepare, train, evaluate, export = (
         components.load_component_from_file(str(SPECS / f"{name}.yaml")) for name in NAMES[:4]
@@ -129,13 +123,6 @@ def test_the_whole_pipeline_loads_as_a_component():
     assert "minimum_accuracy" in pipeline.component_spec.inputs
 
 
-def test_every_input_has_a_description_for_the_run_form():
-    spec = yaml.safe_load((SPECS / "train_and_export.yaml").read_text(encoding="utf-8"))
-    parameters = spec["root"]["inputDefinitions"]["parameters"]
-    assert [name for name, value in parameters.items() if not value.get("description")] == []
-    assert [name for name, value in parameters.items() if "defaultValue" not in value] == []
-
-
 @pytest.mark.parametrize("kind", DELIVERIES)
 def test_each_step_names_its_delivery_and_the_library_that_compiled_it(tmp_path, kind):
     delivery = DELIVERIES[kind]
@@ -146,13 +133,13 @@ def test_each_step_names_its_delivery_and_the_library_that_compiled_it(tmp_path,
         # KFP's cache so notices code that has changed.
         assert container["command"][-1].startswith(bootstrap())
         assert bool(installed_packages(container)) == (kind != "image")
-        assert ("--no-deps kfp==" in container["command"][2]) == (kind != "image")
+        assert ("'kfp==" in container["command"][-1]) == (kind != "image")
         assert (DELIVERIES["package"].requirement in container["command"][2]) == (kind == "package")
 
 
 def test_a_backend_of_kfp_2_0_accepts_every_field():
     """kfp-pipeline-spec 0.2.2 is what KFP 2.0.0 reads a pipeline with: a field it does not know, it refuses."""
-    python = environment("kfp-2.0", ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"])
+    python = environment("kfp-2.0")
     read = (
         "import sys, yaml\n"
         "from google.protobuf import json_format\n"

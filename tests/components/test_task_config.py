@@ -17,18 +17,18 @@ def compiled(component, folder) -> dict:
 
 @pytest.mark.parametrize("delivery", [Delivery.namespace(), Delivery.image("registry.example.com/steps:1")])
 def test_without_it_the_step_declares_nothing_that_an_old_backend_refuses(tmp_path, delivery):
-    found = compiled(steps(delivery).train, tmp_path)
-    assert "taskConfigPassthroughs" not in found
-    assert "TASK_CONFIG" not in str(found)
+    component = compiled(steps(delivery).train, tmp_path)
+    assert "taskConfigPassthroughs" not in component
+    assert "TASK_CONFIG" not in str(component)
     with pytest.raises(TypeError, match="unexpected keyword argument"):
         steps(delivery).train(task_config={})
 
 
 @pytest.mark.parametrize("delivery", [Delivery.namespace(), Delivery.image("registry.example.com/steps:1")])
 def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment_alone(tmp_path, delivery):
-    found = compiled(steps(delivery, task_config=True).train, tmp_path)
+    component = compiled(steps(delivery, task_config=True).train, tmp_path)
     without = compiled(steps(delivery).train, tmp_path)
-    assert found.pop("taskConfigPassthroughs") == [
+    assert component.pop("taskConfigPassthroughs") == [
         {"field": "RESOURCES"},
         {"field": "ENV", "applyToTask": True},
         {"field": "KUBERNETES_AFFINITY"},
@@ -36,9 +36,9 @@ def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment
         {"field": "KUBERNETES_NODE_SELECTOR"},
         {"field": "KUBERNETES_VOLUMES"},
     ]
-    declared = found["inputDefinitions"]["parameters"].pop("task_config")
+    declared = component["inputDefinitions"]["parameters"].pop("task_config")
     assert (declared["parameterType"], declared["isOptional"]) == ("TASK_CONFIG", True)
-    assert found == without
+    assert component == without
 
 
 def leave(model_dir):

@@ -12,14 +12,18 @@ from kfp_distributed.components.evaluate.report import (
     EvaluationPage,
     Mistake,
     evaluation_page,
-    render_report,
     row_png,
 )
 from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.reports.render import render_page
 
 SCORES = Scores(("a & b", "<b>größe</b>"), np.array([[2000, 0], [750, 250]]), 0.5)
 NEVER_PREDICTED = Scores(("a", "b"), np.array([[3, 0], [0, 0]]), 0.5)
 MISTAKES = [Mistake("row 7: <a>, taken for b", b"a PNG file"), Mistake("row 9: 'b', taken for <a>")]
+
+
+def page_of(title, scores, mistakes):
+    return Page(render_page("evaluate.html", evaluation_page(title, scores, mistakes)))
 
 
 def test_content_of_a_report():
@@ -44,7 +48,7 @@ def test_a_class_without_rows_or_predictions_has_dashes():
 
 
 def test_the_page_shows_the_content_literally():
-    page = Page(render_report("<label>: test split", SCORES, MISTAKES))
+    page = page_of("<label>: test split", SCORES, MISTAKES)
     assert page.tables == [
         [
             ["true ╲ predicted", "rows", "precision", "recall", "a & b", "<b>größe</b>"],
@@ -66,14 +70,14 @@ def test_the_page_shows_the_content_literally():
 
 
 def test_a_model_without_mistakes_has_no_pictures():
-    page = Page(render_report("", NEVER_PREDICTED, []))
+    page = page_of("", NEVER_PREDICTED, [])
     assert "First mistakes" not in page.texts
     assert page.all("figure") == []
 
 
 def test_many_classes_have_no_matrix():
     names = tuple(f"class{index}" for index in range(101))
-    (table,) = Page(render_report("", Scores(names, np.eye(101, dtype=int), 0.5), [])).tables
+    (table,) = page_of("", Scores(names, np.eye(101, dtype=int), 0.5), []).tables
     assert [len(row) for row in table] == [4] * 102
 
 

@@ -66,5 +66,5 @@ def test_next_version(keys, expected):
 
 
 def test_finite_numbers():
-    values = {"a": 1, "b": 0.5, "c": math.inf, "d": "x", "e": True, "f": {"struct": {}}, "g": None}
+    values = {"a": 1, "b": 0.5, "c": math.inf, "d": "x", "e": True, "f": {"struct": {}}, "g": None, "h": -(10**400)}
     assert finite_numbers(values) == {"a": 1, "b": 0.5}

@@ -15,7 +15,7 @@ FIT = """
 def fit(model_dir, checkpoint_dir, stopped: str, epochs: int = 2):
     from pathlib import Path
 
-    from kfp_distributed.trainers.runtime.sync import flush
+    from kfp_distributed.trainers.sync import flush
 
     state = Path(checkpoint_dir, "state")
     begun = int(state.read_text()) if state.exists() else 0

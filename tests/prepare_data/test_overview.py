@@ -13,11 +13,11 @@ from kfp_distributed.components.prepare_data.overview import (
     ClassRow,
     OverviewPage,
     overview_page,
-    render_overview,
     sample_images,
 )
 from kfp_distributed.components.prepare_data.split import Moments
 from kfp_distributed.reports.parts import Table
+from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 
 
@@ -54,7 +54,8 @@ def test_content_of_an_overview():
 
 def test_the_page_shows_the_content_literally():
     splits = splits_of(COLUMNS, ("<i>größe", "no"))
-    page = Page(render_overview(splits, MOMENTS, {"no": [b"a PNG file"]}, ["column '<b>age' & others"]))
+    content = overview_page(splits, MOMENTS, {"no": [b"a PNG file"]}, ["column '<b>age' & others"])
+    page = Page(render_page("prepare_data.html", content))
     assert page.tables == [
         [
             ["class", "train 1,600", "validation 200", "test 200"],
@@ -87,7 +88,7 @@ def test_a_page_stays_small_whatever_it_shows(tmp_path):
     train = manifest_of("train", columns, classes, (10,) * 100)
     images = sample_images(tmp_path, train)
     assert {name: len(files) for name, files in images.items()} == {f"class {i}": 6 for i in range(10)}
-    page = render_overview({"train": train}, {"image": Moments()}, images)
+    page = render_page("prepare_data.html", overview_page({"train": train}, {"image": Moments()}, images))
     assert len(page.encode()) < 300_000
     assert page.count("data:image/png;base64,") == 60
     classes = [row[0] for row in Page(page).tables[0]]
@@ -104,6 +105,13 @@ def test_numbers_become_grey_images(tmp_path):
         for name, files in sample_images(tmp_path, manifest).items()
     }
     assert pixels == {"a": [[[127, 0], [0, 63]]], "b": [[[255, 63], [63, 63]]]}
+
+
+def test_images_without_any_number_are_left_out(tmp_path, recwarn):
+    images_file(tmp_path, np.full((2, 2, 2), np.nan, np.float32), [0, 1])
+    manifest = manifest_of("train", (Column("image", "tensor", "float32", (2, 2)),), ("a", "b"), (1, 1))
+    assert sample_images(tmp_path, manifest) == {}
+    assert list(recwarn) == []
 
 
 def test_rows_that_are_no_images_have_none_nor_have_classes_that_were_not_seen(tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 from kfp import dsl
 
+from kfp_distributed.components.prepare_data import sources
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
 
@@ -43,6 +44,14 @@ def test_digits(run, tmp_path, capsys):
         "validation: 180 rows in 1 shard",
         "test: 180 rows in 1 shard",
     ]
+
+
+def test_a_library_without_the_file_of_the_digits_ends_the_step_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_DIGITS", tmp_path / "digits.csv.gz")
+    outputs = [artifact(dsl.Dataset, tmp_path / name) for name in ("train", "validation", "test", "overview")]
+    with pytest.raises(SystemExit, match=r"^\nFileNotFoundError: .*digits\.csv\.gz not found"):
+        prepare_data(*outputs)
+    assert listing(tmp_path) == []
 
 
 def test_a_split_with_the_fraction_0_is_a_dataset_without_rows(run, tmp_path):

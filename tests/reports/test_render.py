@@ -32,9 +32,12 @@ def job_page(**values):
         ("Größe 大小 😀", "Größe 大小 😀"),
         ("a\tb\nc", "a\tb\nc"),
         (
-            "10 %\r20 %\x1b[0m\x00",
-            "10 %\N{REPLACEMENT CHARACTER}20 %\N{REPLACEMENT CHARACTER}[0m\N{REPLACEMENT CHARACTER}",
+            "10 %\r20 %\r\nError\x00",
+            "10 %\n20 %\nError\N{REPLACEMENT CHARACTER}",
         ),
+        ("\x1b[1;31mError\x1b[0m \x1b[>4;1m<b>\x1b[K", "Error <b>"),
+        ("\x1b]8;;https://example.com\x1b\\a link\x1b]8;;\x07 \x1b(B\x1b7end", "a link end"),
+        ("\x1b[ü \x1b]0;cut", "ü 0;cut"),
         ("caf\udce9.csv", "caf\N{REPLACEMENT CHARACTER}.csv"),
     ],
 )

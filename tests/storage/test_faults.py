@@ -13,7 +13,8 @@ from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store
+from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store, s3
+from kfp_distributed.storage.s3 import S3Store
 from kfp_distributed.storage.uri import parse_endpoint
 
 BIG = os.urandom(20 << 20)  # Three parts.
@@ -111,19 +112,40 @@ def test_a_server_that_comes_late_is_waited_for(server, tmp_path):
         opened[0].__exit__(None, None, None)
 
 
-def test_a_silent_address_is_given_up_after_a_short_timeout(server):
+@pytest.fixture
+def silent_address():
+    """host:port where no connection is ever accepted."""
     with socket.socket() as silent, socket.socket() as first, socket.socket() as second:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
         for client in (first, second):  # With a full backlog, Linux answers no further connection.
             client.setblocking(False)
             client.connect_ex(silent.getsockname())
-        endpoint = f"127.0.0.1:{silent.getsockname()[1]}"
-        store = open_store("s3://bucket", replace(server.credentials(), endpoint=endpoint), retry_seconds=0)
-        began = time.monotonic()
-        with pytest.raises(StorageError, match=r"does not answer, check AWS_ENDPOINT_URL .*connect timeout=2"):
-            store.read("key")
-        assert time.monotonic() - began < 5
+        yield f"127.0.0.1:{silent.getsockname()[1]}"
+
+
+def test_a_silent_address_is_given_up_after_the_connect_timeout(server, silent_address, monkeypatch):
+    """It does not depend on the retries: the handshake of a loaded gateway may take seconds without any, too."""
+    assert s3._CONNECT_SECONDS == 10
+    monkeypatch.setattr(s3, "_CONNECT_SECONDS", 1.5)
+    store = open_store("s3://bucket", replace(server.credentials(), endpoint=silent_address), retry_seconds=0)
+    with pytest.raises(StorageError, match=r"does not answer, check AWS_ENDPOINT_URL .*connect timeout=1\.5\)"):
+        store.read("key")
+
+
+def test_a_first_answer_is_waited_for_as_long_as_one_says(server, silent_address):
+    silent = S3Store("s3://bucket", replace(server.credentials(), endpoint=silent_address))
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"does not answer, check AWS_ENDPOINT_URL .*timed out"):
+        silent.await_answer(1)
+    assert time.monotonic() - began < 9
+
+
+def test_any_answer_is_one(store, proxy):
+    """Also that of a server which is full; whatever comes next is repeated as usual."""
+    proxy.faults = [Fault("HEAD", reset=True), Fault("HEAD", status=503)]
+    store.await_answer(30)
+    assert methods(proxy) == ["HEAD", "HEAD"]
 
 
 def test_an_unknown_host_is_named(server):
@@ -264,6 +286,23 @@ def test_an_answer_with_a_known_code_has_advice(store, proxy, status, code, mess
     with pytest.raises(StorageError) as caught:
         store.read("key")
     assert caught.value.cause == cause
+
+
+def test_where_aws_does_not_tell_a_region_the_advice_is_to_set_it(proxy, server, monkeypatch):
+    """An account that may only read a bucket of others may not ask for the region of it."""
+    proxy_address = parse_endpoint(proxy.url)[0].split(":")
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, port, *rest: resolve(proxy_address[0], proxy_address[1], *rest)
+    )
+    body = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    credentials = replace(server.credentials(), endpoint="s3.amazonaws.com", region="")
+    proxy.faults = [Fault("GET", times=2, status=403, change=lambda _: body)]
+    with pytest.raises(StorageError, match=r"refuses the account: set AWS_REGION to the bucket's region, .*Location"):
+        open_store("s3://data", credentials).read("key")
+    with pytest.raises(StorageError, match=r"refuses the account, check AWS_ACCESS_KEY_ID"):
+        open_store("s3://data", replace(credentials, region="us-east-1")).read("key")
+    assert ["location" in request for request in proxy.requests] == [True, False]
 
 
 def test_a_server_that_stays_overloaded_is_named(server, proxy):

@@ -1,13 +1,21 @@
 """Which runner a step gets, and where its pods find the object store."""
 
+from http import HTTPStatus
+
 import pytest
+from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job
 
 from kfp_distributed.cli.render import PaperCluster
-from kfp_distributed.components.train.runners.choose import _object_store, choose_runner, kubernetes_runner
+from kfp_distributed.components.train.runners.choose import (
+    _object_store,
+    _reader,
+    choose_runner,
+    kubernetes_runner,
+)
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.pipelines.local_run import local_run
-from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
+from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, MayNotRead, StoreReference
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +47,21 @@ def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path, text
 def of_cluster(*paths):
     """Reads a cluster that has nothing but these."""
     return lambda path: {} if path in paths else None
+
+
+@pytest.mark.parametrize(
+    ("object_path", "advice"),
+    [
+        ("secrets/mlpipeline-minio-artifact", "; run kfp-distributed install --namespace default$"),
+        ("configmaps/kfp-launcher", "; run kfp-distributed install --namespace default$"),
+        ("secrets/own-keys", "install --namespace default, and add this Secret to the Role kfp-distributed-train$"),
+    ],
+)
+def test_an_object_that_may_not_be_read_names_the_command_that_allows_it(object_path, advice):
+    with KubernetesApi() as server:
+        server.refuses = HTTPStatus.FORBIDDEN
+        with pytest.raises(MayNotRead, match=advice):
+            _reader(server.connect())(f"/api/v1/namespaces/default/{object_path}")
 
 
 SERVICE = "/api/v1/namespaces/kubeflow/services/minio-service"

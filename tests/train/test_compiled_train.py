@@ -42,9 +42,8 @@ def specs(tmp_path_factory):
 
 
 @pytest.fixture
-def train(specs, data, monkeypatch, tmp_path):
+def train(specs, data, tmp_path):
     """Runs the step of a task of a run; returns its exit code and its lines."""
-    monkeypatch.setattr(compiled, "SPECS", specs)
 
     def run(run_id, task="train", resume_from="", **parameters):
         command = compiled.step_command(
@@ -59,6 +58,7 @@ def train(specs, data, monkeypatch, tmp_path):
             },
             {"train_dataset": data},
             task,
+            specs=specs,
         )
         done = compiled.run_step_command(command, tmp_path)
         return done.returncode, done.stdout.splitlines()

@@ -116,7 +116,8 @@ def test_a_store_that_does_not_answer_delays_the_cause_by_seconds(data, tmp_path
         seconds = time.monotonic() - begun
     assert re.search(CAUSE, text)
     assert text.endswith(f"\nReport not stored: minio://mlpipeline/{RUN}/report was not written within 1 s.")
-    assert seconds < 3
+    # Without the limit the store's retries alone take half a minute.
+    assert seconds < 15
 
 
 def test_metrics_that_cannot_be_read_do_not_hold_a_failure_back(data, tmp_path, monkeypatch):
@@ -134,7 +135,7 @@ def test_metrics_that_cannot_be_read_do_not_hold_a_failure_back(data, tmp_path, 
         error = _failed("worker-0 failed.", status, description)
         seconds = time.monotonic() - begun
     assert (str(error), error.status, error.metrics) == ("worker-0 failed.", status, {})
-    assert seconds < METRICS_SECONDS + 2
+    assert seconds < METRICS_SECONDS + 15
 
 
 def test_the_address_of_a_report_is_quoted_for_a_browser_and_for_a_shell():

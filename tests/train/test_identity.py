@@ -177,7 +177,7 @@ def test_a_pod_that_may_not_be_read_or_has_no_annotation_is_an_error():
         ):
             read_node_name(server.connect(), "a-pod")
         server.refuses = HTTPStatus.FORBIDDEN
-        with pytest.raises(ValueError, match=r"before KFP 2\.4 .*: allow `get pods`, as deploy/rbac\.yaml"):
+        with pytest.raises(ValueError, match=r"before KFP 2\.4 .*: run kfp-distributed install --namespace default"):
             read_node_name(server.connect(), "a-pod")
 
 

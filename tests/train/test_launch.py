@@ -48,7 +48,7 @@ def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
     print(f"begins after epoch {begun} on {len(list(Path(train_dir).glob('*.parquet')))} shard")
     state.write_text(str(begun + epochs))
     Path(model_dir, "weights").write_text(str(begun + epochs))
-    history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan"), "remark": "good"}]
+    history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan"), "remark": "good", "updates": 10**400}]
     Path(metrics_dir, "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": history}))
 """)
 
@@ -403,6 +403,10 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     assert "[worker-0] begins after epoch 0 on 1 shard" in said
     assert "accuracy = nan is left out of the step's metrics: they are finite numbers" in said
     assert "remark = 'good' is left out of the step's metrics: they are finite numbers" in said
+    assert any(
+        line.startswith("updates = 1000") and line.endswith("left out of the step's metrics: they are finite numbers")
+        for line in said
+    )
 
 
 LOGS = function("""
@@ -449,7 +453,7 @@ def test_a_report_has_no_control_characters_whatever_a_replica_prints(data, tmp_
     with pytest.raises(SystemExit):
         step(data, tmp_path, train_specification={"command": ["printf", r"bell \a, escape \033[31m, nul \000\n"]})
     page = (tmp_path / "r").read_text()
-    assert "bell \N{REPLACEMENT CHARACTER}, escape \N{REPLACEMENT CHARACTER}[31m, nul \N{REPLACEMENT CHARACTER}" in page
+    assert "bell \N{REPLACEMENT CHARACTER}, escape , nul \N{REPLACEMENT CHARACTER}" in page
 
 
 def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):

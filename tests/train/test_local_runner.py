@@ -24,11 +24,13 @@ from train.programs.jobs import MARKER, make_job, marked, python, wait_until, wo
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.runners.choose import choose_runner
+from kfp_distributed.components.train.runners.local import runner as local_runner
 from kfp_distributed.components.train.runners.local.gpus import visible_gpus
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.status import failure_cause
+from kfp_distributed.library.packages import install_command
 
 pytestmark = pytest.mark.takes(30)
 
@@ -210,10 +212,12 @@ def test_packages_are_installed_for_the_job_alone(tmp_path):
 
 
 def test_packages_that_cannot_be_installed_end_the_job(tmp_path, monkeypatch):
-    # So the attempts follow one another at once.
-    (tmp_path / "sleep").write_text("#!/bin/sh\n")
-    (tmp_path / "sleep").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    def without_waits(*arguments, **options):
+        python, _, _, *rest = install_command(*arguments, **options)
+        program = "from kfp_distributed.library import packages as p; p._WAITS = (0, 0, 0); p.main()"
+        return [python, "-c", program, *rest]
+
+    monkeypatch.setattr(local_runner, "install_command", without_waits)
     program = {"command": ["unused"], "packages": [str(tmp_path / "absent-1-py3-none-any.whl")]}
     facts = run(make_job(shell("echo started"), program=program))
     assert isinstance(facts[-1], JobEnded)

@@ -222,8 +222,9 @@ def test_leave_to_make_secrets_is_asked_for_where_one_is_made(pem, server):
     host = f"https://127.0.0.1:{server.server_port}"
     server.refused = ["create secrets", "delete secrets"]
     runner = kubernetes_runner(Home(described(pem, host, **STORE)), "s3://models", "gpu")
-    missing = "^the account of this step may not, in namespace training: create secrets, delete secrets; deploy/.*"
-    with pytest.raises(ValueError, match=f"{missing}remote-object-store.yaml") as caught:
+    missing = "^the account of this step may not, in namespace training: create secrets, delete secrets; "
+    advice = "run kfp-distributed install --namespace training, and apply deploy/remote-object-store.yaml "
+    with pytest.raises(ValueError, match=missing + advice) as caught:
         runner.check(make_job([]))
     assert TOKEN not in str(caught.value)
     assert server.sent == []

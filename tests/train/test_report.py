@@ -5,10 +5,11 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged
 from kfp_distributed.components.train.launch import read_metrics
-from kfp_distributed.components.train.report import JobPage, job_page, job_report
+from kfp_distributed.components.train.report import JobPage, job_page
 from kfp_distributed.components.train.status import advance, begin
 from kfp_distributed.reports.parts import Line, LineChart, Table
-from kfp_distributed.trainers.runtime.sync import record_epoch
+from kfp_distributed.reports.render import render_page
+from kfp_distributed.trainers.sync import record_epoch
 
 REPLICA_COLUMNS = ("replica", "state", "end", "restarts", "peak memory", "pip", "node")
 
@@ -53,6 +54,7 @@ def test_content_of_a_report():
                 ),
                 low="1",
                 high="3",
+                first_epoch="1",
                 last_epoch="2",
             ),
         ),
@@ -80,7 +82,7 @@ def test_content_of_a_report():
 
 def test_the_page_shows_the_whole_content():
     content = job_page(succeeded(), RECORDED, {"kind": "TFJob"})
-    page = Page(job_report(succeeded(), RECORDED, {"kind": "TFJob"}))
+    page = Page(render_page("train.html", content))
     assert page.tables == [
         [list(row) for row in (table.columns, *table.rows)] for table in (content.replicas, content.timeline)
     ]
@@ -93,6 +95,7 @@ def test_the_page_shows_the_whole_content():
         "worker-0 loss",
         "worker-0 val_loss",
         "evaluator-0 loss",
+        "epoch 1",
         "epoch 2",
         "3",
         "1",
@@ -113,14 +116,13 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
 
     def report(text):
         facts = (ReplicaChanged(1001, "worker-0", "failed", reason=text), JobEvent(1001, text))
-        return Page(
-            job_report(
-                status(*facts, JobEnded(1002, False, text), name=text),
-                {text: [{"epoch": 1, text: 1.0}, {"epoch": 2, text: float("nan")}]},
-                {"metadata": {"name": text}},
-                f"ValueError: {text}",
-            )
+        content = job_page(
+            status(*facts, JobEnded(1002, False, text), name=text),
+            {text: [{"epoch": 1, text: 1.0}, {"epoch": 2, text: float("nan")}]},
+            {"metadata": {"name": text}},
+            f"ValueError: {text}",
         )
+        return Page(render_page("train.html", content))
 
     page, harmless = report(evil), report("text")
     assert page.elements == harmless.elements
@@ -136,19 +138,36 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
     } <= set(page.texts)
 
 
+def page_of_metrics(metrics):
+    return Page(render_page("train.html", job_page(status(JobEnded(1001, True)), metrics)))
+
+
 def test_a_loss_that_became_nan_is_named(tmp_path):
     for epoch, loss in enumerate((2.0, 1.0, float("nan"), float("nan")), 1):
         record_epoch(tmp_path / "training.json", "worker-0", epoch, 4, {"loss": loss})
-    page = Page(job_report(status(JobEnded(1001, True)), read_metrics(str(tmp_path))))
+    page = page_of_metrics(read_metrics(str(tmp_path)))
     assert "worker-0 loss: nan in epochs 3 to 4" in page.texts
     assert [line["points"] for line in page.all("polyline")] == ["0,0 0,0 200,160"]
 
 
 def test_a_loss_that_was_never_a_number_has_no_curve():
-    page = Page(job_report(status(JobEnded(1001, True)), {"worker-0": [{"epoch": 1, "loss": float("nan")}]}))
+    page = page_of_metrics({"worker-0": [{"epoch": 1, "loss": float("nan")}]})
     assert "worker-0 loss: nan in epoch 1" in page.texts
     assert page.all("svg") == []
 
 
 def test_epochs_without_measures_have_no_charts():
     assert job_page(status(JobEnded(1001, True)), {"worker-0": [], "worker-1": [{"epoch": 1}]}).charts == ()
+
+
+def test_numbers_of_any_size_do_not_fail_the_report(tmp_path):
+    kept = {"replica": "worker-0", "epochs": [{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": 10**400}]}
+    (tmp_path / "training.json").write_text(json.dumps(kept))
+    page = page_of_metrics(read_metrics(str(tmp_path)))
+    assert {"epoch 0", "epoch 1", "worker-0 loss: inf in epoch 1"} <= set(page.texts)
+
+
+def test_an_epoch_too_large_for_a_float_leaves_its_metrics_out(tmp_path):
+    kept = {"replica": "worker-0", "epochs": [{"epoch": 10**400, "loss": 2.0}]}
+    (tmp_path / "training.json").write_text(json.dumps(kept))
+    assert read_metrics(str(tmp_path)) == {}

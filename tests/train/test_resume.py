@@ -118,6 +118,6 @@ def test_what_cannot_be_continued_is_refused(other, resume_from, cause):
         open_store("s3://own").list()
 
 
-def test_the_folder_of_a_training_in_a_store_with_settingss():
+def test_the_folder_of_a_training_keeps_the_options_of_its_uri():
     own = replace(description(), checkpoint_uri="s3://b/checkpoints/train-2/checkpoints?endpoint=http://h:1/")
     assert training_folder(own) == "s3://b/checkpoints/train-2?endpoint=http://h:1/"

@@ -307,7 +307,7 @@ def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits,
 def leave_links(model_dir, checkpoint_dir, target: str):
     from pathlib import Path
 
-    from kfp_distributed.trainers.runtime.sync import flush
+    from kfp_distributed.trainers.sync import flush
 
     Path(checkpoint_dir, "state").write_text("1")
     Path(checkpoint_dir, "newest").symlink_to("nowhere")

@@ -1,1 +1,4 @@
-"""What runs in every replica of a job, whatever it trains: the entry program and what it keeps."""
+"""The program that runs in every replica of a job.
+
+It fetches the data, runs the user's program, and stores checkpoints, metrics and the model.
+"""

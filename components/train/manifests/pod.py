@@ -70,23 +70,15 @@ def pod_template(
     limits = _resources(resources, task.resources if trains else {})
     if limits:
         common["resources"] = limits
-    main = {
-        "name": container,
-        "command": list(command),
-        "workingDir": WORK,
-        # So it comes with the pod's end.
-        "terminationMessagePath": f"{WORK}/{PEAK_MEMORY}",
-        "env": environment(job, settings),
-        "volumeMounts": [*({"name": name, "mountPath": path} for name, path, _ in folders), *task.volume_mounts],
-        **common,
-    }
+    mounts = [*({"name": name, "mountPath": path} for name, path, _ in folders), *task.volume_mounts]
+    main = _main_container(container, command, environment(job, settings), mounts)
     pod = {
         "automountServiceAccountToken": calls_api,
         # Variables for each Service of the namespace: there may be thousands.
         "enableServiceLinks": False,
         "securityContext": {"runAsUser": 0, **_SECCOMP} if as_root else _RESTRICTED_POD,
         "initContainers": _init_containers(settings, common),
-        "containers": [main],
+        "containers": [{**main, **common}],
         "volumes": [*({"name": name, **source} for name, _, source in folders), *task.volumes],
         "nodeSelector": dict(spec.node_selector or task.node_selector),
         "tolerations": [dict(each) for each in spec.tolerations or task.tolerations],
@@ -96,6 +88,18 @@ def pod_template(
     }
     about = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
     return {"metadata": about, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
+
+
+def _main_container(name: str, command: Sequence[str], env: list[Object], mounts: list[Object]) -> Object:
+    return {
+        "name": name,
+        "command": list(command),
+        "workingDir": WORK,
+        # Kubernetes stores this file in the status of the pod when the container ends.
+        "terminationMessagePath": f"{WORK}/{PEAK_MEMORY}",
+        "env": env,
+        "volumeMounts": mounts,
+    }
 
 
 def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:

@@ -13,6 +13,7 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.library.content import REPLICA_ROOMS, read_library
 from kfp_distributed.storage.kfp_store import (
+    KFP_SECRET,
     SECRET_VARIABLE,
     MayNotRead,
     Read,
@@ -110,7 +111,10 @@ def _reader(api: ClusterApi) -> Read:
         except ClusterError as error:
             if error.status != 403:
                 raise ValueError(str(error)) from None
-            raise MayNotRead(f"{error}; see deploy/rbac.yaml of kfp-distributed") from None
+            advice = f"run kfp-distributed install --namespace {api.namespace}"
+            if "/secrets/" in path and not path.endswith(f"/{KFP_SECRET}"):
+                advice += ", and add this Secret to the Role kfp-distributed-train"
+            raise MayNotRead(f"{error}; {advice}") from None
 
     return read
 

@@ -90,8 +90,8 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
     if missing := missing_permissions(api, needed):
         raise ValueError(
             f"the account of this step may not, in namespace {api.namespace}: {', '.join(missing)}; "
-            "deploy/rbac.yaml of kfp-distributed has the Role that it needs"
-            + (", and deploy/remote-object-store.yaml that for secrets" if "Secret" in kinds else "")
+            f"run kfp-distributed install --namespace {api.namespace}"
+            + (", and apply deploy/remote-object-store.yaml for Secrets" if "Secret" in kinds else "")
         )
     for each in () if is_there else objects:
         version, plural = each["apiVersion"], f"{each['kind'].lower()}s"

@@ -35,7 +35,7 @@ from kfp_distributed.components.train.runners.local.restart_policy import Step, 
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_ROOMS, read_library
-from kfp_distributed.library.packages import install_command
+from kfp_distributed.library.packages import install_command, without_passwords
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
@@ -145,7 +145,7 @@ class LocalRunner:
 
     def _install(self, needed: Requirements) -> Iterator[Fact]:
         """Runs pip; where it fails the job has failed, and the packages' folder is not there."""
-        yield JobEvent(clock(), f"installs {' '.join((*needed.packages, *needed.alone))}")
+        yield JobEvent(clock(), f"installs {without_passwords(' '.join((*needed.packages, *needed.alone)))}")
         for name in self._last:
             yield self._changed(name, "installing", reason="pip installs its packages")
         started = clock()
