@@ -1,5 +1,6 @@
 """Measures how a compiled `train` step starts in a pod: until its own program begins, and until its job is created."""
 
+import json
 import re
 import shutil
 import statistics
@@ -9,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,12 @@ _TIMEOUT_SECONDS = 600.0
 
 # What the benchmark has the container print, beside what the library prints.
 _CONTAINER_STARTED, _INSTALLED, _IMPORTED = "container started", "first pip ended", "step imported"
+# kfp's executor imports the program of a step, which may have started the executor.
+_FIRST_LINE = f"""
+if __name__ != '__main__':
+  from kfp_distributed.components.train.step import run_step
+  print('{_IMPORTED}', flush=True)
+"""
 _MOMENTS = {
     "container": f"{_CONTAINER_STARTED}$",
     "installed": f"{_INSTALLED}$",
@@ -114,11 +121,14 @@ def _wheel(scratch: Path) -> Path:
 
 
 def _upload(wheel: Path, bucket: str) -> str:
-    """Upload a wheel; return a URL that is valid for an hour."""
+    """Upload a wheel, which everybody may then read, since a URL for pip has no account in it; return the URL."""
     account = credentials_from_environment()
     store = Minio(account.endpoint, access_key=account.access_key, secret_key=account.secret_key, secure=account.secure)
     store.fput_object(bucket, wheel.name, str(wheel))
-    return store.presigned_get_object(bucket, wheel.name, expires=timedelta(hours=1))
+    resource = f"arn:aws:s3:::{bucket}/{wheel.name}"
+    statement = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [resource]}
+    store.set_bucket_policy(bucket, json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    return f"{'https' if account.secure else 'http'}://{account.endpoint}/{bucket}/{wheel.name}"
 
 
 def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
@@ -155,11 +165,11 @@ def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
 def _with_marks(command: Sequence[str]) -> list[str]:
     """Return the command of a step with an `echo` or `print` at each measured moment that has no line of its own."""
     words = [*command]
-    if words[1] == "-c":  # A shell that calls pip, and then the rest of the command.
-        words[2] = words[2].replace('"$0" "$@"', f'echo {_INSTALLED} && "$0" "$@"')
+    # pip runs in the shell before this: for all of an archive's packages, and for the library as a package.
+    words[2] = words[2].replace('"$0" "$@"', f'echo {_INSTALLED} && "$0" "$@"')
+    words[2] = words[2].replace("\nprogram_path=", f"\necho {_INSTALLED}\nprogram_path=")
     program = words.index("--executor_input") - 1
-    first_line = f"from kfp_distributed.components.train.step import run_step\nprint('{_IMPORTED}', flush=True)\n"
-    words[program] = f"{words[program]}\n{first_line}"
+    words[program] += _FIRST_LINE
     return ["sh", "-c", f'echo {_CONTAINER_STARTED}; exec "$@"', "sh", *words]
 
 
@@ -186,12 +196,12 @@ def _start(core: client.CoreV1Api, namespace: str, pod: Mapping[str, Any]) -> St
 
 
 def read_start(log: str) -> StepStart:
-    """Read the moments of a start from a log whose lines begin with a time stamp."""
+    """Read the moments of a start from a log with time stamps. If a line recurs, the last one counts."""
     moments: dict[str, float] = {}
     for line in log.splitlines():
         stamp, _, text = line.partition(" ")
         for moment, pattern in _MOMENTS.items():
-            if moment not in moments and re.match(pattern, text):
+            if re.match(pattern, text):
                 moments[moment] = _seconds(stamp)
     pip = moments.get("installed", moments["container"]) - moments["container"]
     pip += moments.get("packages installed", 0) - moments.get("packages", 0)
