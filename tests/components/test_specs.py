@@ -130,6 +130,8 @@ def test_each_step_names_its_delivery_and_the_library_that_compiled_it(tmp_path,
     for step, container in executors(tmp_path / "train_and_export.yaml").items():
         image = delivery.evaluate_image if step == "evaluate" else delivery.steps_image
         assert container["image"] == (image or "python:3.11")
+        # Argo and KFP replace what stands in double braces.
+        assert "{{" not in "".join(container["command"])
         # KFP's cache so notices code that has changed.
         assert container["command"][-1].startswith(bootstrap())
         assert bool(installed_packages(container)) == (kind != "image")
