@@ -111,7 +111,7 @@ class Namespace:
         path = self._path(item["kind"])
         if verb != "create":
             path = f"{path}/{item['metadata']['name']}"
-        body = None if verb == "delete" else item
+        body = _deletion(item) if verb == "delete" else item
         query = {"fieldManager": "kfp-distributed", **({"dryRun": "All"} if dry_run else {})}
         try:
             self._api.call(_METHODS[verb], path, body, query, away_seconds=_AWAY_SECONDS)
@@ -132,6 +132,12 @@ class Namespace:
                 f"this account may not, in namespace {self._name}: {names}. Nothing was changed. Ask an administrator "
                 "of the namespace for these permissions, or to run this command",
             )
+
+
+def _deletion(item: Object) -> Object | None:
+    """Return the body of a deletion, which fails if another object has taken the name since the object was read."""
+    uid = item["metadata"].get("uid")
+    return {"preconditions": {"uid": uid}} if uid else None
 
 
 def _attempt(refused: list[str], verb: str, kind: str, request: Callable[[], T]) -> T | None:

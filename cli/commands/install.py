@@ -1,6 +1,7 @@
 """`kfp-distributed install`."""
 
 from datetime import datetime, timedelta, timezone
+from http import HTTPStatus
 from typing import Literal
 
 import click
@@ -17,6 +18,9 @@ from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library import VERSION
+
+_ATTEMPTS = 5
+"""How often the plan is made while others change the same objects. Two commands at once need two."""
 
 
 @click.command()
@@ -59,15 +63,23 @@ def command(
 def _install(target: Namespace, name: str, account: str, prune: timedelta | None, *, dry_run: bool) -> None:
     objects = installed_objects(name, account)
     library = objects[-1]["metadata"]["name"]
-    changes = plan_install(objects, target.read(objects))
-    if prune is not None:
-        changes += plan_prune(target.libraries(), library, datetime.now(timezone.utc), prune)
-    target.check(changes)
-    if not dry_run:
-        target.apply(changes)
-    for change in changes:
-        click.echo(change_line(change, dry_run=dry_run))
-    changed = any(change.action != "keep" for change in changes)
+    changed = False
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        changes = plan_install(objects, target.read(objects))
+        if prune is not None:
+            changes += plan_prune(target.libraries(), library, datetime.now(timezone.utc), prune)
+        try:
+            target.check(changes)
+            for change in changes:
+                if not dry_run:
+                    target.apply([change])
+                click.echo(change_line(change, dry_run=dry_run))
+                changed |= change.action != "keep"
+            break
+        except ClusterError as error:
+            if error.status != HTTPStatus.CONFLICT or not attempts_left:
+                raise
+            click.echo("Somebody else changed the namespace at the same time. Reading it again.", err=True)
     if dry_run:
         click.echo(f"Dry run: nothing was changed in namespace {name}.")
         return

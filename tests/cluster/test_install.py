@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from kubernetes import client
 
-from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, Object, installed_objects
+from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, Object, installed_objects, plan_uninstall
 from kfp_distributed.cli.main import main
 from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.components.packaging import bootstrap
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library.archive import library_config_map
 
@@ -60,6 +60,33 @@ def test_install_twice_then_uninstall_twice(api, namespace):
     assert sorted(run("uninstall", *option)) == sorted(deleted)
     assert libraries(api, namespace) == {}
     assert run("uninstall", *option) == [f"Nothing of kfp-distributed is in namespace {namespace}."]
+
+
+def test_another_install_at_the_same_time(namespace, monkeypatch):
+    read, stale = Namespace.read, []
+
+    def read_before_the_other_install(self, objects):
+        existing = read(self, objects)
+        if not stale:
+            stale.append(existing)
+            run("install", "--namespace", namespace)
+        return existing
+
+    monkeypatch.setattr(Namespace, "read", read_before_the_other_install)
+    lines = run("install", "--namespace", namespace)
+    assert lines[1:4] == [f"unchanged {name}" for name in INSTALLED]
+    assert stale == [[None] * 3]
+
+
+def test_a_deletion_spares_what_has_taken_the_name_meanwhile(api, namespace):
+    name = create_other_library(api, namespace)
+    target = Namespace(connect(namespace), namespace)
+    deletion = plan_uninstall(target.libraries())
+    api.delete_namespaced_config_map(name, namespace)
+    create_other_library(api, namespace)
+    with pytest.raises(ClusterError) as error:
+        target.apply(deletion)
+    assert (error.value.status, list(libraries(api, namespace))) == (409, [name])
 
 
 def test_install_adds_rules_and_accounts_and_removes_none(namespace):
