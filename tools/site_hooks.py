@@ -4,16 +4,25 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from reference import generated_parts, insert_parts
+
+from kfp_distributed.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Create build/api, in which the folders of the repository are the packages of `kfp_distributed`."""
+    """Create build/api for mkdocstrings, and name the commands for mkdocs-click."""
     link_packages(ROOT / "build" / "api" / "kfp_distributed")
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        if command:
+            # All functions are called `command`. click itself shows the name by which a command was found.
+            command.name = name
     return config
 
 
