@@ -4,33 +4,24 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from reference import generated_parts, insert_parts
-
-from kfp_distributed.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Create build/api for mkdocstrings, and name the commands for mkdocs-click."""
+    """Create build/api, in which the folders of the repository are the packages of `kfp_distributed`."""
     link_packages(ROOT / "build" / "api" / "kfp_distributed")
-    context = click.Context(main)
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
-        if command:
-            # All functions are called `command`. click itself shows the name by which a command was found.
-            command.name = name
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that the benchmarks write. Their links into docs/ become links within the site."""
     for page in sorted((ROOT / "benchmarks").glob("*.md")):
-        text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
-        files.append(File.generated(config, f"benchmarks/{page.name}", content=text))
+        text = page.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("](README.md", "](train-step.md")
+        files.append(File.generated(config, f"benchmarks/{page.name.replace('README', 'train-step')}", content=text))
     return files
 
 

@@ -5,6 +5,7 @@ import json
 import re
 from typing import NamedTuple
 
+import click
 import pytest
 import reference
 from kfp import dsl
@@ -79,6 +80,28 @@ def test_the_section_of_a_component():
         "| name | type | description |\n| --- | --- | --- |\n"
         "| `out` | HTML | A page. |\n"
         "| `size` | float | A size. |\n"
+    )
+
+
+def test_the_section_of_a_command():
+    @click.group()
+    def group():
+        pass
+
+    @group.command(name="greet")
+    @click.argument("name")
+    @click.option("--times", default=1, show_default=True, help="How | often.")
+    def _(name, times):
+        """Greet.
+
+        More.
+        """
+
+    assert reference.describe_commands(group, "hello") == (
+        "## greet\n\n```text\nhello greet [OPTIONS] NAME\n```\n\nGreet.\n\nMore.\n\n"
+        "| option | meaning |\n| --- | --- |\n"
+        "| `--times INTEGER` | How \\| often.  [default: 1] |\n"
+        "| `--help` | Show this message and exit. |\n"
     )
 
 
