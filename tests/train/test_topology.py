@@ -123,7 +123,7 @@ def tf_config(cluster, role, index):
     return {"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"}
 
 
-WITH_SERVERS = {
+SERVERS = {
     "chief": ["job-chief-0:2222"],
     "ps": ["job-ps-0:2223"],
     "worker": ["job-worker-0:2224", "job-worker-1:2225"],
@@ -135,12 +135,12 @@ ALL_REDUCE = {"worker": ["job-worker-0:2222", "job-worker-1:2223"]}
 @pytest.mark.parametrize(
     ("topology", "name", "expected"),
     [
-        (plan("TF", number_of_parameter_servers=1, evaluator=True), "chief-0", tf_config(WITH_SERVERS, "chief", 0)),
-        (plan("TF", number_of_parameter_servers=1, evaluator=True), "worker-1", tf_config(WITH_SERVERS, "worker", 1)),
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "chief-0", tf_config(SERVERS, "chief", 0)),
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "worker-1", tf_config(SERVERS, "worker", 1)),
         (
             plan("TF", number_of_parameter_servers=1, evaluator=True),
             "evaluator-0",
-            tf_config(WITH_SERVERS, "evaluator", 0),
+            tf_config(SERVERS, "evaluator", 0),
         ),
         (plan("TF", number_of_parameter_servers=0), "worker-1", tf_config(ALL_REDUCE, "worker", 1)),
     ],
