@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kfp_distributed.components.train.log_format import Level
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.components.train.topology import Topology
 from kfp_distributed.trainers.runtime.job import JobDescription
@@ -77,11 +78,39 @@ class LogLine:
 
 
 @dataclass(frozen=True)
+class ReplicaSample:
+    """Resource usage of a replica at one moment. A value is None where it is unknown.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        replica: Name of the replica.
+        memory_mib: Resident memory of its processes in MiB.
+        rows_per_second: Training rows read per second since the previous sample.
+        gpu_percent: Mean utilization of its GPUs, from 0 to 100.
+        gpu_memory_mib: Memory used on all of its GPUs in MiB.
+    """
+
+    time: float
+    replica: str
+    memory_mib: int | None = None
+    rows_per_second: float | None = None
+    gpu_percent: int | None = None
+    gpu_memory_mib: int | None = None
+
+
+@dataclass(frozen=True)
 class JobEvent:
-    """Something happened to the job that is worth a line of its log."""
+    """An event of the job, for its log and timeline.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        text: The event, in one line.
+        level: Severity in the log.
+    """
 
     time: float
     text: str
+    level: Level = "INFO"
 
 
 @dataclass(frozen=True)
@@ -109,7 +138,7 @@ class JobEnded:
     reason: str = ""
 
 
-Fact = ReplicaChanged | LogLine | JobEvent | Quiet | JobEnded
+Fact = ReplicaChanged | LogLine | ReplicaSample | JobEvent | Quiet | JobEnded
 
 _BOOT = time.time() - time.monotonic()
 
