@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS, Request, job_name
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST
@@ -49,9 +50,9 @@ def staged(request: Request) -> Iterator[Request]:
             keeps_model = not is_downloaded and f"model_uri/{MODEL_MANIFEST}" in keys
             store.delete([key for key in keys if not (keeps_model and key.startswith("model_uri/"))])
             if keeps_model:
-                print(f"kept the complete model in {join_uri(root, 'model_uri')}", flush=True)
+                log("WARNING", f"kept the complete model in {join_uri(root, 'model_uri')}")
         except StorageError as error:  # Not raised, because it would hide why the training failed.
-            print(f"cannot delete the staged folder {root}: {error}", flush=True)
+            log("WARNING", f"cannot delete the staged folder {root}: {error}")
 
     with ended_by_signals(clean_up):
         for name in local_folders.keys() - {"model_uri"}:
