@@ -10,7 +10,7 @@ CHECKED := $(ROOMS) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
 .PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
-.PHONY: bench-cluster cluster-named images image-name clean
+.PHONY: bench-cluster cluster-named images image-name docs docs-serve release clean
 
 # The images of replicas and of steps: how the builder is called before a name, how it is asked for one that is there,
 # and their prefix.
@@ -66,6 +66,19 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	MYPYPATH=$(VENV)/types $(BIN)/mypy $(CHECKED:%=-p kfp_distributed.%)
+	MYPYPATH=$(VENV)/types:tools $(BIN)/mypy tools
+
+# Material's advertisement of its successor is no problem of ours.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
+docs: $(STAMP)  ## builds the documentation site in build/site; broken links and references fail
+	$(MKDOCS) build --strict
+
+docs-serve: $(STAMP)  ## serves the documentation on http://127.0.0.1:8000 and rebuilds it after each change
+	$(MKDOCS) serve
+
+release: $(STAMP)  ## builds the release VERSION=x.y.z in dist/
+	@$(BIN)/python tools/release.py '$(VERSION)' dist
 
 specs: $(STAMP)  ## writes component_specs/ anew
 	$(BIN)/kfp-distributed compile component_specs
@@ -98,14 +111,14 @@ image-name:  ## prints the full name of IMAGE=tensorflow
 	@echo $(call image,$(IMAGE))
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .cache .mypy_cache .pytest_cache .ruff_cache
 
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
 $(STAMP): pyproject.toml Makefile
 	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@echo 'Installing into $(VENV) with $(PYTHON) (once; some 600 MB, a minute or two)'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev,docs]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tf_keras==2.21.0
 	@mkdir -p $(VENV)/types/kfp_distributed && for room in $(CHECKED); do ln -sfn "$$PWD/$$room" $(VENV)/types/kfp_distributed/$$room; done
 	@touch $@

@@ -85,7 +85,7 @@ Requests of the step to the API server for one job: {requests}.
 ## The start of the step
 
 How a compiled `train` step starts in a pod, with each delivery of the library
-([docs/compiled-yaml.md](../docs/compiled-yaml.md)). The last row is the delivery that these replaced: the YAML of an
+([Deliveries](../docs/explanation/deliveries.md)). The last row is the delivery that these replaced: the YAML of an
 earlier commit, which carries the library as a packed archive. Medians of {starts} runs, each delivery in turn, with the
 least and the most. The clock starts with the container, and the images are on the node.
 

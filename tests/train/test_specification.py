@@ -1,9 +1,5 @@
-import ast
 import dataclasses
-import inspect
-import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +22,6 @@ def plain(specification):
     return found
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "distribution-specification.md"
 TYPES = ("Job", "MPI", "TF", "PyTorch")
 
 
@@ -285,31 +280,3 @@ def test_a_specification_is_frozen_and_checks_itself():
         spec.number_of_workers = 3
     with pytest.raises(ValueError, match="max_workers = 2 is less than number_of_workers, 3"):
         dataclasses.replace(spec, number_of_workers=3)
-
-
-def test_the_document_has_every_key():
-    attributes = inspect.getdoc(DistributionSpecification).partition("Attributes:\n")[2].partition("\n\n")[0]
-    # "name: meaning." or, where the default is not simply the field's own, "name: meaning. Default: words."
-    lines = re.findall(r"^ +(\w+): (.+?)\.(?: Default: (.+)\.)?$", attributes, re.M)
-    assert [name for name, _, _ in lines] == list(KEYS)
-    own = {each.name: json.dumps(each.default) for each in dataclasses.fields(DistributionSpecification)}
-    rows = [
-        f"| {name} | {', '.join(KEYS[name].types) if KEYS[name].types != TYPES else 'all'} | {KEYS[name].allowed} "
-        f"| {default or own[name]} | {meaning} |"
-        for name, meaning, default in lines
-    ]
-    head = "| key | belongs to | allowed | default | meaning |\n|---|---|---|---|---|\n"
-    assert DOCUMENT.read_text(encoding="utf-8").partition(head)[2].partition("\n\n")[0].splitlines() == rows
-
-
-@pytest.mark.parametrize("error", re.findall(r"^distribution_specification: .*", DOCUMENT.read_text("utf-8"), re.M))
-def test_the_documents_errors_are_the_real_ones(error):
-    name, value = re.match(r"distribution_specification: '?(\w+)'? = ('[^']*'|\w+) ", error).groups()
-    chosen = "MPI" if name == "ps_cpus" else "Job"
-    with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
-        parse_distribution({"distribution_type": chosen, name: ast.literal_eval(value)})
-
-
-@pytest.mark.parametrize("example", re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL))
-def test_the_documents_examples_are_specifications(example):
-    assert parse_distribution(example).distribution_type == json.loads(example).get("distribution_type", "Job")

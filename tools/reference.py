@@ -1,0 +1,208 @@
+"""Create the generated parts of the reference pages as Markdown, from the code, the compiled YAML and deploy/.
+
+A page names a part by a comment of its own line, `<!-- generated: trainers -->`. tools/site_hooks.py replaces it.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import griffe
+import yaml  # type: ignore[import-untyped]
+
+from kfp_distributed.components import steps
+from kfp_distributed.components.train.specification import KEYS, DistributionSpecification
+from kfp_distributed.pipelines.train_and_export import train_and_export
+from kfp_distributed.storage.dataset import Column, DatasetManifest
+from kfp_distributed.storage.model import ModelManifest
+from kfp_distributed.trainers.program import ELASTIC, FOLDERS, TRAINERS, parse_program
+
+ROOT = Path(__file__).parents[1]
+
+_MARKER = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
+
+_PARAMETER_TYPES = {
+    "Boolean": "bool",
+    "Dict": "dict",
+    "Float": "float",
+    "Integer": "int",
+    "List": "list",
+    "String": "str",
+}
+"""Python's names of KFP's parameter types."""
+
+
+def insert_parts(markdown: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """Return a page with each `<!-- generated: NAME -->` replaced by the part of that name.
+
+    Args:
+        markdown: Text of the page.
+        parts: Function that creates the Markdown of a part, by name.
+
+    Raises:
+        ValueError: No part has the name.
+    """
+
+    def create_part(marker: re.Match[str]) -> str:
+        if marker[1] not in parts:
+            raise ValueError(f"{marker[0]} names no part; allowed: {', '.join(sorted(parts))}")
+        return parts[marker[1]]().rstrip("\n")
+
+    return _MARKER.sub(create_part, markdown)
+
+
+def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
+    """Return the functions that create the generated parts, by name.
+
+    Args:
+        root: Folder of the repository.
+    """
+    return {
+        "components": lambda: "\n".join(describe_interface(component.component_spec) for component in steps()),
+        "pipelines": lambda: describe_interface(train_and_export.component_spec),
+        "distribution keys": describe_distribution_keys,
+        "trainers": describe_trainers,
+        "dataset manifest": lambda: describe_attributes(DatasetManifest),
+        "dataset column": lambda: describe_attributes(Column),
+        "model manifest": lambda: describe_attributes(ModelManifest),
+        "permissions": lambda: describe_role((root / "deploy" / "rbac.yaml").read_text(encoding="utf-8")),
+    }
+
+
+def describe_interface(spec: Any) -> str:  # noqa: ANN401  (kfp has no types)
+    """Return the section of a component or pipeline: its description, inputs and outputs.
+
+    Args:
+        spec: The `component_spec` of a KFP component or pipeline.
+    """
+    inputs = [
+        (f"`{name}`", _type_name(entry.type), _default(entry), one_line(entry.description))
+        for name, entry in (spec.inputs or {}).items()
+    ]
+    outputs = [
+        (f"`{name}`", _type_name(entry.type), one_line(entry.description)) for name, entry in spec.outputs.items()
+    ]
+    return (
+        f"## {spec.name.replace('-', '_')}\n\n{spec.description}\n\n"
+        f"Inputs:\n\n{table(('name', 'type', 'default', 'description'), inputs)}\n"
+        f"Outputs:\n\n{table(('name', 'type', 'description'), outputs)}"
+    )
+
+
+def _type_name(kfp_type: str) -> str:
+    """Return Python's name of a parameter type, and the class of `kfp.dsl` for an artifact."""
+    return _PARAMETER_TYPES.get(kfp_type) or kfp_type.removeprefix("system.").partition("@")[0]
+
+
+def _default(entry: Any) -> str:  # noqa: ANN401
+    if not entry.optional:
+        return "required"
+    return "none" if entry.default is None else f"`{json.dumps(entry.default)}`"
+
+
+def describe_distribution_keys() -> str:
+    """Return the table of the keys of a distribution_specification."""
+    own_defaults = {field.name: json.dumps(field.default) for field in fields(DistributionSpecification)}
+    rows = []
+    for name, description in section_of(DistributionSpecification.__doc__ or "", "attributes").items():
+        meaning, _, default = description.partition(" Default: ")
+        kind = KEYS[name]
+        types = "all" if kind.types == KEYS["distribution_type"].types else ", ".join(kind.types)
+        default = default.rstrip(".") or f"`{own_defaults[name]}`"
+        rows.append((f"`{name}`", types, kind.allowed, default, meaning.rstrip(".")))
+    return table(("key", "belongs to", "allowed", "default", "meaning"), rows)
+
+
+def describe_attributes(described: type) -> str:
+    """Return the table of the attributes that the docstring of a class lists: the keys of its JSON form."""
+    attributes = section_of(described.__doc__ or "", "attributes")
+    return table(("key", "meaning"), [(f"`{name}`", meaning) for name, meaning in attributes.items()])
+
+
+def describe_trainers() -> str:
+    """Return a section for each built-in trainer: its docstring and its parameters."""
+    return "\n".join(_describe_trainer(name, types) for name, types in TRAINERS.items())
+
+
+def _describe_trainer(name: str, types: Sequence[str]) -> str:
+    program = parse_program({"trainer": name})
+    module = griffe.visit(name, filepath=Path(f"{name}.py"), code=program.source)
+    docstring = module[name].docstring.value
+    summary = docstring.partition("\n\nArgs:")[0]
+    descriptions = section_of(docstring, "parameters")
+    rows = [
+        (
+            f"`{parameter.name}`",
+            f"`{parameter.type}`",
+            f"`{json.dumps(parameter.default)}`",
+            descriptions[parameter.name],
+        )
+        for parameter in program.parameters
+    ]
+    elastic = "yes" if name in ELASTIC else "no"
+    facts = f"Types of job: {', '.join(types)}. Elastic: {elastic}."
+    folders = f"Folders that it takes: {', '.join(f'`{folder}`' for folder in FOLDERS if folder in program.folders)}."
+    head = ("parameter", "type", "default", "meaning")
+    return f"## {name}\n\n{summary}\n\n{facts} {folders}\n\n{table(head, rows)}"
+
+
+def section_of(docstring: str, kind: str) -> dict[str, str]:
+    """Return the entries of a section of a Google-style docstring, each description on one line.
+
+    Args:
+        docstring: The whole docstring.
+        kind: Griffe's name of the section, such as "attributes" or "parameters".
+    """
+    entries: dict[str, str] = {}
+    for section in griffe.parse_google(griffe.Docstring(docstring), warnings=False):
+        if section.kind.value == kind:
+            entries |= {entry.name: one_line(entry.description) for entry in section.value}
+    return entries
+
+
+def describe_role(text: str) -> str:
+    """Return the table of the rules of a Role, with the comment above each rule as its reason.
+
+    Args:
+        text: YAML whose first document is the Role.
+    """
+    role = next(iter(yaml.safe_load_all(text)))
+    reasons: list[str] = []
+    comment: list[str] = []
+    for line in text.partition("\nrules:\n")[2].splitlines():
+        if line.startswith("  # "):
+            comment.append(line.removeprefix("  # "))
+        elif line.startswith("  - apiGroups:"):
+            reasons.append(" ".join(comment))
+            comment = []
+        elif line == "---":
+            break
+    rows = [
+        (
+            rule["apiGroups"][0] or "core",
+            ", ".join(rule["resources"]),
+            ", ".join(rule["verbs"]),
+            ", ".join(rule.get("resourceNames", ())) or "all",
+            reason,
+        )
+        for rule, reason in zip(role["rules"], reasons, strict=True)
+    ]
+    return table(("API group", "resources", "verbs", "names", "reason"), rows)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(_cell(text) for text in line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def one_line(text: str | None) -> str:
+    """Return a text with its line ends and runs of blanks as one blank each."""
+    return " ".join((text or "").split())
