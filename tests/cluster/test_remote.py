@@ -1,6 +1,6 @@
 """Training on another cluster: a second identity, in a namespace that the step's own account knows nothing of.
 
-Set up by the commands of docs/remote-cluster.md.
+Set up by the commands of docs/how-to/remote-cluster.md.
 """
 
 import base64

@@ -1,11 +1,11 @@
-"""The diffs of docs/distribution.md for TensorFlow: the programs that they make train, and their models are good."""
+"""The diffs of the how-to guides for TensorFlow: the changed programs train, and their models are accurate."""
 
 import textwrap
 from dataclasses import replace
 
 import pytest
 from environments import trainer_python
-from examples.test_diffs import PAGE, code_of
+from examples.test_diffs import HOW_TO, code_of, diffs_of
 from saved_models import score
 from step_lines import into
 
@@ -15,7 +15,7 @@ from kfp_distributed.storage import open_store
 
 pytestmark = pytest.mark.takes(64)
 
-# What the page does not show.
+# Code that the page does not show.
 BEFORE = """
 def fit(train_dir, model_dir):
     from glob import glob
@@ -68,20 +68,20 @@ def end_epoch(epoch, logs):
 
 TF = {"distribution_type": "TF", "number_of_workers": 2}
 CASES = {
-    ("All-reduce among workers", 0): ({**TF, "number_of_parameter_servers": 0}, "", ""),
-    ("Parameter servers", 0): (TF, SERVERS, SAVE),
-    ("Horovod", 0): ({"distribution_type": "MPI", "number_of_workers": 2}, RANKS, ""),
-    ("Horovod", 2): ({"distribution_type": "MPI", "number_of_workers": 2, "min_workers": 1}, ELASTIC, ""),
-    ("One pod with several devices", 0): ({}, DEVICES, f"{FIT}print('on', strategy.num_replicas_in_sync)\n{SAVE}"),
+    ("multi-worker-mirrored", 0): ({**TF, "number_of_parameter_servers": 0}, "", ""),
+    ("parameter-servers", 0): (TF, SERVERS, SAVE),
+    ("horovod", 0): ({"distribution_type": "MPI", "number_of_workers": 2}, RANKS, ""),
+    ("elastic", 0): ({"distribution_type": "MPI", "number_of_workers": 2, "min_workers": 1}, ELASTIC, ""),
+    ("gpus", 0): ({}, DEVICES, f"{FIT}print('on', strategy.num_replicas_in_sync)\n{SAVE}"),
 }
 
 
-@pytest.mark.parametrize(("section", "number"), CASES)
-def test_the_changed_program_trains(section, number, digits, tmp_path, monkeypatch):
-    distribution, before, after = CASES[section, number]
-    if section == "Horovod":
+@pytest.mark.parametrize(("page", "number"), CASES)
+def test_the_changed_program_trains(page, number, digits, tmp_path, monkeypatch):
+    distribution, before, after = CASES[page, number]
+    if distribution.get("distribution_type") == "MPI":
         monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
-    changed = code_of(section, " +", number)
+    changed = code_of(page, " +", number)
     scope = "with strategy.scope():\n" if "strategy" in changed else ""
     body = before + changed.replace(scope, ROWS + scope, 1) + "\n" + after
     request = Request(
@@ -126,7 +126,7 @@ open(model_dir + "/done", "w").close()
 
 
 def test_the_table_in_parts_learns(digits, tmp_path):
-    body = TABLE + code_of("A table in parts", " +") + TELL
+    body = TABLE + code_of("model-parallel", " +", 1) + TELL
     request = Request(
         train_uri=str(digits.folder / "train"),
         model_uri=str(tmp_path / "model"),
@@ -141,6 +141,6 @@ def test_the_table_in_parts_learns(digits, tmp_path):
 
 
 def test_no_diff_has_more_than_fifteen_lines():
-    diffs = [part.partition("\n```")[0].splitlines() for part in PAGE.read_text().split("```diff\n")[1:]]
+    diffs = [diff for page in HOW_TO.glob("*.md") for diff in diffs_of(page.stem)]
     assert len(diffs) == 9
-    assert max(map(len, diffs)) <= 15
+    assert max(len(diff.splitlines()) for diff in diffs) <= 15

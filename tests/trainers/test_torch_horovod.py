@@ -160,7 +160,7 @@ print("as one process:", all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pai
 
 def test_the_diff_of_the_page_does_what_one_process_does(digits, tmp_path, python, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", python)
-    body = textwrap.indent(code_of("Horovod", " +", 1) + AFTER, "    ")
+    body = textwrap.indent(code_of("horovod", " +", 1) + AFTER, "    ")
     _, said = mpi_jobs.train(digits, tmp_path, 2, program={"function": "fit", "source": BEFORE + body})
     assert sorted(line for line in said if "as one" in line) == [
         f"[worker-{rank}] as one process: True" for rank in (0, 1)

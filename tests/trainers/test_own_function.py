@@ -1,26 +1,20 @@
-"""The function of README's train_specification section, on a table with missing values."""
-
-import re
-from pathlib import Path
+"""Functions of the tutorials and guides, on a table with missing values."""
 
 import numpy as np
+import own_function
+import resumable_function
 import tensorflow as tf
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
 
-README = Path(__file__).parents[2] / "README.md"
-
 
 def test_the_function_trains_on_missing_values_and_its_model_answers_them(tmp_path, write_dataset):
-    (source,) = re.findall(r"^```python\n(def fit\(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-    names = {}
-    exec(source, names)
     arrays, labels = table(200, 0)
     write_dataset(tmp_path / "train", COLUMNS, arrays, labels, CLASSES, [200])
     (tmp_path / "metrics").mkdir()
-    names["fit"](str(tmp_path / "train"), str(tmp_path / "model"), str(tmp_path / "metrics"), epochs=1)
+    own_function.fit(str(tmp_path / "train"), str(tmp_path / "model"), str(tmp_path / "metrics"), epochs=1)
 
     # Not the loss: relu makes 0 of NaN, and hides weights that are NaN.
     stored = tf.train.load_checkpoint(str(tmp_path / "model" / "variables" / "variables"))
@@ -31,3 +25,14 @@ def test_the_function_trains_on_missing_values_and_its_model_answers_them(tmp_pa
     ((inputs, _),) = read_batches(tmp_path / "train", manifest)
     assert np.isnan(inputs).any()
     assert np.isfinite(load_classifier(tmp_path / "model", input_shape(manifest))(inputs)).all()
+
+
+def test_the_resumable_function_trains_the_missing_epochs_alone(tmp_path, write_dataset, capfd):
+    arrays, labels = table(200, 0)
+    write_dataset(tmp_path / "train", COLUMNS, arrays, labels, CLASSES, [200])
+    folders = [str(tmp_path / name) for name in ("train", "model", "checkpoints")]
+    printed = []
+    for epochs in (2, 3):
+        resumable_function.fit(*folders, epochs=epochs)
+        printed.append(capfd.readouterr().out)
+    assert ["Epoch 1/2" in printed[0], "Epoch 2/3" in printed[1], "Epoch 3/3" in printed[1]] == [True, False, True]

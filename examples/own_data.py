@@ -1,0 +1,29 @@
+"""Training on a CSV file: `python own_data.py wine.csv cultivar`, for example."""
+
+import sys
+
+from kfp import dsl
+
+from kfp_distributed.components import evaluate, prepare_data, train
+from kfp_distributed.pipelines.local_run import local_run
+from kfp_distributed.trainers import train_specification
+
+
+@dsl.pipeline
+def train_on_own_data(source: str, label_column: str) -> float:
+    """Train on the rows of a file, and return the accuracy on the test dataset."""
+    data = prepare_data(source=source, label_column=label_column, test_fraction=0.2)
+    training = train(
+        train_dataset=data.outputs["train_dataset"],
+        validation_dataset=data.outputs["validation_dataset"],
+        train_specification=train_specification("keras_classifier"),
+        train_parameters={"epochs": 40, "hidden_units": [32]},
+    )
+    scores = evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
+    return scores.outputs["accuracy"]
+
+
+if __name__ == "__main__":
+    with local_run("own-data-run"):
+        task = train_on_own_data(source=sys.argv[1], label_column=sys.argv[2])
+        print(f"accuracy on the test dataset: {task.output:.3f}")

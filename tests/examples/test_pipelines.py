@@ -1,0 +1,60 @@
+"""The pipelines of examples/: those of the tutorials run on this machine, those of the how-to guides compile."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import yaml
+from kfp.compiler import Compiler
+
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.pipelines.local_run import local_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HOW_TO = runpy.run_path(str(EXAMPLES / "how_to_pipelines.py"))["PIPELINES"]
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def example(name):
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+@pytest.mark.takes(15)
+def test_the_pipeline_of_the_readme_trains_and_exports(in_folder):
+    train_digits = example("train_digits.py")["train_digits"]
+    with local_run("run") as run:
+        train_digits(workers=1, epochs=1)
+    assert (run.object_store / "models" / "digits" / "1" / "saved_model.pb").exists()
+
+
+@pytest.mark.takes(15)
+def test_a_function_of_your_own_trains(in_folder):
+    pipeline = example("own_function.py")["train_with_own_function"]
+    with local_run("run") as run:
+        task = pipeline()
+    assert task.output > 0.8
+    (report,) = run.artifacts.glob("train-with-own-function-*/train/report")
+    assert "accuracy" in report.read_text()
+
+
+@pytest.mark.takes(15)
+def test_a_csv_file_of_your_own_trains(in_folder):
+    example("make_wine_csv.py")
+    pipeline = example("own_data.py")["train_on_own_data"]
+    with local_run("run"):
+        task = pipeline(source="wine.csv", label_column="cultivar")
+    assert task.output > 0.85
+
+
+@pytest.mark.parametrize("pipeline", HOW_TO, ids=lambda pipeline: pipeline.name)
+def test_the_pipelines_of_the_guides_compile(pipeline, tmp_path):
+    Compiler().compile(pipeline, str(tmp_path / "pipeline.yaml"))
+    tasks = next(yaml.safe_load_all((tmp_path / "pipeline.yaml").read_text()))["root"]["dag"]["tasks"]
+    inputs = tasks["train"]["inputs"]["parameters"]
+    distribution = inputs.get("distribution_specification", {}).get("runtimeValue", {}).get("constant", {})
+    parse_distribution(distribution)
