@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-# Each hash takes 32 bytes. Up to so many different rows the counts are exact.
-_MAXIMUM_HASHES = 2**17
+MAXIMUM_HASHES = 2**17
+"""Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
+
 _HASH_VALUES = 2**64
 
 
@@ -44,7 +45,7 @@ class DuplicateCounter:
     """
 
     splits: Sequence[str]
-    maximum: int = _MAXIMUM_HASHES
+    maximum: int = MAXIMUM_HASHES
     _limit: int = _HASH_VALUES
     _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     _rows: NDArray[np.int64] = field(init=False)
