@@ -103,6 +103,4 @@ def make_curve(positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> Cu
         precision = np.concatenate([[1.0], true[1:] / (true + false)[1:]])
     area = np.diff(false_positive_rate) * (recall[1:] + recall[:-1]) / 2
     average_precision = np.diff(recall) * precision[1:]
-    return Curve(
-        thresholds, recall, false_positive_rate, precision, float(area.sum()), float(average_precision.sum())
-    )
+    return Curve(thresholds, recall, false_positive_rate, precision, float(area.sum()), float(average_precision.sum()))

@@ -78,7 +78,9 @@ class DuplicateCounter:
                     repeated = int(kept[others > 0].sum())
                     share = repeated / int(kept.sum())
                     pairs.append(
-                        Duplicates(split, self.splits[other], round(repeated * scale), share, self._limit == _HASH_VALUES)
+                        Duplicates(
+                            split, self.splits[other], round(repeated * scale), share, self._limit == _HASH_VALUES
+                        )
                     )
         return pairs
 

@@ -12,7 +12,7 @@ _WHOLE_NUMBERS = 40
 _CLASSES = 5
 # Numbers outside of these quantiles are left out where they would squeeze the others into few bins.
 _QUANTILES = (0.005, 0.995)
-_LARGEST_STRETCH = 5.0
+_LARGEST_STRETCH = 2.0
 
 
 def count_bins(

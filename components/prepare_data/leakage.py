@@ -63,9 +63,7 @@ def rank_predictors(
     predictors = [
         Predictor(
             column.name,
-            sum(
-                _hits(values[column.name][:, 0], labels, fit, ~fit, nearest=column.kind == "number") for fit in halves
-            )
+            sum(_hits(values[column.name][:, 0], labels, fit, ~fit, nearest=column.kind == "number") for fit in halves)
             / len(labels),
             majority / len(labels),
         )

@@ -157,7 +157,7 @@ def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[
     if moments is None or not moments.count:
         return (column.name, kind, f"{missing:,}")
     numbers = (moments.mean, moments.std, moments.low, moments.high)
-    return (column.name, kind, f"{missing:,}", *(f"{number:.4g}" for number in numbers))
+    return (column.name, kind, f"{missing:,}", *(f"{number:,.6g}" for number in numbers))
 
 
 def _missing_chart(missing: Mapping[str, int], rows: int) -> Chart | None:

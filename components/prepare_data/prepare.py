@@ -53,7 +53,7 @@ def prepare(
             more_remarks = [*leakage_remarks(profile.predictors), *duplicate_remarks(profile.duplicates)]
             _log(more_remarks)
             page = Path(unfinished, "overview")
-            content = overview_page(manifests, profile, missing, [*remarks, *more_remarks])
+            content = overview_page(manifests, profile, missing, [*more_remarks, *remarks])
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)

@@ -47,9 +47,7 @@ def test_with_many_rows_the_counts_are_estimated_from_a_bounded_number():
 
 
 def test_one_row_that_is_repeated_without_end_needs_no_memory():
-    assert counted(np.ones((1000, 3)), np.arange(1000) % 2, maximum=1) == [
-        Duplicates("validation", "train", 500, 1.0)
-    ]
+    assert counted(np.ones((1000, 3)), np.arange(1000) % 2, maximum=1) == [Duplicates("validation", "train", 500, 1.0)]
 
 
 def test_all_spellings_of_a_missing_value_and_of_zero_have_one_hash():
