@@ -1,6 +1,6 @@
 """ROC and precision-recall curves of each class against all others, from counts of a bounded size."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -42,8 +42,13 @@ class Curve:
         steps = np.abs(np.diff(self.recall)) + np.abs(np.diff(self.false_positive_rate))
         length = np.concatenate([[0.0], np.cumsum(steps)])
         chosen = np.unique(np.searchsorted(length, np.linspace(0, length[-1], points)).clip(max=len(length) - 1))
-        columns = (self.thresholds, self.recall, self.false_positive_rate, self.precision)
-        return Curve(*(column[chosen] for column in columns), self.roc_auc, self.average_precision)
+        return replace(
+            self,
+            thresholds=self.thresholds[chosen],
+            recall=self.recall[chosen],
+            false_positive_rate=self.false_positive_rate[chosen],
+            precision=self.precision[chosen],
+        )
 
 
 @dataclass

@@ -149,7 +149,7 @@ def overview_page(
 
 
 def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[str, ...]:
-    kind = column.kind
+    kind: str = column.kind
     if column.shape:
         kind = f"{kind} {' by '.join(map(str, column.shape))}"
     if column.vocabulary:
