@@ -1,6 +1,5 @@
 """Rows whose inputs occur in several splits, counted by hashes with bounded memory."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -86,7 +85,16 @@ class DuplicateCounter:
 
 
 def row_hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row. All NaN are equal, and so are 0 and -0."""
+    """Return a 64-bit hash of each row, [rows, width]. All NaN are equal, and so are 0 and -0."""
     values = np.where(np.isnan(features), np.float32(np.nan), features + np.float32(0))
-    rows = np.ascontiguousarray(values, np.float32).view(f"V{4 * values.shape[1]}").ravel().tolist()
-    return np.frombuffer(b"".join([hashlib.blake2b(row, digest_size=8).digest() for row in rows]), np.uint64)
+    pairs = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).view(np.uint64)
+    # A different number for each position, so that equal values at different positions have different hashes.
+    positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return _mixed(_mixed(pairs + positions).sum(axis=1, dtype=np.uint64))
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return each number with its bits mixed, as the generator SplitMix64 does it."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))

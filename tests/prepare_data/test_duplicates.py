@@ -54,3 +54,20 @@ def test_all_spellings_of_a_missing_value_and_of_zero_have_one_hash():
     negative_nan = np.array([0xFFC00000], np.uint32).view(np.float32)[0]
     hashes = row_hashes(np.array([[np.nan, 0.0], [negative_nan, -0.0], [0.0, np.nan]], np.float32))
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_different_rows_have_different_hashes_of_random_bits(width):
+    # Small whole numbers differ in few bits of a float32.
+    rows = np.stack(np.meshgrid(*[np.arange(int(4000 ** (1 / width)))] * width), axis=-1).reshape(-1, width)
+    hashes = row_hashes(rows.astype(np.float32))
+    assert len(np.unique(hashes)) == len(rows)
+    # Binomial: five standard deviations of the share of rows whose bit is set.
+    for bit in range(64):
+        share = ((hashes >> np.uint64(bit)) & np.uint64(1)).mean()
+        assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(rows))
+
+
+def test_no_row_overflows_aloud(recwarn):
+    row_hashes(np.full((3, 4), 3e38, np.float32))
+    assert list(recwarn) == []
