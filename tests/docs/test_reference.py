@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import click
 import pytest
@@ -11,11 +11,15 @@ import reference
 from kfp import dsl
 from release import IMAGES
 
+from kfp_distributed.components.train.job import State
+from kfp_distributed.components.train.log_format import Level, parse_line
 from kfp_distributed.components.train.specification import KEYS, parse_distribution
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
 from kfp_distributed.trainers.requirements import variable_of
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.progress import parse_progress
+from kfp_distributed.trainers.runtime.samples import Sample, split_sample
 
 PAGES = reference.ROOT / "docs" / "reference"
 SPECIFICATION = (PAGES / "distribution-specification.md").read_text("utf-8")
@@ -192,3 +196,17 @@ def test_the_metrics_file_of_the_page_is_one_that_the_step_reads():
     content = json.loads(example)
     assert {*content} == {"replica", "epochs"}
     assert [epoch["epoch"] for epoch in content["epochs"]] == [1, 2]
+
+
+def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
+    page = (PAGES / "log-lines.md").read_text("utf-8")
+    lines = re.findall(r"^\d{4}-.*", page, re.MULTILINE)
+    entries = [parse_line(line) for line in lines]
+    assert len(lines) > 5
+    assert [str(entry) for entry in entries] == lines
+    assert {entry.level for entry in entries} | {"WARNING"} == {*get_args(Level)}
+    progress, sample = re.search("such as `(epoch .+?)`", page)[1], re.search("`(sample .+?)`", page)[1]
+    assert parse_progress(progress).metrics == {"loss": 0.1234, "accuracy": 0.9812}
+    assert split_sample(sample) == ("", Sample(512, 1200, 85, 10240))
+    states = re.search(r"The states of a replica are (.+?)\. The cause", page, re.DOTALL)[1]
+    assert {*re.findall("`([a-z]+)`", states)} == {*get_args(State)}
