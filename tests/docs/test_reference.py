@@ -1,6 +1,7 @@
 """The generated parts of the reference, and that its other tables are complete."""
 
 import ast
+import inspect
 import json
 import re
 from typing import NamedTuple, get_args
@@ -11,6 +12,7 @@ import reference
 from kfp import dsl
 from release import IMAGES
 
+from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.train.job import State
 from kfp_distributed.components.train.log_format import Level, parse_line
 from kfp_distributed.components.train.specification import KEYS, parse_distribution
@@ -210,3 +212,9 @@ def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
     assert split_sample(sample) == ("", Sample(512, 1200, 85, 10240))
     states = re.search(r"The states of a replica are (.+?)\. The cause", page, re.DOTALL)[1]
     assert {*re.findall("`([a-z]+)`", states)} == {*get_args(State)}
+
+
+def test_every_metric_of_evaluate_is_described():
+    table = (PAGES / "metrics.md").read_text("utf-8").partition("metric of `evaluate`")[2]
+    described = {*re.findall("^\\| `(\\w+)`", table.partition("## ")[0], re.MULTILINE)} - {"precision_CLASS"}
+    assert described == {*re.findall(r'^ +"(\w+)":', inspect.getsource(Evaluation.summary), re.MULTILINE)}
