@@ -3,6 +3,7 @@
 A page names a part by a comment of its own line, `<!-- generated: trainers -->`. tools/site_hooks.py replaces it.
 """
 
+import ast
 import inspect
 import json
 import re
@@ -69,6 +70,7 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,
         "trainers": describe_trainers,
+        "modules of train": lambda: describe_modules(root / "components" / "train"),
         "dataset manifest": lambda: describe_attributes(DatasetManifest),
         "dataset column": lambda: describe_attributes(Column),
         "model manifest": lambda: describe_attributes(ModelManifest),
@@ -174,6 +176,17 @@ def _describe_trainer(name: str, types: Sequence[str]) -> str:
     folders = f"Folders that it takes: {', '.join(f'`{folder}`' for folder in FOLDERS if folder in program.folders)}."
     head = ("parameter", "type", "default", "meaning")
     return f"## {name}\n\n{summary}\n\n{facts} {folders}\n\n{table(head, rows)}"
+
+
+def describe_modules(folder: Path) -> str:
+    """Return the table of the modules of a folder with the first sentence of the docstring of each."""
+    rows = []
+    for path in sorted(folder.glob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        if path.name != "__init__.py":
+            summary = re.split(r"(?<=\.)\s", docstring, maxsplit=1)[0]
+            rows.append((f"`{path.name}`", one_line(summary)))
+    return table(("module", "purpose"), rows)
 
 
 def section_of(docstring: str, kind: str) -> dict[str, str]:

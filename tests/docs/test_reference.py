@@ -47,7 +47,7 @@ def test_a_marker_without_a_part_is_refused():
 
 
 def test_every_part_is_on_a_page_and_every_page_has_known_parts():
-    text = "".join(page.read_text("utf-8") for page in PAGES.glob("*.md"))
+    text = "".join(page.read_text("utf-8") for page in PAGES.parent.rglob("*.md"))
     assert sorted(re.findall("<!-- generated: (.+) -->", text)) == sorted(reference.generated_parts())
 
 
@@ -155,6 +155,12 @@ def test_attributes_of_a_class_become_keys():
         ["`path`", "Path of the file."],
         ["`size`", "Size in bytes."],
     ]
+
+
+def test_modules_are_listed_by_their_first_sentence(tmp_path):
+    (tmp_path / "__init__.py").write_text('"""A package."""')
+    (tmp_path / "runner.py").write_text('"""Run the job,\nto its end. It may take long."""\n')
+    assert rows_of(reference.describe_modules(tmp_path)) == [["`runner.py`", "Run the job, to its end."]]
 
 
 @pytest.mark.parametrize("error", re.findall(r"^distribution_specification: .*", SPECIFICATION, re.MULTILINE))
