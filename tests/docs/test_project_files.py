@@ -1,6 +1,7 @@
 """The files of a public project agree with the repository: links, versions, the workflow of CI."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,27 @@ def test_a_form_for_issues_has_what_the_host_requires(form):
     assert {item["type"] for item in content["body"]} <= {"input", "textarea"}
     assert len({item["id"] for item in content["body"]}) == len(content["body"])
     assert all(item["attributes"]["label"] for item in content["body"])
+
+
+def test_every_package_is_in_the_wheel():
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    packages = re.search(r"^packages = \[(.*?)^\]", project, re.DOTALL | re.MULTILINE)[1]
+    folders = {
+        path.parent.relative_to(ROOT).as_posix()
+        for room in ROOT.glob("*/__init__.py")
+        for path in room.parent.rglob("__init__.py")
+    }
+    assert {*re.findall(r'"kfp_distributed\.([\w.]+)"', packages)} == {folder.replace("/", ".") for folder in folders}
+
+
+def test_sources_name_only_pages_that_exist():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    sources = [ROOT / name for name in listed if name.endswith((".py", ".yaml", "Makefile", "Containerfile"))]
+    missing = {
+        (source.relative_to(ROOT).as_posix(), page)
+        for source in sources
+        if source.exists()
+        for page in re.findall(r"\bdocs/[\w/-]+\.md", source.read_text("utf-8"))
+        if not (ROOT / page).exists()
+    }
+    assert missing == set()
