@@ -64,6 +64,14 @@ def test_json_is_valid_for_the_parameter_that_it_shows(page):
             assert parse_distribution(value).distribution_type == value.get("distribution_type", "Job")
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_dict_in_a_sentence_is_valid(page):
+    texts = re.findall(r'`(\{"\w+": [^`]+\})`', (ROOT / page).read_text("utf-8"))
+    for value in (json.loads(text) for text in texts if "…" not in text):
+        if KEYS.keys() & value.keys():
+            parse_distribution(value)
+
+
 @pytest.mark.parametrize("page", pages_with("yaml"))
 def test_yaml_is_valid(page):
     for block in blocks_of(page, "yaml"):
