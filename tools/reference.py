@@ -3,6 +3,7 @@
 A page names a part by a comment of its own line, `<!-- generated: trainers -->`. tools/site_hooks.py replaces it.
 """
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,9 +11,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import click
 import griffe
 import yaml  # type: ignore[import-untyped]
 
+from kfp_distributed.cli.main import main
 from kfp_distributed.components import steps
 from kfp_distributed.components.train.specification import KEYS, DistributionSpecification
 from kfp_distributed.pipelines.train_and_export import train_and_export
@@ -63,6 +66,7 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
     return {
         "components": lambda: "\n".join(describe_interface(component.component_spec) for component in steps()),
         "pipelines": lambda: describe_interface(train_and_export.component_spec),
+        "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,
         "trainers": describe_trainers,
         "dataset manifest": lambda: describe_attributes(DatasetManifest),
@@ -101,6 +105,29 @@ def _default(entry: Any) -> str:  # noqa: ANN401
     if not entry.optional:
         return "required"
     return "none" if entry.default is None else f"`{json.dumps(entry.default)}`"
+
+
+def describe_commands(group: click.Group, program: str) -> str:
+    """Return a section for each command of a command line: its usage, its help and its options.
+
+    Args:
+        group: The commands.
+        program: Name of the program.
+    """
+    parent = click.Context(group, info_name=program)
+    sections = []
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        assert command is not None, name
+        context = click.Context(command, info_name=name, parent=parent)
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+        # Newer versions of click have a record for an argument too.
+        parameters = [entry for entry in command.get_params(context) if isinstance(entry, click.Option)]
+        records = [parameter.get_help_record(context) for parameter in parameters]
+        options = table(("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record])
+        help_text = inspect.cleandoc(command.help or "")
+        sections.append(f"## {name}\n\n```text\n{usage}\n```\n\n{help_text}\n\n{options}")
+    return "\n".join(sections)
 
 
 def describe_distribution_keys() -> str:

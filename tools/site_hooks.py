@@ -20,8 +20,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that the benchmarks write. Their links into docs/ become links within the site."""
     for page in sorted((ROOT / "benchmarks").glob("*.md")):
-        text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
-        files.append(File.generated(config, f"benchmarks/{page.name}", content=text))
+        text = page.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("](README.md", "](train-step.md")
+        files.append(File.generated(config, f"benchmarks/{page.name.replace('README', 'train-step')}", content=text))
     return files
 
 

@@ -2,13 +2,14 @@
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.fetch import local_copy, shown
-from kfp_distributed.components.prepare_data.overview import overview_page, sample_images
+from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.remarks import duplicate_remarks, leakage_remarks
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits
 from kfp_distributed.reports.render import render_page
@@ -38,9 +39,8 @@ def prepare(
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
         path = None if source == "digits" else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
-        columns, label, class_counts, remarks = scan(data)
-        for remark in remarks:
-            print(remark, flush=True)
+        columns, label, class_counts, missing, remarks = scan(data)
+        _log(remarks)
         plan = plan_split(class_counts, options)
         targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
         parent = targets["train"].parent
@@ -49,10 +49,11 @@ def prepare(
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
-            manifests, moments = write_splits(data, columns, label, plan, options, shown(source), folders)
+            manifests, profile = write_splits(data, columns, label, plan, options, shown(source), folders)
+            more_remarks = [*leakage_remarks(profile.predictors), *duplicate_remarks(profile.duplicates)]
+            _log(more_remarks)
             page = Path(unfinished, "overview")
-            images = sample_images(folders["train"], manifests["train"])
-            content = overview_page(manifests, moments, images, remarks)
+            content = overview_page(manifests, profile, missing, [*more_remarks, *remarks])
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)
@@ -63,3 +64,8 @@ def prepare(
         shards = len(manifest.shards)
         print(f"{split}: {manifest.rows:,} rows in {shards} shard{'s' * (shards != 1)}", flush=True)
     return manifests
+
+
+def _log(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)

@@ -1,24 +1,28 @@
-"""Remarks on a source's columns: missing values, unusable texts, numbers in text form (pure)."""
+"""Warnings about the data: missing values, constant columns, unusable texts, leakage, duplicates (pure)."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kfp_distributed.components.prepare_data.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
+
 # Nobody reads more lines.
 _MAXIMUM_REMARKS = 50
-# With more distinct texts than this share of the rows, a value is in fewer than two rows on average, and a model learns
-# nothing from it.
+_MAXIMUM_LEAKS = 10
+# With more distinct texts than this share of the rows, each value is in fewer than two rows on average.
 _DISTINCT_SHARE = 0.5
-# Fewer distinct texts cause no remark: a person can check them, and in a small file half of them differ by chance.
+# Fewer distinct texts cause no warning. In a small file half of them may differ by chance.
 _MINIMUM_DISTINCT = 10
-# As for CSV, where a column is of numbers if at least half of its first values are.
+# The same share makes a CSV column numeric.
 _NUMBER_SHARE = 0.5
-# Labels that are classes have rarely more values; the largest that are common are of 10 digits or 26 letters.
+# Labels with more different numbers are rarely classes. Common sets of classes are 10 digits or 26 letters.
 _CLASS_NUMBERS = 30
 # 2^24: beyond it a 32-bit float, which a dataset's numbers are, has no value for each whole number.
 _EXACT_NUMBERS = 1 << 24
-# An example has to be recognized, not read.
+# So much of an example is enough to recognize the value.
 _EXAMPLE_LENGTH = 30
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
 _TEXT_NUMBER = r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
@@ -29,31 +33,70 @@ class ColumnCounts:
     """Counts of one column.
 
     Attributes:
-        kind: "number", "category" or "tensor".
+        kind: "number", "category", "tensor" or "label".
         missing: Rows without a value; of a tensor, rows in which an element has none.
         values: Rows of each value of a category.
-        largest: The largest number, without its sign.
+        lowest: The lowest number.
+        highest: The highest number.
     """
 
     kind: str
     missing: int = 0
     values: Counter[str] = field(default_factory=Counter)
-    largest: float = 0.0
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+    def is_constant(self, rows: int) -> bool:
+        """Return whether all values are equal.
+
+        A missing number is no other value, because trainers use the mean there. A missing category is one.
+        """
+        if self.kind == "category":
+            return len(self.values) == 1 and not self.missing
+        return self.lowest == self.highest and self.missing < rows
 
 
 def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
-    """Return one line for each thing that a person should look at.
+    """Return one line for each problem of the source's columns.
 
     Args:
         columns: The inputs.
         rows: Rows of the source.
-        label: The label's name.
-        classes: Its values.
+        label: Name of the label.
+        classes: Values of the label.
     """
     lines = [line for name, counts in columns.items() for line in _column_remarks(name, counts, rows)]
     lines += _label_remarks(label, classes)
     hidden = len(lines) - _MAXIMUM_REMARKS
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_REMARKS], f"… and {hidden} more such lines"]
+
+
+def leakage_remarks(predictors: Sequence[Predictor]) -> list[str]:
+    """Return one line for each column that predicts the label nearly always.
+
+    Args:
+        predictors: The columns, the best predictor first.
+    """
+    lines = [
+        f"column {predictor.column!r} alone predicts the label of {predictor.accuracy:.1%} of the rows; the most "
+        f"frequent class is right for {predictor.majority_accuracy:.1%}. If its value is only known after the label "
+        "is (leakage), name it in drop_columns"
+        for predictor in predictors
+        if predictor.error_reduction >= SUSPICIOUS_REDUCTION
+    ]
+    hidden = len(lines) - _MAXIMUM_LEAKS
+    return lines if hidden <= 0 else [*lines[:_MAXIMUM_LEAKS], f"… and {hidden} more such columns"]
+
+
+def duplicate_remarks(duplicates: Sequence[Duplicates]) -> list[str]:
+    """Return one line for each pair of splits that have rows in common."""
+    return [
+        f"{'' if pair.is_exact else 'about '}{pair.rows:,} rows of the {pair.split} split ({pair.share:.1%}) have the "
+        f"same inputs as rows of the {pair.other} split, so that scores on them can be too good. Remove duplicates "
+        "from the source"
+        for pair in duplicates
+        if pair.rows
+    ]
 
 
 def _label_remarks(label: str, classes: Sequence[str]) -> list[str]:
@@ -82,13 +125,19 @@ def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
     elif counts.missing:
         goal = (
-            'index 0, the category "missing": that needs nothing more'
+            'index 0, the category "missing". No action is needed'
             if counts.kind == "category"
-            else "NaN. The built-in trainers use the column's mean there, a function of yours must replace NaN itself. "
-            "Or fill the gaps in the source, or name the column in drop_columns"
+            else "NaN. The built-in trainers use the column's mean there. Your own training function must replace "
+            "NaN, or fill the gaps in the source, or name the column in drop_columns"
         )
         lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
-    if counts.largest > _EXACT_NUMBERS:
+    if counts.is_constant(rows):
+        present_rows = rows - counts.missing
+        lines.append(
+            f"column {name!r} has the same value in all {present_rows:,} rows"
+            f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
+        )
+    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
         lines.append(
             f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
             "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
@@ -104,11 +153,11 @@ def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
         lines.append(
             f"column {name!r} has {len(counts.values):,} different texts in {present:,} rows, of the form "
             f"{text_form(next(iter(counts.values)))!r} (a date, an ID, free text?): a model learns nothing from a "
-            "value that it sees once. Name it in drop_columns, or write numbers or fewer categories in the source"
+            "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
 
 
 def text_form(text: str) -> str:
-    """Return the form of a text, with each digit as 9 and each letter as a, because the text itself may be personal."""
+    """Return a text with 9 for each digit and a for each letter, because the text itself may be personal."""
     return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text[:_EXAMPLE_LENGTH]))

@@ -1,7 +1,7 @@
-"""Which training a `train` step runs: equal for all attempts of one task, different for any other task.
+"""Identify the training of a `train` step: the same for all attempts of one task, unique among tasks.
 
-The job's name and the folder of its checkpoints follow from it. So a step that is started again adopts its job and
-resumes from its checkpoints, and never those of another task, run or iteration of a ParallelFor.
+The name of the job and the folder of its checkpoints depend on it. Therefore a retried step adopts its own job and
+resumes from its own checkpoints, never from those of another task, run or ParallelFor iteration.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
 _NODE_ANNOTATION = "workflows.argoproj.io/node-name"
-_WHY_POD = (
-    "A backend before KFP 2.4 gives all iterations of a ParallelFor the same output folder, so the step has to read "
+_POD_IS_NEEDED = (
+    "Backends before KFP 2.4 use the same output folder for all iterations of a ParallelFor, so the step must read "
     "its own pod"
 )
 _FINISHED_TRAININGS = "finished-trainings"
-"""File in a task folder of `kfp.local`: the digests of the trainings there that have succeeded, one a line."""
+"""Name of a file in a task folder of `kfp.local`: digests of the trainings that have succeeded there, one per line."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TrainingIdentity:
     Attributes:
         run_id: ID of the pipeline run.
         task_name: Name of the task in its pipeline.
-        distinction: What tells this training from all others.
+        distinction: Values that together are unique to this training within the run.
     """
 
     run_id: str
@@ -43,18 +43,18 @@ class TrainingIdentity:
 def identify_training(
     model_uri: str, inputs: Mapping[str, object], read_node_name: Callable[[], str] | None = None
 ) -> TrainingIdentity:
-    """Reads from the step's model artifact, and only where that is not enough from its pod, which training it runs.
+    """Identify the training by the URI of the step's model artifact and, if that is ambiguous, by the step's pod.
 
-    Under `kfp.local`, which gives all tasks of a component and all iterations of a ParallelFor one folder, equal
-    inputs make a training the same until it has succeeded: `kfp.local` repeats only what failed.
+    `kfp.local` uses one folder for all tasks of a component and all iterations of a ParallelFor. There, a task with the
+    same inputs is the same training until it has succeeded, because `kfp.local` only repeats failed tasks.
 
     Args:
         model_uri: URI of the output artifact `model`.
-        inputs: What the training is made from, such as parameters and dataset manifests; used under `kfp.local` alone.
-        read_node_name: Returns the name of the step's node in its Workflow; by default `own_node_name`.
+        inputs: Inputs of the training, such as parameters and dataset manifests. Only used under `kfp.local`.
+        read_node_name: Returns the name of the step's node in the Workflow. Default: `own_node_name`.
 
     Raises:
-        ValueError: The URI does not tell the run, or the pod that has to be read cannot be.
+        ValueError: The URI contains no run ID, or the step's pod is needed and cannot be read.
     """
     folder = parse_task_folder(model_uri)
     distinction: tuple[str, ...] = (folder.uri,)
@@ -67,7 +67,10 @@ def identify_training(
 
 
 def record_success(model_uri: str, inputs: Mapping[str, object]) -> None:
-    """Has the next task of `kfp.local` with equal inputs be another training; does nothing on a backend."""
+    """Record a succeeded training, so that the next `kfp.local` task with the same inputs is a new one.
+
+    Does nothing on a KFP backend.
+    """
     folder = parse_task_folder(model_uri)
     if folder.is_local:
         with Path(folder.uri, _FINISHED_TRAININGS).open("a", encoding="ascii") as file:
@@ -75,40 +78,40 @@ def record_success(model_uri: str, inputs: Mapping[str, object]) -> None:
 
 
 def without_attempts(node_name: str) -> str:
-    """Removes the numbers of attempts from a node's name: "train(0).executor(1)" becomes "train.executor".
+    """Remove the attempt numbers from a node name: "train(0).executor(1)" becomes "train.executor".
 
-    The index of an iteration has a colon and stays: "iteration-iterations(1:item)".
+    The index of an iteration contains a colon and is kept: "iteration-iterations(1:item)".
     """
     return re.sub(r"\(\d+\)", "", node_name)
 
 
 def own_node_name() -> str:
-    """Reads from the API server the name of this step's node in its Workflow.
+    """Read the name of this step's node in the Workflow from its pod.
 
     Raises:
-        ValueError: The step has no pod, or its pod does not tell.
+        ValueError: The step does not run in a pod, or its pod cannot be read or has no node name.
     """
     pod_name = os.environ.get("KFP_POD_NAME")
     if not pod_name:
-        raise ValueError(f"KFP_POD_NAME is not set in the step's environment. {_WHY_POD}")
+        raise ValueError(f"KFP_POD_NAME is not set in the step's environment. {_POD_IS_NEEDED}")
     return read_node_name(connect(), pod_name)
 
 
 def read_node_name(api: ClusterApi, pod_name: str) -> str:
-    """Reads the name of a pod's node in its Workflow.
+    """Read the name of a pod's node in the Workflow.
 
     Raises:
-        ValueError: The pod may not be read, or has no such annotation.
+        ValueError: The pod cannot be read, or has no node name annotation.
     """
     try:
         pod = api.read(f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}") or {}
     except ClusterError as error:
         raise ValueError(
-            f"{error}. {_WHY_POD}: run kfp-distributed install --namespace {api.namespace}, which allows `get pods`"
+            f"{error}. {_POD_IS_NEEDED}: run kfp-distributed install --namespace {api.namespace} to allow `get pods`"
         ) from None
     node_name = pod.get("metadata", {}).get("annotations", {}).get(_NODE_ANNOTATION)
     if not node_name:
-        raise ValueError(f"the pod {api.namespace}/{pod_name} has no annotation {_NODE_ANNOTATION}. {_WHY_POD}")
+        raise ValueError(f"the pod {api.namespace}/{pod_name} has no annotation {_NODE_ANNOTATION}. {_POD_IS_NEEDED}")
     return str(node_name)
 
 

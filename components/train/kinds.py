@@ -1,6 +1,6 @@
-"""The kinds of value that the keys of a specification have: what is allowed, in words and as a function. Pure.
+"""Kinds of values that the keys of a specification accept: a description for error messages and a parser. Pure.
 
-KFP turns the 2 of a dict into 2.0, "2" or "2.0" on its way, so all four are the same number here.
+KFP converts the number 2 inside a dict into 2.0, "2" or "2.0". All four are read as the same number.
 """
 
 import json
@@ -12,8 +12,8 @@ from fractions import Fraction
 from numbers import Real
 from typing import Any, NamedTuple
 
-# A dict that cannot change: `dict(pairs)` gives it back.
 Pairs = tuple[tuple[str, Any], ...]
+"""An immutable dict; `dict(pairs)` converts it back."""
 
 _BYTES = {"": 1}
 for _power, _unit in enumerate("kMGTPE", start=1):
@@ -24,9 +24,12 @@ _NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 
 class Kind(NamedTuple):
-    """A kind of value: `allowed` in words, `read` to its typed form (or ValueError).
+    """A kind of value.
 
-    Of a key of a specification, `types` are the types of job that it belongs to.
+    Attributes:
+        allowed: Description of the allowed values, for error messages and the reference.
+        read: Converts a value to its typed form; raises ValueError for a value that is not allowed.
+        types: Distribution types that the key of this kind belongs to; () outside of `DistributionSpecification`.
     """
 
     allowed: str
@@ -35,37 +38,45 @@ class Kind(NamedTuple):
 
 
 def shown(value: object) -> str:
-    """`value` as an error shows it: one short line, whatever it is."""
+    """Return the representation of a value for an error message: one line of limited length."""
     try:
         text = repr(value).replace("\n", " ")
-    except (ValueError, RecursionError):  # an int of thousands of digits; a list in a list in a list ...
+    except (ValueError, RecursionError):  # An integer with thousands of digits, or a deeply nested list.
         text = f"<{type(value).__name__} too large to show>"
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def is_blank(value: object) -> bool:
-    """Whether a key with this value counts as not given: None or ""."""
+    """Return whether a value means that its key is not set: None or ""."""
     return isinstance(value, str | None) and not value
 
 
-def read_entry(name: object, kind: Kind, value: object) -> Any:  # noqa: ANN401 - each kind has a type of its own
-    """Reads the value of `name`; the ValueError names both and what is allowed."""
+def read_entry(name: object, kind: Kind, value: object) -> Any:  # noqa: ANN401 - the type depends on the kind
+    """Parse the value of a key.
+
+    Raises:
+        ValueError: The value is not allowed. The message names the key, the value and what is allowed.
+    """
     try:
         return kind.read(value)
     except (ValueError, OverflowError, RecursionError) as error:
-        because = f" ({error})" if str(error) else ""
-        raise ValueError(f"{name} = {shown(value)} is not {kind.allowed}{because}") from None
+        detail = f" ({error})" if str(error) else ""
+        raise ValueError(f"{name} = {shown(value)} is not {kind.allowed}{detail}") from None
 
 
-def read_keys(given: Mapping[Any, object], kinds: Mapping[str, Kind]) -> dict[str, Any]:
-    """Reads the keys that are `given`, each as its kind; ValueError for the first that is unknown or wrong."""
-    for name, value in given.items():
+def read_keys(entries: Mapping[Any, object], kinds: Mapping[str, Kind]) -> dict[str, Any]:
+    """Parse the entries of a dict. Entries with the value None or "" are left out.
+
+    Raises:
+        ValueError: A key is unknown, or its value is not allowed.
+    """
+    for name, value in entries.items():
         if name not in kinds:
-            raise ValueError(f"{shown(name)} = {shown(value)} is not a known key; {_similar(name, kinds)}")
-    return {name: read_entry(name, kinds[name], value) for name, value in given.items() if not is_blank(value)}
+            raise ValueError(f"{shown(name)} = {shown(value)} is not a known key; {_suggestion(name, kinds)}")
+    return {name: read_entry(name, kinds[name], value) for name, value in entries.items() if not is_blank(value)}
 
 
-def _similar(name: object, known: Mapping[str, Kind]) -> str:
+def _suggestion(name: object, known: Mapping[str, Kind]) -> str:
     word = shown(name).strip("'").lower()
     similar = [key for key in known if len(word) > 2 and word in key] or get_close_matches(word, known, 2)
     return f"did you mean {' or '.join(similar)}?" if similar else f"known keys: {', '.join(known)}"
@@ -78,24 +89,24 @@ def _number(
     scales: Mapping[str, int],
     typed: Callable[[Fraction, Mapping[str, int]], object],
 ) -> Kind:
-    """Numbers such as 2, 2.0, "2", "2.0" and "2e0", with or without a suffix.
+    """Return a kind for numbers such as 2, 2.0, "2", "2.0" and "2e0", with or without a suffix.
 
-    A NumPy scalar is a number, a bool is none. The value is exact: a float counts as the decimal number that it prints
+    NumPy scalars are accepted; bools are not. The value is exact: a float is read as the decimal number that it prints
     as, so 0.1 is 1/10.
 
     Args:
-        allowed: what is allowed, in words.
-        lowest: the least value, zero or more.
-        highest: the greatest.
-        scales: what each suffix multiplies by, "" where there is none.
-        typed: makes what the key has of the value and the scales.
+        allowed: Description of the allowed values.
+        lowest: Minimum, zero or more.
+        highest: Maximum.
+        scales: Factor of each suffix; the key "" is for a number without a suffix.
+        typed: Converts the number and the scales to the value of the key.
     """
 
     def read(value: object) -> object:
         if isinstance(value, Real) and not isinstance(value, bool):
             value = repr(float(value))
-        # Kubernetes' notation: no sign, a digit on both sides of the point, and an exponent or a suffix. float() and
-        # int() would also take "1_000", "nan" and digits of other scripts.
+        # The notation of Kubernetes: no sign, a digit on both sides of the point, and an exponent or a suffix. float()
+        # and int() would also accept "1_000", "nan" and digits of other scripts.
         notation = r"(?ai)(\d{1,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,3}\Z)?)([a-z]*)"
         match = re.fullmatch(notation, value.strip()) if isinstance(value, str) else None
         if match and match[2] in scales and lowest <= (number := Fraction(match[1]) * scales[match[2]]) <= highest:
@@ -106,13 +117,13 @@ def _number(
 
 
 def _quantity(number: Fraction, scales: Mapping[str, int]) -> str:
-    """A Kubernetes quantity: a whole number, rounded up, of the largest unit that fits, as in "1536Mi"."""
+    """Format a Kubernetes quantity such as "1536Mi": rounded up to an integer, in the largest unit that divides it."""
     size = math.ceil(number)
     scale, unit = max((scale, unit) for unit, scale in scales.items() if size % scale == 0)
     return f"{size // scale}{unit}"
 
 
-def _whole(lowest: int, highest: int = 10_000) -> Kind:
+def _integer(lowest: int, highest: int = 10_000) -> Kind:
     def typed(number: Fraction, _: object) -> int:
         if number.denominator > 1:
             raise ValueError
@@ -122,7 +133,7 @@ def _whole(lowest: int, highest: int = 10_000) -> Kind:
 
 
 def _text(allowed: str, pattern: str) -> Kind:
-    """Texts that match `pattern` as a whole."""
+    """Return a kind for strings that match the whole `pattern`."""
 
     def read(value: object) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -133,21 +144,25 @@ def _text(allowed: str, pattern: str) -> Kind:
 
 
 def choice(*names: str) -> Kind:
-    """One of a few names, written exactly so."""
+    """Return a kind for an exact, case-sensitive name out of several."""
     return _text("one of " + ", ".join(names), "|".join(names))
 
 
 def object_name(longest: int) -> Kind:
-    """Names of Kubernetes objects."""
-    allowed = f"the name of a Kubernetes object: at most {longest} of a-z, 0-9, '-' and '.'"
+    """Return a kind for names of Kubernetes objects with at most `longest` characters."""
+    allowed = f"the name of a Kubernetes object: at most {longest} characters out of a-z, 0-9, '-' and '.'"
     return _text(allowed, f"(?!.{{{longest + 1}}}){_DNS_NAME}")
 
 
-def _from_json(value: object, form: Any) -> Any:  # noqa: ANN401 - what json.loads returns
-    """`value` or, of a text, what it is the JSON of; ValueError unless that is an instance of `form`."""
-    found = json.loads(value) if isinstance(value, str) else value
-    if isinstance(found, form):
-        return found
+def _from_json(value: object, expected_type: Any) -> Any:  # noqa: ANN401 - json.loads returns any type
+    """Return a value, parsed if it is JSON text.
+
+    Raises:
+        ValueError: The text is not JSON, or the value does not have the expected type.
+    """
+    parsed = json.loads(value) if isinstance(value, str) else value
+    if isinstance(parsed, expected_type):
+        return parsed
     raise ValueError
 
 
@@ -157,45 +172,46 @@ def _read_labels(value: object) -> Pairs:
 
 
 def _read_toleration(value: object) -> Pairs:
-    read = read_keys(MAPPING.read(value), _TOLERATION_KEYS)
-    unfit = "value" in read if read.get("operator") == "Exists" else "key" not in read
-    if unfit or ("tolerationSeconds" in read and read.get("effect") != "NoExecute"):
+    toleration = read_keys(MAPPING.read(value), _TOLERATION_KEYS)
+    is_invalid = "value" in toleration if toleration.get("operator") == "Exists" else "key" not in toleration
+    if is_invalid or ("tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute"):
         raise ValueError
-    return tuple(sorted(read.items()))
+    return tuple(sorted(toleration.items()))
 
 
 def _read_volume(value: object) -> Pairs:
-    read = read_keys(MAPPING.read(value), _VOLUME_KEYS)
-    if not read.keys() >= {"name", "path"} or ("size" not in read and read.keys() & {"access_mode", "storage_class"}):
+    volume = read_keys(MAPPING.read(value), _VOLUME_KEYS)
+    is_complete = volume.keys() >= {"name", "path"}
+    if not is_complete or ("size" not in volume and volume.keys() & {"access_mode", "storage_class"}):
         raise ValueError
-    return tuple(sorted(read.items()))
+    return tuple(sorted(volume.items()))
 
 
 def _read_volumes(value: object) -> tuple[Pairs, ...]:
-    read = tuple(map(_read_volume, _from_json(value, list | tuple)))
-    if len({dict(each)["path"] for each in read}) < len(read):
-        raise ValueError("two have the same path")
-    return read
+    volumes = tuple(map(_read_volume, _from_json(value, list | tuple)))
+    if len({dict(volume)["path"] for volume in volumes}) < len(volumes):
+        raise ValueError("two volumes have the same path")
+    return volumes
 
 
-_LABEL_KEY = _text("a label's key", f"({_DNS_NAME}/)?{_NAME}")
-_LABEL = _text("a label's value: text of at most 63 characters", f"({_NAME})?")
+_LABEL_KEY = _text("the key of a label", f"({_DNS_NAME}/)?{_NAME}")
+_LABEL = _text("the value of a label: a string of at most 63 characters", f"({_NAME})?")
 _TOLERATION_KEYS = {
     "key": _LABEL_KEY,
     "operator": choice("Equal", "Exists"),
     "value": _LABEL,
     "effect": choice("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    "tolerationSeconds": _whole(0, 2**31 - 1),
+    "tolerationSeconds": _integer(0, 2**31 - 1),
 }
 
 MAPPING = Kind("a dict, or the JSON text of one", lambda value: _from_json(value, Mapping))
-COUNT, AT_LEAST_ONE = _whole(0), _whole(1)
-TRUTH = Kind("true or false", lambda value: choice("false", "true").read(str(value).lower()) == "true")
-# Kubernetes keeps thousandths of a CPU.
+COUNT, AT_LEAST_ONE = _integer(0), _integer(1)
+BOOLEAN = Kind("true or false", lambda value: choice("false", "true").read(str(value).lower()) == "true")
+# Kubernetes stores thousandths of a CPU.
 CPUS = _number(
     'a number of CPUs from 1m to 10000, such as 2, 0.5 or "500m"', 1, 10_000_000, {"m": 1, "": 1000}, _quantity
 )
-# Less than 1Mi is what somebody gets who leaves the unit away or writes "512m", thousandths of a byte.
+# A value below 1Mi is a mistake: a missing unit, or "512m", which is thousandths of a byte.
 MEMORY = _number('an amount of memory from 1Mi to 1Ei, such as "512Mi", "4Gi" or "4G"', 2**20, 2**60, _BYTES, _quantity)
 _FINITE = _number(
     'a time from 0.1 seconds to 366 days, such as 90, "10m" or "2h", or "unlimited"',
@@ -208,23 +224,24 @@ SECONDS = _FINITE._replace(
     read=lambda value: None if value == "unlimited" else _FINITE.read(value),
 )
 RESOURCE_NAME = _text('the name of an extended resource, such as "nvidia.com/gpu"', f"{_DNS_NAME}/{_NAME}")
-NODE_LABELS = Kind("a dict of node labels, keys and values as text", _read_labels)
+NODE_LABELS = Kind("a dict of node labels with string keys and string values", _read_labels)
 TOLERATIONS = Kind(
-    "a list of tolerations: a key, or operator Exists and no value; tolerationSeconds with effect NoExecute alone",
+    "a list of tolerations, each with a key, or with operator Exists and no value; tolerationSeconds requires effect "
+    "NoExecute",
     lambda value: tuple(map(_read_toleration, _from_json(value, list | tuple))),
 )
 _VOLUME_KEYS = {
     "name": object_name(253),
     "path": _text(
-        "an absolute path, without a slash at its end, outside /kfp-distributed",
+        "an absolute path without a trailing slash and outside of /kfp-distributed",
         r"(?!/kfp-distributed(/|$))(/[\w.-]*[\w-])+",
     ),
-    "read_only": TRUTH,
+    "read_only": BOOLEAN,
     "size": MEMORY._replace(allowed='a size from 1Mi to 1Ei, such as "10Gi"'),
     "access_mode": choice("ReadWriteMany", "ReadWriteOnce"),
     "storage_class": object_name(253),
 }
 VOLUMES = Kind(
-    "a list of volumes, each with name and path; access_mode and storage_class with size alone",
+    "a list of volumes, each with name and path; access_mode and storage_class require size",
     _read_volumes,
 )

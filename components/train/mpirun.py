@@ -1,4 +1,4 @@
-"""How the ranks of an MPI job are started, and what their launcher prints of them. Pure."""
+"""Commands that start the ranks of an MPI job, and the lines that their launcher prints. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from kfp_distributed.components.train.specification import DistributionSpecification
 
 _TAGGED = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>: ?(.*)", re.DOTALL)
-# OpenMPI 4 and 5 say so, and horovodrun.
+# Messages of OpenMPI 4, OpenMPI 5 and horovodrun.
 _FAILED = re.compile(r"(?:noticed that process rank |Process name: (?:\[.*,)?)(\d+)")
 
-# horovodrun itself ends with 1, whatever the rank has ended with that failed.
+# horovodrun exits with 1 whatever the exit code of the failed rank. This program exits with the code of the rank.
 _HOROVODRUN = """\
 import re, sys
 from horovod.runner.launch import run_commandline
@@ -22,24 +22,27 @@ except RuntimeError as error:
 
 
 def mpirun(ranks: int, program: Sequence[str], *options: str) -> list[str]:
-    """The command of OpenMPI that starts so many processes, and marks what each of them prints."""
-    always = ("--allow-run-as-root", "--bind-to", "none", "--tag-output")
-    return ["mpirun", *always, "-np", str(ranks), *options, *program]
+    """Return the OpenMPI command that starts a program in so many ranks and tags each line with its rank."""
+    common_options = ("--allow-run-as-root", "--bind-to", "none", "--tag-output")
+    return ["mpirun", *common_options, "-np", str(ranks), *options, *program]
 
 
 def horovodrun(ranks: int, program: Sequence[str], python: str) -> list[str]:
-    """The same by Horovod over Gloo, for a machine without OpenMPI."""
+    """Return the command that starts the ranks by horovodrun with Gloo, for a machine without OpenMPI."""
     return [python, "-c", _HOROVODRUN, "--gloo", "-np", str(ranks), *program]
 
 
 def elastic_horovodrun(spec: DistributionSpecification, program: Sequence[str], python: str = "python3") -> list[str]:
-    """The same of elastic training, whose ranks meet anew when a worker is lost."""
+    """Return the command that starts an elastic training, whose ranks reconnect when a worker is lost."""
     counts = (spec.number_of_workers, spec.min_workers, spec.max_workers, spec.slots_per_worker)
     return [python, "-m", "kfp_distributed.trainers.runtime.horovodrun", *map(str, counts), *program]
 
 
-def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
-    """The replica that has printed a line, and the line: a launcher prints those of all ranks, each marked."""
+def attribute_line(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
+    """Return the replica whose process printed a line, and the line without the tag of its rank.
+
+    A launcher prints the lines of all ranks, each tagged with the rank.
+    """
     match = _TAGGED.fullmatch(line) if replica == "launcher-0" else None
     if match and int(match[1]) < spec.ranks:
         return _worker(match[1], spec.slots_per_worker), match[2]
@@ -47,9 +50,9 @@ def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tupl
 
 
 def failed_worker(lines: Iterable[str], slots_per_worker: int) -> str:
-    """The worker one of whose processes ended a launcher's last start, as its lines tell; "" where they do not."""
-    found = [match[1] for line in lines if (match := _FAILED.search(line))]
-    return _worker(found[-1], slots_per_worker) if found else ""
+    """Return the worker whose process failed last according to the lines of a launcher; "" if no line names one."""
+    ranks = [match[1] for line in lines if (match := _FAILED.search(line))]
+    return _worker(ranks[-1], slots_per_worker) if ranks else ""
 
 
 def _worker(rank: str, slots_per_worker: int) -> str:

@@ -1,4 +1,4 @@
-"""Continues another training: its checkpoints and epoch metrics are copied to where this training keeps its own."""
+"""Copy the checkpoints and epoch metrics of another training, so that this training resumes from them."""
 
 import re
 from contextlib import suppress
@@ -15,22 +15,22 @@ METRICS = "metrics"
 
 
 def training_folder(description: JobDescription) -> str:
-    """Returns the URI of the folder with a training's checkpoints and metrics, CHECKPOINT_URI/JOB."""
+    """Return the URI of the folder with the checkpoints and metrics of a training, CHECKPOINT_URI/JOB."""
     return re.sub(rf"/{CHECKPOINTS}(?=\?|$)", "", description.checkpoint_uri)
 
 
 def check_resume(resume_from: str, description: JobDescription) -> bool:
-    """Checks that another training can be continued. Writes nothing.
+    """Check whether a training can resume from another one. Writes nothing.
 
     Args:
-        resume_from: The other training's folder, CHECKPOINT_URI/JOB; "" for none.
-        description: The training that is about to start.
+        resume_from: Folder of the other training, CHECKPOINT_URI/JOB; "" for none.
+        description: Description of the training that is about to start.
 
     Returns:
-        Whether the other training's checkpoints are to be copied: not where this one has a complete checkpoint itself.
+        Whether to copy the checkpoints of the other training. False if this training has a complete checkpoint itself.
 
     Raises:
-        ValueError: There is no complete checkpoint in the other training's folder.
+        ValueError: The folder of the other training has no complete checkpoint.
     """
     if not resume_from or _has_checkpoint(description.checkpoint_uri):
         return False
@@ -41,20 +41,20 @@ def check_resume(resume_from: str, description: JobDescription) -> bool:
     except (StorageError, ValueError) as error:
         cause = str(error)
     raise ValueError(
-        f"resume_from = {resume_from!r}: {cause}. Pass the folder of a training that has stored a checkpoint, "
-        'CHECKPOINT_URI/JOB: its step prints it as "checkpoints are stored in". Leave resume_from empty to train '
-        "from the start"
+        f"resume_from = {resume_from!r}: {cause}. Pass the folder of a training with a stored checkpoint, "
+        'CHECKPOINT_URI/JOB. Its step prints it as "checkpoints are stored in". Leave resume_from empty to start a new '
+        "training"
     )
 
 
 def copy_training(resume_from: str, description: JobDescription) -> str:
-    """Copies checkpoints and epoch metrics of another training, the manifest of each checkpoint last.
+    """Copy the checkpoints and epoch metrics of another training.
 
     Returns:
-        The name of the newest checkpoint.
+        Name of the newest checkpoint.
 
     Raises:
-        StorageError: Something cannot be read or written. What was copied is complete or is not taken for a checkpoint.
+        StorageError: An object cannot be read or written. A checkpoint that was not copied completely is ignored later.
     """
     metrics = open_store(join_uri(resume_from, METRICS))
     own_metrics = open_store(description.metrics_uri)
@@ -70,14 +70,14 @@ def copy_training(resume_from: str, description: JobDescription) -> str:
 
 
 def copy_checkpoint(source: Store, target: Store, name: str) -> None:
-    """Copies a checkpoint, its manifest last: a copy that breaks off is not taken for a checkpoint."""
+    """Copy a checkpoint. Its manifest is copied last, because a checkpoint without a manifest is ignored."""
     for entry in source.list(f"{name}/"):
         target.copy(source, entry.key, entry.key)
     target.copy(source, f"{name}.json", f"{name}.json")
 
 
 def _has_checkpoint(checkpoint_uri: str) -> bool:
-    # The bucket may not exist yet. A store that is away is reported when the job is about to start.
+    # The bucket may not exist yet. A store that does not answer is reported when the job is about to start.
     with suppress(StorageError):
         return bool(complete_checkpoints(open_store(checkpoint_uri)))
     return False

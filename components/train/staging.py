@@ -1,6 +1,6 @@
-"""Artifacts on this machine's disk for replicas that cannot see it: they go through object storage, there and back.
+"""Copy local artifacts to object storage for replicas on a cluster, and copy the model back.
 
-So a pipeline that runs on a laptop can train on a cluster.
+This lets a pipeline that runs on a laptop train on a cluster.
 """
 
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS, Request, job_name
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST
@@ -18,48 +19,47 @@ from kfp_distributed.storage.uri import join_uri, parse_uri
 
 @contextmanager
 def staged(request: Request) -> Iterator[Request]:
-    """Yields a request with the local folders of another in object storage, under its `checkpoint_uri`.
+    """Stage the local folders of a request below its `checkpoint_uri`, and yield a request with the staged folders.
 
-    When the block ends well, the model is brought to where the first request wants it. What was staged is deleted,
-    whichever way the block ends, but for a whole model that could not be brought. A request without local folders is
-    yielded as it is.
+    If the block succeeds, the model is downloaded to the local folder. The staged objects are deleted in any case. The
+    exception is a complete model that could not be downloaded. A request without local folders is yielded unchanged.
 
     Raises:
-        ValueError: There are local folders, and `checkpoint_uri` is not in object storage.
-        StorageError: They cannot be stored, or the model cannot be brought.
+        ValueError: There are local folders, but `checkpoint_uri` is not in object storage.
+        StorageError: A folder cannot be uploaded, or the model cannot be downloaded.
     """
     folders = {name: getattr(request, name) for name in ("train_uri", "validation_uri", "model_uri")}
-    local = {name: uri for name, uri in folders.items() if uri and "://" not in uri}
-    if not local:
+    local_folders = {name: uri for name, uri in folders.items() if uri and "://" not in uri}
+    if not local_folders:
         yield request
         return
     if not request.checkpoint_uri or parse_uri(request.checkpoint_uri).scheme != "s3":
         raise ValueError(
-            f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage, and pods do not see this machine's "
-            "disk; name a folder such as s3://bucket/training"
+            f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage. Pods cannot read this machine's "
+            "disk, so set it to a folder such as s3://bucket/training"
         )
     root = join_uri(request.checkpoint_uri, job_name(request.task_name, request.identity), "staged")
     store = open_store(root)
     store.make_bucket()
 
-    brought = False
+    is_downloaded = False
 
     def clean_up() -> None:
         try:
             keys = [entry.key for entry in store.list()]
-            stays = not brought and f"model_uri/{MODEL_MANIFEST}" in keys
-            store.delete([key for key in keys if not (stays and key.startswith("model_uri/"))])
-            if stays:
-                print(f"the model is whole, and stays in {join_uri(root, 'model_uri')}", flush=True)
-        except StorageError as error:  # It must not hide how the training ended.
-            print(f"what was staged could not be deleted: {error}", flush=True)
+            keeps_model = not is_downloaded and f"model_uri/{MODEL_MANIFEST}" in keys
+            store.delete([key for key in keys if not (keeps_model and key.startswith("model_uri/"))])
+            if keeps_model:
+                log("WARNING", f"kept the complete model in {join_uri(root, 'model_uri')}")
+        except StorageError as error:  # Not raised, because it would hide why the training failed.
+            log("WARNING", f"cannot delete the staged folder {root}: {error}")
 
     with ended_by_signals(clean_up):
-        for name in local.keys() - {"model_uri"}:
-            store.upload_folder(local[name], name)
-        moved: dict[str, Any] = {name: join_uri(root, name) for name in local}
-        yield replace(request, **moved)
-        if "model_uri" in local:
+        for name in local_folders.keys() - {"model_uri"}:
+            store.upload_folder(local_folders[name], name)
+        staged_folders: dict[str, Any] = {name: join_uri(root, name) for name in local_folders}
+        yield replace(request, **staged_folders)
+        if "model_uri" in local_folders:
             model = open_store(join_uri(root, "model_uri"), retry_seconds=STORE_AWAY_SECONDS)
-            model.download_folder(local["model_uri"])
-            brought = True
+            model.download_folder(local_folders["model_uri"])
+            is_downloaded = True

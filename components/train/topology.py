@@ -1,4 +1,4 @@
-"""Specification -> the replicas of the job, what each may use, and what each must know of the others. Pure."""
+"""Plan the replicas of a job from its specification: their roles, resources and environment. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -10,12 +10,20 @@ from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE
 _PLAIN = DistributionSpecification()
 
 LAST_CALL_SECONDS = 10
-"""How long the processes of an elastic PyTorch job wait for more when there are enough. Later ones interrupt them."""
+"""Seconds that an elastic PyTorch job waits for more processes once it has `min_workers`. A process that joins later
+interrupts the training."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Limits of one replica: Kubernetes quantities, None where the cluster decides; `gpus` of `gpu_resource`."""
+    """Resource limits of one replica.
+
+    Attributes:
+        cpus: CPU limit as a Kubernetes quantity; None for the cluster's default.
+        memory: Memory limit, likewise.
+        gpus: Number of GPUs.
+        gpu_resource: Resource name of a GPU.
+    """
 
     cpus: str | None
     memory: str | None
@@ -25,13 +33,13 @@ class Resources:
 
 @dataclass(frozen=True)
 class Replica:
-    """One process of the job, one pod on a cluster.
+    """One replica of a job: a pod of a cluster or a process of this machine.
 
     Attributes:
         role: "worker", "chief", "ps", "evaluator", "launcher" or "master".
-        index: its number among the replicas of its role, from 0.
-        resources: what it may use.
-        serves: whether it never ends by itself.
+        index: Index among the replicas of the same role, from 0.
+        resources: Resource limits.
+        serves: Whether the replica runs until it is stopped, as a parameter server does.
     """
 
     role: str
@@ -41,7 +49,7 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """The name within the job, such as "worker-0"."""
+        """Name within the job, such as "worker-0"."""
         return f"{self.role}-{self.index}"
 
 
@@ -50,12 +58,12 @@ class Topology:
     """The replicas of a job.
 
     Attributes:
-        distribution_type: the type of job.
-        replicas: all of them, the leader's role first, each role by index.
-        leader: the replica whose end is the job's end.
-        data_replicas: the replicas that read training shards, in the order of their ranks. The MPI workers are
-            those whose processes do.
-        restart_alone: the replicas that may be restarted while the others go on; if another fails, all restart.
+        distribution_type: Type of the job.
+        replicas: All replicas, the leader's role first, each role ordered by index.
+        leader: Name of the replica whose end is the end of the job.
+        data_replicas: Names of the replicas that read training shards, ordered by rank. For MPI these are the workers.
+        restart_alone: Names of the replicas that are restarted individually. If any other replica fails, all replicas
+            restart.
     """
 
     distribution_type: DistributionType
@@ -66,33 +74,37 @@ class Topology:
 
     @property
     def spared(self) -> frozenset[str]:
-        """The replicas whose end fails nothing: the workers of an elastic MPI job, of which its launcher judges."""
+        """Names of the replicas whose failure does not fail the job: workers of an elastic MPI job.
+
+        Its launcher decides whether enough workers are left.
+        """
         return self.restart_alone if self.distribution_type == "MPI" else frozenset()
 
 
 def plan_topology(spec: DistributionSpecification) -> Topology:
-    """The replicas that `spec` asks for."""
-    job, servers, gpu = spec.distribution_type, spec.number_of_parameter_servers, spec.gpu_resource
+    """Return the replicas of a job with this specification."""
+    distribution_type, servers = spec.distribution_type, spec.number_of_parameter_servers
+    gpu = spec.gpu_resource
     worker = Resources(spec.worker_cpus, spec.worker_memory, spec.worker_gpus, gpu)
-    # A chief and an MPI launcher coordinate; a PyTorch master is rank 0 and trains as the workers do.
+    # A chief and an MPI launcher coordinate; a PyTorch master is rank 0 and trains like the workers.
     launcher = Resources(spec.launcher_cpus, spec.launcher_memory, 0, gpu)
     roles: tuple[tuple[str, int, Resources, bool], ...] = (
-        ("launcher", job == "MPI", launcher, False),
-        ("master", job == "PyTorch", replace(launcher, gpus=spec.worker_gpus), False),
+        ("launcher", distribution_type == "MPI", launcher, False),
+        ("master", distribution_type == "PyTorch", replace(launcher, gpus=spec.worker_gpus), False),
         ("chief", servers > 0, launcher, False),
         ("ps", servers, Resources(spec.ps_cpus, spec.ps_memory, 0, gpu), True),
-        ("worker", spec.number_of_workers, worker, servers > 0 or job == "MPI"),
+        ("worker", spec.number_of_workers, worker, servers > 0 or distribution_type == "MPI"),
         ("evaluator", spec.evaluator, worker, False),
     )
     replicas = tuple(
         Replica(role, index, resources, serves) for role, count, resources, serves in roles for index in range(count)
     )
-    readers = (each.name for each in replicas if each.role in ("master", "worker"))
-    # Under a chief, workers hold nothing that a restarted one would lack; a parameter server holds the weights. An
-    # elastic job does with fewer, but not without the master or launcher, where they meet.
-    free = servers or spec.min_workers
-    alone = (each.name for each in replicas if each.role == "evaluator" or (free and each.role == "worker"))
-    return Topology(job, replicas, replicas[0].name, tuple(readers), frozenset(alone))
+    readers = tuple(replica.name for replica in replicas if replica.role in ("master", "worker"))
+    # Workers of a chief have no state of their own: the parameter servers have the weights. Workers of an elastic job
+    # may be fewer for a while, but need the master or the launcher for their rendezvous.
+    restart_roles = ("worker", "evaluator") if servers or spec.min_workers else ("evaluator",)
+    restart_alone = frozenset(replica.name for replica in replicas if replica.role in restart_roles)
+    return Topology(distribution_type, replicas, replicas[0].name, readers, restart_alone)
 
 
 def replica_environment(
@@ -101,29 +113,29 @@ def replica_environment(
     addresses: Mapping[str, str],
     spec: DistributionSpecification = _PLAIN,
 ) -> dict[str, str]:
-    """The environment of a replica, as training-operator 1.9 sets it, and its name in KFP_DISTRIBUTED_REPLICA.
+    """Return the environment variables that training-operator 1.9 sets in a replica, and KFP_DISTRIBUTED_REPLICA.
 
     Args:
-        topology: the job's replicas.
-        replica_name: one of them, such as "worker-0".
-        addresses: "host:port" of every replica by name. A Job and MPI need none.
-        spec: what the job was made of. WORLD_SIZE counts the processes of each replica, while RANK is the replica's
-            own, as torchrun's node rank is.
+        topology: Replicas of the job.
+        replica_name: Name of the replica, such as "worker-0".
+        addresses: "host:port" of every replica, by name. A Job and MPI need none.
+        spec: Specification of the job. WORLD_SIZE counts processes (slots_per_worker in each replica), but RANK is the
+            index of the replica, which torchrun uses as node rank.
 
     Raises:
-        ValueError: there is no such replica.
-        KeyError: an address that is needed is missing.
+        ValueError: There is no such replica.
+        KeyError: A required address is missing.
     """
-    job, replicas = topology.distribution_type, topology.replicas
-    rank = [each.name for each in replicas].index(replica_name)
+    distribution_type, replicas = topology.distribution_type, topology.replicas
+    rank = [replica.name for replica in replicas].index(replica_name)
     environment = {REPLICA_VARIABLE: replica_name}
-    if job == "TF" and len(replicas) > 1:
+    if distribution_type == "TF" and len(replicas) > 1:
         cluster: dict[str, list[str]] = {}
-        for each in replicas:
-            cluster.setdefault(each.role, []).append(addresses[each.name])
+        for replica in replicas:
+            cluster.setdefault(replica.role, []).append(addresses[replica.name])
         task = {"type": replicas[rank].role, "index": replicas[rank].index}
         environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
-    if job == "PyTorch":
+    if distribution_type == "PyTorch":
         environment |= _torch_environment(topology, rank, addresses[topology.leader], spec)
     return environment
 
@@ -131,13 +143,13 @@ def replica_environment(
 def _torch_environment(
     topology: Topology, rank: int, leader_address: str, spec: DistributionSpecification
 ) -> dict[str, str]:
-    """The variables of PyTorch, and those of torchrun, PET_..., for several processes and for elastic training."""
+    """Return the variables that torch.distributed reads, and PET_*, which configure torchrun."""
     host, _, port = leader_address.rpartition(":")
-    place = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}  # Of an IPv6 address the host is in brackets.
+    master = {"MASTER_ADDR": host.strip("[]"), "MASTER_PORT": port}  # The host of an IPv6 address is in brackets.
     replicas = len(topology.replicas)
     environment = {
-        **place,
-        **{f"PET_{key}": value for key, value in place.items()},
+        **master,
+        **{f"PET_{key}": value for key, value in master.items()},
         "WORLD_SIZE": str(replicas * spec.slots_per_worker),
         "RANK": str(rank),
         "PET_NPROC_PER_NODE": str(spec.slots_per_worker),
@@ -150,7 +162,7 @@ def _torch_environment(
             "PET_NNODES": f"{spec.min_workers + 1}:{spec.max_workers + 1}",
             "PET_RDZV_BACKEND": "c10d",
             "PET_RDZV_ENDPOINT": leader_address,
-            # On one machine all would take themselves for the host.
+            # Without is_host every replica on one machine would host the rendezvous.
             "PET_RDZV_CONF": f"last_call_timeout={LAST_CALL_SECONDS},is_host={int(not rank)}",
             "PET_MAX_RESTARTS": str(spec.restart_limit),
         }

@@ -9,9 +9,24 @@ import onnx
 import pytest
 import tensorflow as tf
 from kfp import dsl
+from sklearn.metrics import (
+    average_precision_score,
+    confusion_matrix,
+    log_loss,
+    precision_recall_fscore_support,
+    roc_auc_score,
+)
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model, metric_values, run_evaluation
-from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.components.evaluate.calibration import Calibration
+from kfp_distributed.components.evaluate.curves import ScoreCounts
+from kfp_distributed.components.evaluate.evaluation import (
+    evaluate_model,
+    log_classification_metrics,
+    metric_values,
+    run_evaluation,
+)
+from kfp_distributed.components.evaluate.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
@@ -22,43 +37,86 @@ IMAGES = [None, 4, 4]
 
 @pytest.fixture
 def expected(pictures, linear):
-    """The scores of the linear model on the pictures, and the rows that it gets wrong."""
+    """The probabilities of the linear model for the pictures, and the scores of its predictions."""
     images, labels, _ = pictures
     values = np.exp(images.reshape(-1, 16).astype(np.float64) @ linear[1])
     probabilities = values / values.sum(axis=1, keepdims=True)
-    predicted = probabilities.argmax(axis=1)
-    confusion = [[int(((labels == true) & (predicted == said)).sum()) for said in range(3)] for true in range(3)]
-    loss = -np.log(probabilities[np.arange(60), labels]).mean()
-    return Scores(("ant", "bee", "cat"), np.array(confusion), loss), np.flatnonzero(predicted != labels)
+    confusion = confusion_matrix(labels, probabilities.argmax(axis=1))
+    return probabilities, Scores(("ant", "bee", "cat"), confusion, log_loss(labels, probabilities))
 
 
 def test_scores_go_to_kfp_and_into_the_report(pictures, linear, expected, tmp_path):
-    metrics, drawn, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
-    scores = run_evaluation(str(linear[0]), str(pictures[2]), metrics, drawn, str(report))
+    metrics, classification, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
+    scores = run_evaluation(str(linear[0]), str(pictures[2]), metrics, classification, str(report))
 
-    np.testing.assert_array_equal(scores.confusion, expected[0].confusion)
-    assert scores.loss == pytest.approx(expected[0].loss, rel=1e-5)
-    assert metrics.metadata == metric_values(scores)
-    assert drawn.metadata == {
-        "confusionMatrix": {
-            "annotationSpecs": [{"displayName": name} for name in ("ant", "bee", "cat")],
-            "rows": [{"row": row} for row in expected[0].confusion.tolist()],
-        }
+    probabilities, expected_scores = expected
+    labels, predicted = pictures[1], probabilities.argmax(axis=1)
+    np.testing.assert_array_equal(scores.confusion, expected_scores.confusion)
+    assert scores.loss == pytest.approx(expected_scores.loss, rel=1e-5)
+    precision, recall, f1, _ = precision_recall_fscore_support(labels, predicted)
+    truth, names = np.eye(3)[labels], ("ant", "bee", "cat")
+    assert metrics.metadata == pytest.approx(
+        {
+            "accuracy": scores.accuracy,
+            "loss": scores.loss,
+            "examples": 60,
+            "macro_f1": f1.mean(),
+            "roc_auc": roc_auc_score(truth, probabilities),
+            "average_precision": average_precision_score(truth, probabilities),
+            "calibration_error": metrics.metadata["calibration_error"],
+            **{f"precision_{name}": value for name, value in zip(names, precision, strict=True)},
+            **{f"recall_{name}": value for name, value in zip(names, recall, strict=True)},
+        },
+        abs=0.005,
+    )
+    assert classification.metadata["confusionMatrix"] == {
+        "annotationSpecs": [{"displayName": name} for name in names],
+        "rows": [{"row": row} for row in expected_scores.confusion.tolist()],
     }
-    json.dumps([metrics.metadata, drawn.metadata], allow_nan=False)
+    roc = classification.metadata["confidenceMetrics"]
+    assert {frozenset(point) for point in roc} == {frozenset({"confidenceThreshold", "recall", "falsePositiveRate"})}
+    area = np.trapezoid([point["recall"] for point in roc], [point["falsePositiveRate"] for point in roc])
+    assert area == pytest.approx(roc_auc_score(truth, probabilities, average="micro"), abs=0.005)
+    thresholds = [point["confidenceThreshold"] for point in roc]
+    assert thresholds == sorted(thresholds, reverse=True)
+    json.dumps([metrics.metadata, classification.metadata], allow_nan=False)
     text = report.read_text()
-    assert [int(row) for row in re.findall(r"<figcaption>row (\d+): ", text)] == list(expected[1][:12])
+    wrong = np.flatnonzero(predicted != labels)
+    worst = sorted(wrong, key=lambda row: -probabilities[row, predicted[row]])[:12]
+    assert [int(row) for row in re.findall(r"<figcaption>row (\d+): ", text)] == worst
     assert text.count("<img ") == 12
 
 
-def test_metric_values():
-    assert metric_values(Scores(("ant", "bee"), np.array([[3, 1], [0, 0]]), 0.5)) == {
-        "accuracy": 0.75,
-        "loss": 0.5,
-        "examples": 4,
-        "precision_ant": 1.0,
-        "recall_ant": 0.75,
-        "precision_bee": 0.0,
+def test_a_split_of_one_class_has_no_roc_curve(write_dataset, save_model):
+    dataset = write_dataset([Column("image", "tensor", "uint8", (4, 4))], [np.zeros((4, 4, 4))], np.zeros(4, int))
+    model = save_model(constant(0.5, 0.25, 0.25), (IMAGES, tf.float32, "features"))
+    evaluation, _ = evaluate_model(model, dataset)
+    metrics = metric_values(evaluation)
+    assert metrics == pytest.approx(
+        {
+            "accuracy": 1.0,
+            "loss": math.log(2),
+            "examples": 4,
+            "macro_f1": 1.0,
+            "average_precision": 1.0,
+            "calibration_error": 0.5,
+            "precision_ant": 1.0,
+            "recall_ant": 1.0,
+        }
+    )
+
+
+def test_many_classes_have_no_matrix_in_kfp():
+    counts, scores = ScoreCounts(101), Scores(tuple(map(str, range(101))), np.eye(101, dtype=int), 0.5)
+    counts.add(np.eye(101), np.arange(101))
+    artifact = dsl.ClassificationMetrics()
+    log_classification_metrics(Evaluation(scores, counts, Calibration(), WorstMistakes(1)), artifact)
+    assert artifact.metadata == {
+        "confidenceMetrics": [
+            {"confidenceThreshold": 1.0, "recall": 0.0, "falsePositiveRate": 0.0},
+            {"confidenceThreshold": pytest.approx(1), "recall": 1.0, "falsePositiveRate": 0.0},
+            {"confidenceThreshold": 0.0, "recall": 1.0, "falsePositiveRate": 1.0},
+        ]
     }
 
 
@@ -70,7 +128,9 @@ def test_any_names_and_integers_will_do(pictures, linear, save_model):
         return {"scores": tf.nn.softmax(values @ weights)}
 
     model = save_model(answer, ([None, 4, 4, 1], tf.uint8, "pixels"))
-    assert evaluate_model(model, pictures[2])[1] == evaluate_model(linear[0], pictures[2])[1]
+    evaluation, expected = (evaluate_model(folder, pictures[2])[0] for folder in (model, linear[0]))
+    assert evaluation.summary() == expected.summary()
+    assert evaluation.mistakes == expected.mistakes
 
 
 @pytest.fixture
@@ -89,8 +149,9 @@ def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
         known = tf.where(tf.math.is_nan(features), 0.0, features)
         return {"probabilities": tf.sigmoid(10 * known[:, :1])}
 
-    scores, _ = evaluate_model(save_model(answer, ([None, 2], tf.float32, "features")), numbers)
-    assert scores.confusion.trace() == scores.confusion.sum() == 50
+    evaluation, _ = evaluate_model(save_model(answer, ([None, 2], tf.float32, "features")), numbers)
+    assert evaluation.scores.confusion.trace() == evaluation.scores.rows == 50
+    assert evaluation.roc_curve().roc_auc == 1
 
 
 def test_a_model_that_answers_nan_gets_no_scores(numbers, save_model, tmp_path):
@@ -98,14 +159,14 @@ def test_a_model_that_answers_nan_gets_no_scores(numbers, save_model, tmp_path):
         return {"probabilities": tf.sigmoid(features[:, :1] + features[:, 1:])}
 
     model = save_model(answer, ([None, 2], tf.float32, "features"))
-    metrics, drawn, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
+    metrics, classification, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
     with pytest.raises(
         ValueError,
         match=r"answers 10 of 50 rows with NaN or infinite numbers, the first is row 0\. These rows have missing "
         r"values in 'second' \(10 rows\)\. .*learning rate",
     ):
-        run_evaluation(str(model), str(numbers), metrics, drawn, str(report))
-    assert (metrics.metadata, drawn.metadata, report.exists()) == ({}, {}, False)
+        run_evaluation(str(model), str(numbers), metrics, classification, str(report))
+    assert (metrics.metadata, classification.metadata, report.exists()) == ({}, {}, False)
 
 
 def hides_nan(save_model):
@@ -165,7 +226,7 @@ def trained_on(*columns, classes=("ant", "bee", "cat")):
 def test_a_model_of_the_same_columns_with_other_statistics(pictures, save_model):
     manifest = trained_on(Column("image", "tensor", "uint8", (4, 4), mean=3.5, std=2.0))
     model = save_model(constant(1.0, 0.0, 0.0), (IMAGES, tf.float32, "features"), **manifest)
-    assert evaluate_model(model, pictures[2])[0].rows == 60
+    assert evaluate_model(model, pictures[2])[0].scores.rows == 60
 
 
 def constant(*values):

@@ -35,8 +35,8 @@ def test_digits(run, tmp_path, capsys):
         "validation/part-00000.parquet",
     ]
     page = (tmp_path / "out" / "overview.html").read_text()
-    assert page.count("data:image/png;base64,") == 60
-    assert len(page) < 300_000
+    assert page.count("<img ") == 60
+    assert len(page.encode()) < 2_000_000
     assert capsys.readouterr().out.splitlines() == [
         "pass 1 of 2 (check): 1,797 rows, done",
         "pass 2 of 2 (write): 1,797 rows, done",

@@ -1,11 +1,20 @@
-"""What prepare_data says of columns with gaps, of texts that are nearly all different and of numbers in text form."""
+"""Warnings about the data."""
 
 import html
+import re
 from collections import Counter
 
 import pytest
 
-from kfp_distributed.components.prepare_data.remarks import ColumnCounts, remarks_of, text_form
+from kfp_distributed.components.prepare_data.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.leakage import Predictor
+from kfp_distributed.components.prepare_data.remarks import (
+    ColumnCounts,
+    duplicate_remarks,
+    leakage_remarks,
+    remarks_of,
+    text_form,
+)
 
 DAYS = Counter({f"2024-01-{day:02}": 1 for day in range(1, 21)})
 
@@ -22,7 +31,7 @@ def remarks(counts, rows=20):
         (
             ColumnCounts("category", 400, Counter(a=300, b=300)),
             "column 'x' has no value in 400 of 1,000 rows: they become index 0",
-            "needs nothing more",
+            "No action is needed",
         ),
         (ColumnCounts("number", 1000), "column 'x' has no value in any of 1,000 rows", "name it in drop_columns"),
         (
@@ -35,10 +44,24 @@ def remarks(counts, rows=20):
             "column 'x' has numbers in text form, such as '1,5', and becomes a category of 3 values",
             "plain numbers",
         ),
-        (ColumnCounts("number", largest=2**24 + 2), "column 'x' has numbers above 16,777,216", "Subtract an offset"),
+        (
+            ColumnCounts("number", 0, lowest=3, highest=3),
+            "column 'x' has the same value in all 1,000 rows: a model learns nothing",
+            "drop_columns",
+        ),
+        (
+            ColumnCounts("category", 0, Counter(a=1000)),
+            "column 'x' has the same value in all 1,000 rows: a model learns nothing",
+            "drop_columns",
+        ),
+        (ColumnCounts("tensor", 0, lowest=0, highest=0), "column 'x' has the same value in all 1,000", "drop_columns"),
+        (ColumnCounts("number", lowest=-(2**24) - 2, highest=1), "column 'x' has numbers above 16,777,216", "Subtract an offset"),
     ],
-    ids=["number", "tensor", "category", "empty", "dates", "decimal commas", "large"],
-)
+    ids=[
+        "number", "tensor", "category", "empty", "dates", "decimal commas", "constant number", "constant category",
+        "constant tensor", "large",
+    ],
+)  # fmt: skip
 def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
     (line,) = remarks(counts, 1000)
     assert line.startswith(beginning)
@@ -49,14 +72,15 @@ def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
 @pytest.mark.parametrize(
     "counts",
     [
-        ColumnCounts("number", largest=2**24),
+        ColumnCounts("number", lowest=0, highest=2**24),
         ColumnCounts("category", 0, Counter(a=500, b=500)),
+        ColumnCounts("number", lowest=0, highest=1),
         ColumnCounts("category", 0, Counter({f"town {i}": 3 for i in range(300)})),
         ColumnCounts("category", 0, Counter("abcdefghi")),
         ColumnCounts("category", 0, Counter({"high": 501, "12": 499})),
         ColumnCounts("category"),
     ],
-    ids=["numbers", "categories", "many categories", "a small file", "a few numbers", "no rows"],
+    ids=["large numbers", "categories", "numbers", "many categories", "a small file", "a few numbers", "no rows"],
 )
 def test_a_usual_column_gets_no_line(counts):
     assert remarks(counts, 1000) == []
@@ -67,14 +91,14 @@ def test_a_usual_column_gets_no_line(counts):
     ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months", "007"],
 )
 def test_numbers_in_text_form(value):
-    assert "has numbers in text form" in remarks(ColumnCounts("category", 0, Counter({value: 9})))[0]
+    assert "has numbers in text form" in remarks(ColumnCounts("category", 0, Counter({value: 9, "high": 8})))[0]
 
 
 @pytest.mark.parametrize(
     "value", ["31.01.2024", "2024-01-31", "10:30", "A17", "10.0.0.1", "1-2", "kg", "", "12 kg, wet"]
 )
 def test_texts_that_are_no_numbers(value):
-    assert remarks(ColumnCounts("category", 0, Counter({value: 9}))) == []
+    assert remarks(ColumnCounts("category", 0, Counter({value: 9, "high": 8}))) == []
 
 
 @pytest.mark.parametrize(
@@ -102,6 +126,31 @@ def test_labels_to_look_at(classes, beginnings):
     assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
 
 
+def test_constant_numbers_with_gaps_are_constant_and_such_categories_are_not():
+    gaps, constant = remarks(ColumnCounts("number", 5, lowest=3, highest=3))
+    assert "has no value in 5 of 20 rows" in gaps
+    assert "has the same value in all 15 rows that have one" in constant
+    (gaps,) = remarks(ColumnCounts("category", 5, Counter(a=15)))
+    assert "has no value in 5 of 20 rows" in gaps
+
+
+def test_columns_that_predict_the_label_alone():
+    (line,) = leakage_remarks([Predictor("leak", 0.951, 0.5), Predictor("x", 0.94, 0.5)])
+    assert line.startswith("column 'leak' alone predicts the label of 95.1% of the rows; ")
+    assert "50.0%" in line
+    assert "drop_columns" in line
+    lines = leakage_remarks([Predictor(f"x{i}", 1.0, 0.5) for i in range(30)])
+    assert (len(lines), lines[-1]) == (11, "… and 20 more such columns")
+
+
+def test_duplicates_between_splits():
+    pairs = [Duplicates("validation", "train", 0, 0.0), Duplicates("test", "train", 1200, 0.1234)]
+    (line,) = duplicate_remarks(pairs)
+    assert line.startswith("1,200 rows of the test split (12.3%) have the same inputs as rows of the train split")
+    (line,) = duplicate_remarks([Duplicates("test", "train", 7, 0.1, is_exact=False)])
+    assert line.startswith("about 7 rows ")
+
+
 def test_a_table_with_gaps_everywhere_gets_a_bounded_number_of_lines():
     lines = remarks_of({f"c{i}": ColumnCounts("number", 1) for i in range(3000)}, 9, "kind", ("a", "b"))
     assert (len(lines), lines[-1]) == (51, "… and 2950 more such lines")
@@ -111,15 +160,21 @@ def test_the_form_of_a_text_says_nothing_of_a_person():
     assert text_form("Mrs. Ada Lovelace, 10.12.1815, Marylebone") == "aaa. aaa aaaaaaaa, 99.99.9999,"
 
 
-def test_the_lines_stand_in_the_log_and_in_the_overview(run, file, tmp_path, capsys):
-    rows = [f'{"" if i < 12 else i},2024-01-{i % 28 + 1:02}-{i},"{i % 5},5",{"ab"[i % 2]}' for i in range(100)]
-    run(file("data.csv", "age,day,price,label\n" + "\n".join(rows) + "\n"), shards=1)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("column ")]
-    assert [line.partition(":")[0] for line in lines] == [
-        "column 'age' has no value in 12 of 100 rows",
-        "column 'day' has 100 different texts in 100 rows, of the form '9999-99-99-9' (a date, an ID, free text?)",
-        "column 'price' has numbers in text form, such as '0,5', and becomes a category of 5 values. If they are "
-        "quantities, write them in the source as plain numbers (1.5)",
+def test_warnings_are_logged_and_shown_in_the_overview(run, file, tmp_path, capsys):
+    # The first 40 rows occur twice, and "code" is the label in capital letters.
+    rows = [
+        f'{"" if i < 12 else i},2024-01-{i % 28 + 1:02}-{i},"{i % 5},5",{"AB"[i % 2]},1,{"ab"[i % 2]}'
+        for i in range(100)
+    ]
+    text = "age,day,price,code,version,label\n" + "\n".join(rows + rows[:40]) + "\n"
+    run(file("data.csv", text), shards=1, validation_fraction=0)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "drop_columns" in line or "split (" in line]
+    assert [re.split(r"[:;(]", line)[0] for line in lines] == [
+        "column 'age' has no value in 24 of 140 rows",
+        "column 'day' has 100 different texts in 140 rows, of the form '9999-99-99-9' ",
+        "column 'version' has the same value in all 140 rows",
+        "column 'code' alone predicts the label of 100.0% of the rows",
+        "7 rows of the test split ",
     ]
     page = html.unescape((tmp_path / "out" / "overview.html").read_text())
     assert all(f"<li>{line}" in page for line in lines)

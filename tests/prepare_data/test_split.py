@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.profile import Moments
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import Moments, draw_targets, scan, write_splits
+from kfp_distributed.components.prepare_data.split import draw_targets, scan, write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 
 
@@ -63,7 +64,7 @@ def test_a_draw_refuses_more_rows_than_were_planned():
 def test_a_source_that_changes_while_it_is_read_is_refused(file, tmp_path, rows, message):
     path, options = file("data.csv", "x,label\n" + "1,a\n2,b\n" * 10), Options(shards=2)
     source = open_source(path, options, tmp_path)
-    columns, label, counts, _ = scan(source)
+    columns, label, counts, *_ = scan(source)
     path.write_text("x,label\n" + rows)
     folders = {split: tmp_path / split for split in ("train", "validation", "test")}
     for folder in folders.values():
@@ -133,7 +134,7 @@ def test_the_split_depends_on_the_rows_and_not_on_how_they_are_stored(file, run)
 def test_small_buffers_give_more_row_groups_and_the_same_rows(file, tmp_path):
     options = Options(shards=2)
     source = open_source(rows_file(file, 1000), options, tmp_path)
-    columns, label, counts, _ = scan(source)
+    columns, label, counts, *_ = scan(source)
     folders = {split: tmp_path / split for split in ("train", "validation", "test")}
     for folder in folders.values():
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Which training a step runs, as the forms of URIs that Kubeflow Pipelines makes tell it."""
+"""The identity of a training for each form of URI that Kubeflow Pipelines creates."""
 
 import re
 from http import HTTPStatus
@@ -24,27 +24,27 @@ ROOT = "minio://mlpipeline/v2/artifacts"
 
 
 def uri(pipeline="digits", run=RUN_A, task="train", salt=SALT_1):
-    """The URI of the model that a backend since KFP 2.4 makes; before, with salt=""."""
+    """Return the URI of a model on a backend since KFP 2.4; salt="" gives the URI of earlier backends."""
     return "/".join(part for part in (ROOT, pipeline, run, task, salt, "model") if part)
 
 
 def node(iteration=None, attempt=0, workflow="digits-h9hh4", task="train", ancestors=0):
-    """The name of a step's node as Argo makes it."""
+    """Return the name that Argo gives to the node of a step."""
     loop = f".for-loop-2(0).iteration-iterations({iteration}:{iteration})(0).iteration-item(0)"
     loop = "" if iteration is None else loop
     return f"{workflow}({ancestors}).root({ancestors}){loop}.{task}(0).executor({attempt})"
 
 
 def no_pod():
-    raise AssertionError("the pod is read")
+    raise AssertionError("the pod was read")
 
 
 def identity(model_uri, node_name=""):
     return identify_training(model_uri, {}, (lambda: node_name) if node_name else no_pod)
 
 
-def name(of):
-    return job_name(of.task_name, (of.run_id, *of.distinction))
+def name(training):
+    return job_name(training.task_name, (training.run_id, *training.distinction))
 
 
 FOLDERS = {
@@ -53,11 +53,11 @@ FOLDERS = {
         uri(salt=""),
         TaskFolder(uri(salt="")[: -len("/model")], RUN_A, "train", is_unique=False, is_local=False),
     ),
-    "a root with the settings of a store": (
+    "a root with store settings": (
         f"s3://bucket/{RUN_B}/p/{RUN_A}/train/{SALT_1}/model?region=eu-1&endpoint=http://h/a/b",
         TaskFolder(f"s3://bucket/{RUN_B}/p/{RUN_A}/train/{SALT_1}", RUN_A, "train", is_unique=True, is_local=False),
     ),
-    "a task's name with slashes": (
+    "a task name with slashes": (
         uri(task="fit / 2", salt=""),
         TaskFolder(f"{ROOT}/digits/{RUN_A}/fit / 2", RUN_A, "fit / 2", is_unique=False, is_local=False),
     ),
@@ -79,13 +79,13 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize(("output_uri", "folder"), FOLDERS.values(), ids=FOLDERS)
-def test_task_folder(output_uri, folder):
+def test_the_task_folder_is_parsed_from_an_output_uri(output_uri, folder):
     assert parse_task_folder(output_uri) == folder
 
 
 @pytest.mark.parametrize("output_uri", ["", "model", "s3://bucket/model", f"s3://bucket/train/{SALT_1}/model"])
 def test_an_output_without_a_run_is_refused(output_uri):
-    with pytest.raises(ValueError, match=r"^the output .* has no run ID: .*PIPELINE/RUN/TASK/UUID/OUTPUT"):
+    with pytest.raises(ValueError, match=r"run ID.*PIPELINE/RUN/TASK/UUID/OUTPUT"):
         parse_task_folder(output_uri)
 
 
@@ -106,28 +106,28 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(DIFFERENT, 2)))
-def test_different_trainings(one, other):
+def test_different_tasks_are_different_trainings(one, other):
     first, second = identity(*DIFFERENT[one]), identity(*DIFFERENT[other])
     assert first != second
     assert name(first) != name(second)
 
 
 EQUAL = {
-    "the executor is started again": (uri(), "", uri(), ""),
-    "an old backend: the executor is started again": (uri(salt=""), node(1), uri(salt=""), node(1, attempt=3)),
-    "an old backend: the Workflow is started again": (uri(salt=""), node(1), uri(salt=""), node(1, ancestors=1)),
+    "the executor is retried": (uri(), "", uri(), ""),
+    "an old backend: the executor is retried": (uri(salt=""), node(1), uri(salt=""), node(1, attempt=3)),
+    "an old backend: the Workflow is retried": (uri(salt=""), node(1), uri(salt=""), node(1, ancestors=1)),
 }
 
 
 @pytest.mark.parametrize(("first", "node_1", "second", "node_2"), EQUAL.values(), ids=EQUAL)
-def test_attempts_of_one_task(first, node_1, second, node_2):
+def test_all_attempts_of_a_task_are_the_same_training(first, node_1, second, node_2):
     assert identity(first, node_1) == identity(second, node_2)
 
 
-def test_people_recognise_run_and_task():
-    found = identity(uri(task="train-2"))
-    assert (found.run_id, found.task_name) == (RUN_A, "train-2")
-    assert re.fullmatch("train-2-[0-9a-f]{12}", name(found))
+def test_the_identity_has_run_id_and_task_name():
+    training = identity(uri(task="train-2"))
+    assert (training.run_id, training.task_name) == (RUN_A, "train-2")
+    assert re.fullmatch("train-2-[0-9a-f]{12}", name(training))
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def task_folder(tmp_path):
     return folder
 
 
-def test_tasks_of_kfp_local_share_a_folder_and_nothing_else(task_folder):
+def test_tasks_of_kfp_local_with_other_inputs_are_other_trainings(task_folder):
     model_uri, inputs = str(task_folder / "model"), {"train_parameters": {"epochs": 2}, "manifests": ["data", ""]}
     first = identify_training(model_uri, inputs, no_pod)
     assert (first.run_id, first.task_name) == ("digits-2026-11-23-05-27-00-123456", "train")
@@ -149,7 +149,7 @@ def test_tasks_of_kfp_local_share_a_folder_and_nothing_else(task_folder):
     assert len({first, *others}) == 4
 
 
-def test_kfp_local_repeats_only_what_failed(task_folder):
+def test_a_task_of_kfp_local_is_the_same_training_until_it_succeeds(task_folder):
     model_uri, inputs = str(task_folder / "model"), {"train_parameters": {"epochs": 2}}
     identities = []
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_kfp_local_repeats_only_what_failed(task_folder):
     assert [path.name for path in task_folder.iterdir()] == ["finished-trainings"]
 
 
-def test_the_node_of_a_pod_is_read_from_its_annotation():
+def test_the_node_name_is_read_from_the_annotation_of_the_pod():
     with KubernetesApi() as server:
         annotations = {"workflows.argoproj.io/node-name": node(1)}
         server.put("pods/a-pod", {"metadata": {"name": "a-pod", "annotations": annotations}})
@@ -169,19 +169,17 @@ def test_the_node_of_a_pod_is_read_from_its_annotation():
         assert server.requests == ["GET pods/a-pod"]
 
 
-def test_a_pod_that_may_not_be_read_or_has_no_annotation_is_an_error():
+def test_a_pod_that_cannot_be_read_or_has_no_annotation_is_an_error():
     with KubernetesApi() as server:
         server.put("pods/a-pod", {"metadata": {"name": "a-pod"}})
-        with pytest.raises(
-            ValueError, match=r"^the pod default/a-pod has no annotation workflows\.argoproj\.io/node-name"
-        ):
+        with pytest.raises(ValueError, match=r"default/a-pod .*workflows\.argoproj\.io/node-name"):
             read_node_name(server.connect(), "a-pod")
         server.refuses = HTTPStatus.FORBIDDEN
-        with pytest.raises(ValueError, match=r"before KFP 2\.4 .*: run kfp-distributed install --namespace default"):
+        with pytest.raises(ValueError, match=r"KFP 2\.4 .*run kfp-distributed install --namespace default"):
             read_node_name(server.connect(), "a-pod")
 
 
-def test_a_step_that_has_to_read_its_pod_and_has_none_says_so(monkeypatch):
+def test_a_missing_pod_name_is_an_error_where_the_pod_must_be_read(monkeypatch):
     monkeypatch.delenv("KFP_POD_NAME", raising=False)
-    with pytest.raises(ValueError, match=r"^KFP_POD_NAME is not set .* A backend before KFP 2\.4 .* its own pod$"):
+    with pytest.raises(ValueError, match=r"^KFP_POD_NAME .*KFP 2\.4 "):
         own_node_name()

@@ -33,7 +33,7 @@ MEMORY = {
     "1e9": "1G",
     "1048576": "1Mi",
     float(2**33): "8Gi",
-    "0.1Gi": "107374183",  # rounded up to whole bytes
+    "0.1Gi": "107374183",  # Rounded up to bytes.
     "1048577.0": "1048577",
     "1Ei": "1Ei",
 }
@@ -46,11 +46,11 @@ SECONDS = {90: 90.0, "90": 90.0, "90s": 90.0, "10m": 600.0, "2h": 7200.0, "1.5h"
     + [("worker_memory", *pair) for pair in MEMORY.items()]
     + [("total_timeout", *pair) for pair in SECONDS.items()],
 )
-def test_quantities_and_times_become_canonical(key, value, expected):
+def test_quantities_and_times_are_normalized(key, value, expected):
     assert getattr(parse_distribution({key: value}), key) == expected
 
 
-NO_NUMBERS = [
+NOT_NUMBERS = [
     *(
         "8 cores",
         "-1",
@@ -74,17 +74,17 @@ NO_NUMBERS = [
     *(numpy.float64("nan"), numpy.float32("inf"), numpy.bool_(True), Fraction(10**400), Fraction(1, 3000)),
 ]
 ZEROS = ["0", "0.0", 0, -0.0]
-IMPOSSIBLE = {
-    "worker_cpus": [*NO_NUMBERS, *ZEROS, "1Ki", "1k", "4Gi", "0.5m", 0.0001, 10_001, "10001000m"],
-    "worker_memory": [*NO_NUMBERS, *ZEROS, 4, "4", "512m", "512", "4GB", "4gi", "1Ki", "2Ei", "1e3Ki"],
-    "total_timeout": [*NO_NUMBERS, *ZEROS, "5 min", "1d", "1ms", "9000h", 1e9, "10M", "Unlimited", "0s"],
-    "number_of_workers": [*NO_NUMBERS, *ZEROS, "1m", "1k", 2.5, "2.5", 10_001, "\uff11"],
+INVALID = {
+    "worker_cpus": [*NOT_NUMBERS, *ZEROS, "1Ki", "1k", "4Gi", "0.5m", 0.0001, 10_001, "10001000m"],
+    "worker_memory": [*NOT_NUMBERS, *ZEROS, 4, "4", "512m", "512", "4GB", "4gi", "1Ki", "2Ei", "1e3Ki"],
+    "total_timeout": [*NOT_NUMBERS, *ZEROS, "5 min", "1d", "1ms", "9000h", 1e9, "10M", "Unlimited", "0s"],
+    "number_of_workers": [*NOT_NUMBERS, *ZEROS, "1m", "1k", 2.5, "2.5", 10_001, "\uff11"],
 }
 
 
 @pytest.mark.parametrize("value", [2.5, "2.5", Fraction(5, 2)])
-def test_what_is_no_whole_number_is_refused_as_it_was_written(value):
-    with pytest.raises(ValueError, match=f"number_of_workers = {re.escape(shown(value))} is not a whole .* 10000$"):
+def test_a_fraction_is_refused_where_an_integer_is_required(value):
+    with pytest.raises(ValueError, match=f"number_of_workers = {re.escape(shown(value))} is not .* from 1 to 10000$"):
         parse_distribution({"number_of_workers": value})
 
 
@@ -96,14 +96,14 @@ def test_what_is_no_whole_number_is_refused_as_it_was_written(value):
         ("num_worker", "min_workers or max_workers"),
     ],
 )
-def test_at_most_two_keys_are_guessed(key, similar):
+def test_an_error_suggests_at_most_two_similar_keys(key, similar):
     with pytest.raises(ValueError, match=re.escape(f"did you mean {similar}?")):
         parse_distribution({key: 2})
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [(key, value) for key, values in IMPOSSIBLE.items() for value in values], ids=shown
+    ("key", "value"), [(key, value) for key, values in INVALID.items() for value in values], ids=shown
 )
-def test_what_is_no_quantity_is_refused(key, value):
+def test_an_invalid_quantity_is_refused(key, value):
     with pytest.raises(ValueError, match=re.escape(f"{key} = {shown(value)} is not {KEYS[key].allowed}")):
         parse_distribution({key: value})

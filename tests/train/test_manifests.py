@@ -1,4 +1,4 @@
-"""Whole manifests: one of each kind as it is written down here, the others by what is different in them."""
+"""Whole manifests: one of each kind is written out here, variants are compared with it."""
 
 import base64
 import json
@@ -75,8 +75,8 @@ TEMPLATE = {
 
 
 def job(distribution_type="Job", program=None, **keys):
-    made = make_job(["unused"], {"distribution_type": distribution_type, **keys}, program=program)
-    return replace(made, labels={"run": "run-1", "task": "train"})
+    planned = make_job(["unused"], {"distribution_type": distribution_type, **keys}, program=program)
+    return replace(planned, labels={"run": "run-1", "task": "train"})
 
 
 def spec_of(distribution_type, settings=SETTINGS, **keys):
@@ -88,10 +88,14 @@ def pod_of(settings=SETTINGS, **keys):
 
 
 def template(container, resources=None, **changes):
-    """The template above, of another container and with its resources."""
-    made = deepcopy(TEMPLATE)
-    made["spec"]["containers"][0] |= {"name": container, **({"resources": resources} if resources else {}), **changes}
-    return made
+    """Return TEMPLATE with another container name, its resources and other changes of the container."""
+    changed = deepcopy(TEMPLATE)
+    changed["spec"]["containers"][0] |= {
+        "name": container,
+        **({"resources": resources} if resources else {}),
+        **changes,
+    }
+    return changed
 
 
 def with_settings(**changes):
@@ -102,13 +106,13 @@ def limits(**values):
     return {"limits": values, "requests": values}
 
 
-def test_a_job():
-    made = job_manifest(job(), SETTINGS)
-    spec_hash = made["metadata"]["annotations"].pop(HASH_ANNOTATION)
+def test_the_manifest_of_a_job():
+    manifest = job_manifest(job(), SETTINGS)
+    spec_hash = manifest["metadata"]["annotations"].pop(HASH_ANNOTATION)
     assert len(spec_hash) == 32
     expected_template = deepcopy(TEMPLATE)
     expected_template["spec"]["restartPolicy"] = "Never"
-    assert made == {
+    assert manifest == {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
@@ -123,17 +127,17 @@ def test_a_job():
     }
 
 
-def test_a_tf_job():
+def test_the_manifest_of_a_tf_job():
     keys = {"worker_cpus": 4, "worker_memory": "8Gi", "worker_gpus": 1, "ps_cpus": 1, "launcher_memory": "2Gi"}
-    made = job_manifest(job("TF", number_of_workers=3, evaluator=True, **keys), SETTINGS)
-    del made["metadata"]["annotations"][HASH_ANNOTATION]
+    manifest = job_manifest(job("TF", number_of_workers=3, evaluator=True, **keys), SETTINGS)
+    del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     worker = template("tensorflow", limits(**{"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}))
-    assert made == {
+    assert manifest == {
         "apiVersion": "kubeflow.org/v1",
         "kind": "TFJob",
         "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
         "spec": {
-            # One chief, three parameter servers, three workers, one evaluator: eight times the four starts.
+            # One chief, three parameter servers, three workers and one evaluator, each with four starts: 32.
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 32, "ttlSecondsAfterFinished": 3600},
             "tfReplicaSpecs": {
                 "Chief": {
@@ -153,18 +157,18 @@ def test_a_tf_job():
     }
 
 
-def test_a_tf_job_of_workers_alone():
+def test_a_tf_job_without_parameter_servers_has_only_workers():
     assert spec_of("TF", number_of_workers=3, number_of_parameter_servers=0) == {
         "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 12, "ttlSecondsAfterFinished": 3600},
         "tfReplicaSpecs": {"Worker": {"replicas": 3, "restartPolicy": "ExitCode", "template": template("tensorflow")}},
     }
 
 
-def test_a_pytorch_job():
-    made = job_manifest(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2), SETTINGS)
-    del made["metadata"]["annotations"][HASH_ANNOTATION]
+def test_the_manifest_of_a_pytorch_job():
+    manifest = job_manifest(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2), SETTINGS)
+    del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     gpus = {"nvidia.com/gpu": "2"}
-    assert made == {
+    assert manifest == {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
@@ -187,10 +191,10 @@ def test_a_pytorch_job():
     }
 
 
-def test_an_elastic_pytorch_job_counts_the_master_too():
-    made = spec_of("PyTorch", number_of_workers=2, min_workers=1, max_workers=4, restart_limit=5)
+def test_the_counts_of_an_elastic_pytorch_job_include_the_master():
+    elastic = spec_of("PyTorch", number_of_workers=2, min_workers=1, max_workers=4, restart_limit=5)
     fixed = spec_of("PyTorch", number_of_workers=2, restart_limit=5)
-    assert made == {
+    assert elastic == {
         **fixed,
         "elasticPolicy": {
             "minReplicas": 2,
@@ -203,7 +207,7 @@ def test_an_elastic_pytorch_job_counts_the_master_too():
     }
 
 
-NAMES = [
+VARIABLES = [
     "PATH",
     "LD_LIBRARY_PATH",
     "PYTHONPATH",
@@ -213,8 +217,8 @@ NAMES = [
     "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
     "AWS_SECRET_ACCESS_KEY",
 ]
-WAIT = ["python3", "-m", "kfp_distributed.trainers.runtime.launcher"]
-REACH = """\
+WATCHED = ["python3", "-m", "kfp_distributed.trainers.runtime.launcher"]
+WAIT_FOR_WORKERS = """\
 trap 'exit 143' TERM
 while read -r host _
 do until /opt/kube/kubectl exec $host -c mpi -- true || [ $((n+=1)) -gt 600 ]; do sleep 1; done >/dev/null 2>&1 &
@@ -222,25 +226,27 @@ done </etc/mpi/hostfile
 wait
 exec "$@"
 """
-BEFORE = [
+MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
     *("-np", "6", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
 ]
-AFTER = [
+RANK_ARGUMENTS = [
     *("--wdir", "/kfp-distributed/work"),
-    *(word for name in NAMES for word in ("-x", name)),
+    *(word for name in VARIABLES for word in ("-x", name)),
     *("python3", "-m", "kfp_distributed.trainers.runtime.entry"),
 ]
 
 
-def test_an_mpi_job_v1():
+def test_the_manifest_of_an_mpi_job_v1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
-    made = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v1"))
-    del made["metadata"]["annotations"][HASH_ANNOTATION]
-    launcher = template("mpi", limits(cpu="1"), command=[*WAIT, "sh", "-c", REACH, "sh", *BEFORE, *AFTER])
-    # kubectl, which reaches the workers, calls the API server.
+    manifest = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v1"))
+    del manifest["metadata"]["annotations"][HASH_ANNOTATION]
+    launcher = template(
+        "mpi", limits(cpu="1"), command=[*WATCHED, "sh", "-c", WAIT_FOR_WORKERS, "sh", *MPIRUN, *RANK_ARGUMENTS]
+    )
+    # kubectl exec, which starts the ranks in the workers, calls the API server.
     launcher["spec"]["automountServiceAccountToken"] = True
-    assert made == {
+    assert manifest == {
         "apiVersion": "kubeflow.org/v1",
         "kind": "MPIJob",
         "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
@@ -253,16 +259,16 @@ def test_an_mpi_job_v1():
                 "Worker": {
                     "replicas": 3,
                     "restartPolicy": "OnFailure",
-                    "template": template("mpi", limits(cpu="2"), command=[*WAIT, "--idle", "sleep", "infinity"]),
+                    "template": template("mpi", limits(cpu="2"), command=[*WATCHED, "--idle", "sleep", "infinity"]),
                 },
             },
         },
     }
 
 
-def test_an_elastic_mpi_job_has_horovods_launcher():
+def test_an_elastic_mpi_job_is_started_by_horovod():
     settings, keys = replace(SETTINGS, mpi_version="v1"), {"number_of_workers": 3, "slots_per_worker": 2}
-    made = spec_of("MPI", settings, **keys, min_workers=1, max_workers=5)
+    elastic = spec_of("MPI", settings, **keys, min_workers=1, max_workers=5)
     expected = spec_of("MPI", settings, **keys)
     launcher = expected["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
     launcher["command"] = [
@@ -273,29 +279,31 @@ def test_an_elastic_mpi_job_has_horovods_launcher():
         "1",
         "5",
         "2",
-        *AFTER[-3:],
+        *RANK_ARGUMENTS[-3:],
     ]
-    assert made == expected
+    assert elastic == expected
 
 
 def test_an_elastic_mpi_job_of_v2beta1_is_refused():
-    with pytest.raises(ValueError, match=r"min_workers = 1: elastic training takes MPIJob v1, .* remove min_workers"):
+    with pytest.raises(ValueError, match=r"^min_workers = 1: .*MPIJob v1.* v2beta1; remove min_workers and max_work"):
         spec_of("MPI", replace(SETTINGS, mpi_version="v2beta1"), min_workers=1)
 
 
-def test_an_mpi_job_v2beta1():
+def test_the_manifest_of_an_mpi_job_v2beta1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
-    made = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v2beta1"))
-    del made["metadata"]["annotations"][HASH_ANNOTATION]
+    manifest = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v2beta1"))
+    del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
-    launcher = template("mpi", limits(cpu="1"), command=[*WAIT, *BEFORE, "--mca", "plm_rsh_args", ssh, *AFTER])
-    worker = template(
-        "mpi", limits(cpu="2"), command=[*WAIT, "--idle", "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
+    launcher = template(
+        "mpi", limits(cpu="1"), command=[*WATCHED, *MPIRUN, "--mca", "plm_rsh_args", ssh, *RANK_ARGUMENTS]
     )
-    for each in (launcher, worker):
-        each["spec"]["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
-        del each["spec"]["containers"][0]["securityContext"]
-    assert made == {
+    worker = template(
+        "mpi", limits(cpu="2"), command=[*WATCHED, "--idle", "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
+    )
+    for root_template in (launcher, worker):
+        root_template["spec"]["securityContext"] = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
+        del root_template["spec"]["containers"][0]["securityContext"]
+    assert manifest == {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
@@ -324,47 +332,47 @@ def test_an_mpi_job_v2beta1():
         ("MPI", "v2beta1", JobKind("MPIJob", "kubeflow.org", "v2beta1", "mpijobs")),
     ],
 )
-def test_kinds(distribution_type, mpi_version, kind):
+def test_each_distribution_type_has_its_kind(distribution_type, mpi_version, kind):
     assert job_kind(distribution_type, mpi_version) == kind
 
 
 def test_the_code_config_map_has_the_job_and_the_archive_of_the_library():
-    made = job(program={"function": "fit", "source": "…"})
-    assert code_config_map(made, replace(SETTINGS, owner=OWNER)) == {
+    planned = job(program={"function": "fit", "source": "…"})
+    assert code_config_map(planned, replace(SETTINGS, owner=OWNER)) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "a-job-code", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
-        "data": {"job.json": made.description.to_json()},
+        "data": {"job.json": planned.description.to_json()},
         "binaryData": {"library.zip": base64.b64encode(make_archive(LIBRARY)).decode()},
     }
 
 
 def test_a_program_that_is_too_large_is_refused_with_its_size():
     code_config_map(job(program={"command": ["x" * 1_040_000]}), SETTINGS)
-    # Characters count as their bytes.
-    made = job(program={"command": ["é" * 200_000]})
-    size = len(made.description.to_json().encode()) + len(make_archive(LIBRARY))
+    # The size is counted in bytes, not in characters.
+    planned = job(program={"command": ["é" * 200_000]})
+    size = len(planned.description.to_json().encode()) + len(make_archive(LIBRARY))
     assert size > 1024 * 1024
     with pytest.raises(ValueError, match=rf'^train_specification .* {size} bytes.* 1048576\..*"image"'):
-        job_manifest(made, SETTINGS)
+        job_manifest(planned, SETTINGS)
 
 
-def test_without_launcher_lost_timeout_the_pods_know_nothing_of_it():
+def test_without_launcher_lost_timeout_the_pods_have_no_variable_for_it():
     assert "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS" in json.dumps(pod_of())
     assert "launcher" not in json.dumps(pod_of(launcher_lost_timeout="unlimited")).lower()
 
 
-def test_the_owner_is_on_the_job_and_not_in_the_hash():
+def test_the_owner_is_set_on_the_job_and_not_hashed():
     owned = job_manifest(job(), replace(SETTINGS, owner=OWNER))
     assert owned["metadata"].pop("ownerReferences") == [OWNER]
     assert owned == job_manifest(job(), SETTINGS)
 
 
-def _hash(made=None, settings=SETTINGS):
-    return job_manifest(made or job(), settings)["metadata"]["annotations"][HASH_ANNOTATION]
+def _hash(planned=None, settings=SETTINGS):
+    return job_manifest(planned or job(), settings)["metadata"]["annotations"][HASH_ANNOTATION]
 
 
-def test_the_hash_is_of_all_that_makes_the_job_what_it_is():
+def test_the_hash_depends_on_specification_program_library_and_settings():
     other_parameters = replace(job(), description=replace(job().description, parameters={"epochs": 3}))
     hashes = [
         _hash(),
@@ -377,7 +385,7 @@ def test_the_hash_is_of_all_that_makes_the_job_what_it_is():
         _hash(settings=with_settings(env=({"name": "A", "value": "1"},))),
     ]
     assert len(set(hashes)) == len(hashes)
-    # Another zlib makes another archive of the same content.
+    # Another version of zlib creates another archive of the same content.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifests, "make_archive", lambda content: b"other bytes")
         assert _hash() == hashes[0]

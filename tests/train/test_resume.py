@@ -1,4 +1,4 @@
-"""Continuing another training, from one bucket of a real object store to another."""
+"""Resuming from another training, from one bucket of a real object store to another."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ def description(folder="s3://own/jobs/train-2"):
 
 @pytest.fixture
 def other(tmp_path, monkeypatch):
-    """Another training, which has stored two checkpoints and begun to store a third; there is no bucket `own` yet."""
+    """Another training with two complete checkpoints and an incomplete one. The bucket `own` does not exist yet."""
     with embedded_object_store(tmp_path / "objects") as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -64,11 +64,11 @@ def test_complete_checkpoints_and_metrics_are_copied_once(other, tmp_path):
     assert restore_checkpoint(open_store(own.checkpoint_uri), tmp_path / "restored") == "00000002"
     assert (tmp_path / "restored" / "epoch").read_text() == "2"
     assert not check_resume(OTHER, own)
-    assert not check_resume("s3://gone/by/now", own)
+    assert not check_resume("s3://deleted/jobs/train-1", own)
 
 
-class BreaksOff(FolderStore):
-    """Fails after some copies."""
+class InterruptedStore(FolderStore):
+    """A store that fails after a number of copies."""
 
     def __init__(self, root, copies):
         super().__init__(root)
@@ -76,21 +76,21 @@ class BreaksOff(FolderStore):
 
     def copy(self, source, source_key, key):
         if not self.copies:
-            raise StorageError("", "", key, "the store is away")
+            raise StorageError("", "", key, "the store does not answer")
         self.copies -= 1
         super().copy(source, source_key, key)
 
 
 @pytest.mark.parametrize("copies", [0, 1, 2])
-def test_a_copy_that_breaks_off_is_no_checkpoint(tmp_path, copies):
+def test_an_interrupted_copy_is_not_a_checkpoint(tmp_path, copies):
     folder = tmp_path / "state"
     folder.mkdir()
     for name in ("a", "b"):
         (folder / name).touch()
     source = open_store(str(tmp_path / "other"))
     save_checkpoint(source, folder)
-    target = BreaksOff(tmp_path / "own", copies)
-    with pytest.raises(StorageError, match="the store is away"):
+    target = InterruptedStore(tmp_path / "own", copies)
+    with pytest.raises(StorageError, match="the store does not answer"):
         copy_checkpoint(source, target, "00000001")
     assert complete_checkpoints(target) == []
     target.copies = 3
@@ -98,26 +98,26 @@ def test_a_copy_that_breaks_off_is_no_checkpoint(tmp_path, copies):
     assert complete_checkpoints(target) == ["00000001"]
 
 
-def test_without_resume_from_nothing_is_looked_at():
-    assert not check_resume("", description("s3://bucket/of/no/store"))
+def test_without_resume_from_no_store_is_read():
+    assert not check_resume("", description("s3://bucket/without/store"))
 
 
 @pytest.mark.parametrize(
     ("resume_from", "cause"),
     [
-        ("s3://other/jobs", "the folder has no complete checkpoint"),
-        (f"{OTHER}/checkpoints", "the folder has no complete checkpoint"),
-        ("s3://absent/train-1", "there is no such bucket"),
-        ("gs://bucket/train-1", "'gs://bucket' is no address"),
+        ("s3://other/jobs", "no complete checkpoint"),
+        (f"{OTHER}/checkpoints", "no complete checkpoint"),
+        ("s3://absent/train-1", "no such bucket"),
+        ("gs://bucket/train-1", "gs://bucket"),
     ],
 )
-def test_what_cannot_be_continued_is_refused(other, resume_from, cause):
+def test_a_folder_without_a_complete_checkpoint_is_refused(other, resume_from, cause):
     with pytest.raises(ValueError, match=rf"^resume_from = '{resume_from}': .*{cause}.*CHECKPOINT_URI/JOB"):
         check_resume(resume_from, description())
-    with pytest.raises(StorageError, match="there is no such bucket"):
+    with pytest.raises(StorageError, match="no such bucket"):
         open_store("s3://own").list()
 
 
-def test_the_folder_of_a_training_keeps_the_options_of_its_uri():
+def test_the_folder_of_a_training_keeps_the_settings_of_its_uri():
     own = replace(description(), checkpoint_uri="s3://b/checkpoints/train-2/checkpoints?endpoint=http://h:1/")
     assert training_folder(own) == "s3://b/checkpoints/train-2?endpoint=http://h:1/"

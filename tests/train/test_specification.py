@@ -6,9 +6,9 @@ import pytest
 from kfp_distributed.components.train.specification import KEYS, DistributionSpecification, parse_distribution
 
 
-def plain(specification):
-    """A specification as plain JSON, every default spelled out."""
-    found = {}
+def as_dict(specification):
+    """Return a specification as a JSON dict with all keys of its type, including defaults."""
+    entries = {}
     for name, kind in KEYS.items():
         value = getattr(specification, name)
         if name.endswith("_timeout"):
@@ -16,10 +16,10 @@ def plain(specification):
         elif name == "node_selector":
             value = dict(value)
         elif name in ("tolerations", "volumes"):
-            value = [dict(each) for each in value]
+            value = [dict(entry) for entry in value]
         if specification.distribution_type in kind.types and value is not None:
-            found[name] = value
-    return found
+            entries[name] = value
+    return entries
 
 
 TYPES = ("Job", "MPI", "TF", "PyTorch")
@@ -116,129 +116,101 @@ TYPES = ("Job", "MPI", "TF", "PyTorch")
         ),
     ],
 )
-def test_a_dict_becomes_the_whole_specification(spec, expected):
+def test_a_dict_is_parsed_to_a_whole_specification(spec, expected):
     assert parse_distribution(spec) == expected
 
 
+def volumes(**volume):
+    return {"volumes": [{"name": "d", "path": "/d"} | volume]}
+
+
 @pytest.mark.parametrize(
-    ("spec", "error"),
+    ("spec", "entry", "parts"),
     [
-        ([1], "distribution_specification = [1] is not a dict, or the JSON text of one"),
-        (2.0, "distribution_specification = 2.0 is not a dict, or the JSON text of one"),
-        (b"{}", "distribution_specification = b'{}' is not a dict, or the JSON text of one"),
-        ("[]", "distribution_specification = '[]' is not a dict, or the JSON text of one"),
-        (
-            "{'a': 1}",
-            "distribution_specification = \"{'a': 1}\" is not a dict, or the JSON text of one "
-            "(Expecting property name enclosed in double quotes: line 1 column 2 (char 1))",
-        ),
-        ({"distribution_type": "tf"}, "distribution_type = 'tf' is not one of Job, MPI, TF, PyTorch"),
-        ({"distribution_type": "PyTorchJob"}, "'PyTorchJob' is not one of Job, MPI, TF, PyTorch"),
-        ({"distribution_type": "job "}, "'job ' is not one of Job, MPI, TF, PyTorch"),
-        ({"distribution_type": ["TF"]}, "distribution_type = ['TF'] is not one of"),
-        ({"worker_cpu": 4}, "'worker_cpu' = 4 is not a known key; did you mean worker_cpus?"),
-        ({"numberOfWorkers": 4}, "'numberOfWorkers' = 4 is not a known key; did you mean number_of_workers"),
-        (
-            {"workers": 4},
-            "'workers' = 4 is not a known key; did you mean number_of_workers or min_workers or max_workers?",
-        ),
-        ({"zzz": None}, "'zzz' = None is not a known key; known keys: distribution_type, number_of_workers,"),
-        ({2: 4}, "distribution_specification: 2 = 4 is not a known key; known keys: distribution_type,"),
-        ({None: 4}, "distribution_specification: None = 4 is not a known key"),
-        ({"evaluator": False}, "evaluator = False is a key of TF, not of Job; remove it"),
+        ([1], "distribution_specification = [1]", ("dict", "JSON")),
+        (2.0, "distribution_specification = 2.0", ("dict", "JSON")),
+        (b"{}", "distribution_specification = b'{}'", ("dict", "JSON")),
+        ("[]", "distribution_specification = '[]'", ("dict", "JSON")),
+        ("{'a': 1}", "distribution_specification = \"{'a': 1}\"", ("dict", "JSON", "double quotes: line 1 column 2")),
+        ({"distribution_type": "tf"}, "distribution_type = 'tf'", ("Job, MPI, TF, PyTorch",)),
+        ({"distribution_type": "PyTorchJob"}, "'PyTorchJob'", ("Job, MPI, TF, PyTorch",)),
+        ({"distribution_type": "job "}, "'job '", ("Job, MPI, TF, PyTorch",)),
+        ({"distribution_type": ["TF"]}, "distribution_type = ['TF']", ("Job, MPI, TF, PyTorch",)),
+        ({"worker_cpu": 4}, "'worker_cpu' = 4", ("did you mean worker_cpus?",)),
+        ({"numberOfWorkers": 4}, "'numberOfWorkers' = 4", ("did you mean number_of_workers",)),
+        ({"workers": 4}, "'workers' = 4", ("number_of_workers or min_workers or max_workers?",)),
+        ({"zzz": None}, "'zzz' = None", ("distribution_type, number_of_workers,",)),
+        ({2: 4}, "2 = 4", ("distribution_type, number_of_workers,",)),
+        ({None: 4}, "None = 4", ("distribution_type, number_of_workers,",)),
+        ({"evaluator": False}, "evaluator = False", ("a key of TF, not of Job", "remove it")),
         (
             {"distribution_type": "TF", "slots_per_worker": 1},
-            "slots_per_worker = 1 is a key of MPI and PyTorch, not of TF; remove it",
+            "slots_per_worker = 1",
+            ("a key of MPI and PyTorch, not of TF", "remove it"),
         ),
-        ({"number_of_workers": 2.5}, "number_of_workers = 2.5 is not a whole number from 1 to 10000"),
-        ({"number_of_workers": True}, "number_of_workers = True is not a whole number from 1 to 10000"),
-        (
-            {"number_of_workers": "2"},
-            "number_of_workers = 2 is not 1, and a Job is one pod; choose another distribution_type",
-        ),
+        ({"gang_scheduling": True}, "gang_scheduling = True", ("a key of MPI and TF and PyTorch, not of Job",)),
+        ({"number_of_workers": 2.5}, "number_of_workers = 2.5", ("1 to 10000",)),
+        ({"number_of_workers": True}, "number_of_workers = True", ("1 to 10000",)),
+        ({"number_of_workers": "2"}, "number_of_workers = 2", ("Job", "distribution_type")),
         (
             {"distribution_type": "PyTorch", "number_of_workers": 3, "min_workers": "4"},
-            "min_workers = 4 is more than number_of_workers, 3",
+            "min_workers = 4",
+            ("number_of_workers, 3",),
         ),
-        ({"distribution_type": "PyTorch", "max_workers": 1}, "max_workers = 1 is less than number_of_workers, 2"),
+        ({"distribution_type": "PyTorch", "max_workers": 1}, "max_workers = 1", ("number_of_workers, 2",)),
         (
             {"distribution_type": "TF", "number_of_parameter_servers": 0, "ps_cpus": 1},
-            "ps_cpus = '1' has no use where number_of_parameter_servers is 0; remove it",
+            "ps_cpus = '1'",
+            ("number_of_parameter_servers is 0", "remove it"),
         ),
         (
             {"distribution_type": "TF", "number_of_parameter_servers": 0, "launcher_memory": "1Gi"},
-            "launcher_memory = '1Gi' has no use where number_of_parameter_servers is 0; remove it",
+            "launcher_memory = '1Gi'",
+            ("number_of_parameter_servers is 0", "remove it"),
         ),
-        ({"evaluator": 1, "distribution_type": "TF"}, "evaluator = 1 is not true or false"),
-        ({"gpu_resource": "gpu"}, "gpu_resource = 'gpu' is not the name of an extended resource, such as"),
-        (
-            {"node_selector": {"zone": 2}},
-            "node_selector = {'zone': 2} is not a dict of node labels, keys and values as text "
-            "(zone = 2 is not a label's value: text of at most 63 characters)",
-        ),
-        ({"node_selector": {"a/b/c": "x"}}, "(key = 'a/b/c' is not a label's key)"),
-        (
-            {"tolerations": {"key": "a"}},
-            "tolerations = {'key': 'a'} is not a list of tolerations: a key, or operator Exists and no value; "
-            "tolerationSeconds with effect NoExecute alone",
-        ),
-        ({"tolerations": [{"key": "a"}, 3]}, "tolerations = [{'key': 'a'}, 3] is not a list of tolerations"),
+        ({"evaluator": 1, "distribution_type": "TF"}, "evaluator = 1", ("true or false",)),
+        ({"gpu_resource": "gpu"}, "gpu_resource = 'gpu'", ("extended resource", "nvidia.com/gpu")),
+        ({"queue_name": "Team A"}, "queue_name = 'Team A'", ("name of a Kubernetes object", "63")),
+        ({"queue_name": "q" * 64}, "queue_name = 'qqq", ("name of a Kubernetes object", "63")),
+        ({"node_selector": {"zone": 2}}, "node_selector = {'zone': 2}", ("zone = 2", "label", "63 characters")),
+        ({"node_selector": {"a/b/c": "x"}}, "node_selector = {'a/b/c': 'x'}", ("key = 'a/b/c'", "key of a label")),
+        ({"tolerations": {"key": "a"}}, "tolerations = {'key': 'a'}", ("list", "Exists", "NoExecute")),
+        ({"tolerations": [{"key": "a"}, 3]}, "tolerations = [{'key': 'a'}, 3]", ("list of tolerations",)),
         (
             {"tolerations": [{"name": "a"}]},
-            "('name' = 'a' is not a known key; known keys: key, operator, value, effect, tolerationSeconds)",
+            "tolerations = [{'name': 'a'}]",
+            ("'name' = 'a'", "key, operator, value, effect, tolerationSeconds"),
         ),
-        ({"tolerations": [{"value": "a"}]}, "[{'value': 'a'}] is not a list of tolerations: a key, or operator Exists"),
-        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "is not a list of tolerations: a key, or operator"),
-        ({"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "tolerationSeconds with effect NoExecute alone"),
+        ({"tolerations": [{"value": "a"}]}, "tolerations = [{'value': 'a'}]", ("key", "Exists")),
+        ({"tolerations": [{"operator": "Exists", "value": "a"}]}, "tolerations = [{", ("Exists and no value",)),
+        ({"tolerations": [{"key": "a", "tolerationSeconds": 1}]}, "tolerations = [{", ("effect NoExecute",)),
         (
             {"tolerations": [{"key": "a", "effect": "noschedule"}]},
-            "(effect = 'noschedule' is not one of NoSchedule, PreferNoSchedule, NoExecute)",
+            "effect = 'noschedule'",
+            ("NoSchedule, PreferNoSchedule, NoExecute",),
         ),
-        (
-            {"volumes": {"name": "data", "path": "/data"}},
-            "volumes = {'name': 'data', 'path': '/data'} is not a list of volumes, each with name and path; "
-            "access_mode and storage_class with size alone",
-        ),
-        ({"volumes": [{"name": "data"}]}, "[{'name': 'data'}] is not a list of volumes, each with name and path"),
-        ({"volumes": [{"path": "/data"}]}, "[{'path': '/data'}] is not a list of volumes, each with name and path"),
-        (
-            {"volumes": [{"name": "d", "path": "/d", "storage_class": "nfs"}]},
-            "is not a list of volumes, each with name and path; access_mode and storage_class with size alone",
-        ),
-        (
-            {"volumes": [{"claim": "data", "path": "/data"}]},
-            "('claim' = 'data' is not a known key; known keys: name, path, read_only, size, access_mode, storage_class",
-        ),
-        (
-            {"volumes": [{"name": "d", "path": "d"}]},
-            "(path = 'd' is not an absolute path, without a slash at its end, outside /kfp-distributed)",
-        ),
-        ({"volumes": [{"name": "d", "path": "/kfp-distributed/work"}]}, "(path = '/kfp-distributed/work' is not an"),
-        (
-            {"volumes": [{"name": "d", "path": "/a/../kfp-distributed"}]},
-            "is not an absolute path, without a slash at its end, outside",
-        ),
-        ({"volumes": [{"name": "d", "path": "/d", "size": 10}]}, "(size = 10 is not a size from 1Mi to 1Ei, such as"),
-        (
-            {"volumes": [{"name": "d", "path": "/d", "size": "1Gi", "access_mode": "RWX"}]},
-            "(access_mode = 'RWX' is not one of ReadWriteMany, ReadWriteOnce)",
-        ),
-        (
-            {"volumes": [{"name": "a", "path": "/data"}, {"name": "b", "path": "/data"}]},
-            "(two have the same path)",
-        ),
-        ({"gang_scheduling": True}, "gang_scheduling = True is a key of MPI and TF and PyTorch, not of Job; remove it"),
-        ({"queue_name": "Team A"}, "queue_name = 'Team A' is not the name of a Kubernetes object"),
-        ({"queue_name": "q" * 64}, "is not the name of a Kubernetes object: at most 63 of a-z"),
+        ({"volumes": {"name": "d", "path": "/d"}}, "volumes = {'name': 'd', 'path': '/d'}", ("list", "name and path")),
+        ({"volumes": [{"name": "d"}]}, "volumes = [{'name': 'd'}]", ("name and path",)),
+        ({"volumes": [{"path": "/d"}]}, "volumes = [{'path': '/d'}]", ("name and path",)),
+        (volumes(storage_class="nfs"), "volumes = [{", ("storage_class require size",)),
+        (volumes(claim="c"), "'claim' = 'c'", ("name, path, read_only, size, access_mode, storage_class",)),
+        (volumes(path="d"), "path = 'd'", ("absolute path", "/kfp-distributed")),
+        (volumes(path="/kfp-distributed/work"), "path = '/kfp-distributed/work'", ("outside of /kfp-distributed",)),
+        (volumes(path="/a/../kfp-distributed"), "path = '/a/../kfp-distributed'", ("absolute path",)),
+        (volumes(size=10), "size = 10", ("1Mi to 1Ei",)),
+        (volumes(size="1Gi", access_mode="RWX"), "access_mode = 'RWX'", ("ReadWriteMany, ReadWriteOnce",)),
+        ({"volumes": [{"name": "a", "path": "/d"}, {"name": "b", "path": "/d"}]}, "volumes = [", ("same path",)),
     ],
 )
-def test_an_error_names_key_value_and_what_is_allowed(spec, error):
-    with pytest.raises(ValueError, match=re.escape(error)):
+def test_an_error_names_the_key_its_value_and_what_is_allowed(spec, entry, parts):
+    with pytest.raises(ValueError, match=re.escape(entry)) as refusal:
         parse_distribution(spec)
+    assert str(refusal.value).startswith("distribution_specification")
+    assert [part for part in parts if part not in str(refusal.value)] == []
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_deep_value_is_refused_in_one_short_line(key):
+def test_a_deeply_nested_value_is_refused_with_a_short_message(key):
     deep = []
     for _ in range(100_000):
         deep = [deep]
@@ -248,10 +220,10 @@ def test_a_deep_value_is_refused_in_one_short_line(key):
         assert len(str(refused.value)) < 500
 
 
-@pytest.mark.parametrize(("chosen", "key"), [(chosen, key) for chosen in TYPES for key in KEYS])
-def test_a_key_is_accepted_by_its_types_alone(chosen, key):
-    good = {
-        "distribution_type": chosen,
+@pytest.mark.parametrize(("distribution_type", "key"), [(name, key) for name in TYPES for key in KEYS])
+def test_a_key_is_only_accepted_by_its_distribution_types(distribution_type, key):
+    valid_values = {
+        "distribution_type": distribution_type,
         "number_of_workers": 1,
         "evaluator": "true",
         "keep_job": "true",
@@ -262,19 +234,21 @@ def test_a_key_is_accepted_by_its_types_alone(chosen, key):
         "gang_scheduling": "true",
         "tensorboard": "true",
     }
-    value = good.get(key, "1Gi" if key.endswith("memory") else "name" if key.endswith(("name", "class")) else "2")
-    spec = {"distribution_type": chosen, "max_workers": 2, key: value}
-    if key != "max_workers" and chosen != "PyTorch":
+    default = "1Gi" if key.endswith("memory") else "name" if key.endswith(("name", "class")) else "2"
+    value = valid_values.get(key, default)
+    spec = {"distribution_type": distribution_type, "max_workers": 2, key: value}
+    if key != "max_workers" and distribution_type != "PyTorch":
         del spec["max_workers"]
-    if chosen in KEYS[key].types:
-        assert key in plain(parse_distribution(spec))
+    if distribution_type in KEYS[key].types:
+        assert key in as_dict(parse_distribution(spec))
     else:
-        belongs = " and ".join(KEYS[key].types)
-        with pytest.raises(ValueError, match=re.escape(f"{key} = {value!r} is a key of {belongs}, not of {chosen}")):
+        types = " and ".join(KEYS[key].types)
+        error = f"{key} = {value!r} is a key of {types}, not of {distribution_type}"
+        with pytest.raises(ValueError, match=re.escape(error)):
             parse_distribution(spec)
 
 
-def test_a_specification_is_frozen_and_checks_itself():
+def test_a_specification_is_frozen_and_validates_itself():
     spec = parse_distribution({"distribution_type": "PyTorch", "min_workers": 1})
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.number_of_workers = 3

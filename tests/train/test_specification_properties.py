@@ -1,4 +1,4 @@
-"""Properties of `parse_distribution`: any dict at all, with KFP's numbers, is read or refused by a sentence."""
+"""Properties of `parse_distribution`: it parses or refuses any dict, also after KFP has converted the numbers."""
 
 import json
 import re
@@ -7,25 +7,25 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from train.test_specification import TYPES, plain
+from train.test_specification import TYPES, as_dict
 
 from kfp_distributed.components.train.kinds import shown
 from kfp_distributed.components.train.specification import KEYS, parse_distribution
 
-# Examples take some 0.1 ms each; a loaded machine may take any time for one of them.
+# An example takes about 0.1 ms. No deadline: on a busy machine one example may take much longer.
 many = settings(max_examples=300, deadline=None)
 
 
-def as_kfp_may_hand_on(value, number):
-    """KFP turns every number of a dict into a float or a text."""
+def convert_numbers(value, conversion):
+    """Convert all numbers of a nested value, as KFP converts those of a dict to floats or strings."""
     if isinstance(value, dict):
-        return {key: as_kfp_may_hand_on(each, number) for key, each in value.items()}
+        return {key: convert_numbers(item, conversion) for key, item in value.items()}
     if isinstance(value, list):
-        return [as_kfp_may_hand_on(each, number) for each in value]
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+        return [convert_numbers(item, conversion) for item in value]
+    return conversion(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-MANGLINGS = {
+CONVERSIONS = {
     "unchanged": lambda number: number,
     "2.0": float,
     '"2.0"': lambda number: str(float(number)),
@@ -40,7 +40,7 @@ CPU_VALUES = st.one_of(
     MILLI_CPUS.map("{}m".format), MILLI_CPUS.map(lambda milli: milli / 1000), COUNTS, COUNTS.map(str)
 )
 MEMORY_VALUES = st.one_of(
-    st.integers(2**20, 2**53),  # beyond it a float is another number
+    st.integers(2**20, 2**53),  # A float cannot represent all larger integers.
     st.builds("{}{}".format, st.integers(2, 900), st.sampled_from(["M", "Mi", "G", "Gi", "T", "Ti"])),
 )
 TIME_VALUES = st.one_of(
@@ -59,11 +59,11 @@ TOLERATION = st.fixed_dictionaries(
         "tolerationSeconds": st.integers(0, 10**9),
     },
 )
-TRUTHS = st.sampled_from([True, False, "true", "True", "false", "False"])
+BOOLEANS = st.sampled_from([True, False, "true", "True", "false", "False"])
 VOLUME = st.fixed_dictionaries(
     {"name": NAMES, "path": st.from_regex(r"/[a-z]{1,9}(/[a-z.]{0,5}[a-z])?", fullmatch=True), "size": MEMORY_VALUES},
     optional={
-        "read_only": TRUTHS,
+        "read_only": BOOLEANS,
         "storage_class": NAMES,
         "access_mode": st.sampled_from(["ReadWriteMany", "ReadWriteOnce"]),
     },
@@ -74,8 +74,8 @@ ELASTIC = {
     "max_workers": st.integers(50, 10_000),
 }
 SIZES = {"launcher_cpus": CPU_VALUES, "launcher_memory": MEMORY_VALUES}
-GANG = {"gang_scheduling": TRUTHS}
-OF_TYPE = {
+GANG = {"gang_scheduling": BOOLEANS}
+KEYS_OF_TYPE = {
     "Job": ({}, {}),
     "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
     "PyTorch": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),
@@ -83,10 +83,10 @@ OF_TYPE = {
         {"number_of_parameter_servers": COUNTS},
         SIZES
         | GANG
-        | {"number_of_workers": COUNTS, "ps_cpus": CPU_VALUES, "ps_memory": MEMORY_VALUES, "evaluator": TRUTHS},
+        | {"number_of_workers": COUNTS, "ps_cpus": CPU_VALUES, "ps_memory": MEMORY_VALUES, "evaluator": BOOLEANS},
     ),
 }
-OF_ALL = {
+KEYS_OF_ALL_TYPES = {
     "worker_cpus": CPU_VALUES,
     "worker_memory": MEMORY_VALUES,
     "worker_gpus": st.integers(0, 10_000),
@@ -98,31 +98,31 @@ OF_ALL = {
     "queue_name": NAMES,
     "priority_class": NAMES,
     "scheduler_name": NAMES,
-    "tensorboard": TRUTHS,
+    "tensorboard": BOOLEANS,
     "restart_limit": st.integers(0, 10_000),
-    "keep_job": TRUTHS,
+    "keep_job": BOOLEANS,
 } | {key: TIME_VALUES for key in KEYS if key.endswith("_timeout")}
 
 
-def valid(chosen):
-    required, optional = OF_TYPE[chosen]
-    required = {"distribution_type": st.just(chosen)} | required
-    return st.fixed_dictionaries(required, optional=OF_ALL | optional)
+def valid(distribution_type):
+    required, optional = KEYS_OF_TYPE[distribution_type]
+    required = {"distribution_type": st.just(distribution_type)} | required
+    return st.fixed_dictionaries(required, optional=KEYS_OF_ALL_TYPES | optional)
 
 
 VALID = st.sampled_from(TYPES).flatmap(valid)
 
 
 @many
-@given(VALID, st.sampled_from(sorted(MANGLINGS)))
-def test_kfp_changes_nothing_on_the_way(spec, mangling):
+@given(VALID, st.sampled_from(sorted(CONVERSIONS)))
+def test_conversions_of_numbers_do_not_change_the_specification(spec, conversion):
     expected = parse_distribution(spec)
-    assert parse_distribution(as_kfp_may_hand_on(spec, MANGLINGS[mangling])) == expected
-    written = plain(expected)
-    assert parse_distribution(as_kfp_may_hand_on(written, MANGLINGS[mangling])) == expected
-    assert parse_distribution(json.dumps(written)) == expected
-    assert plain(parse_distribution(written)) == written
-    assert {expected: 1}[parse_distribution(json.loads(json.dumps(written)))] == 1
+    assert parse_distribution(convert_numbers(spec, CONVERSIONS[conversion])) == expected
+    entries = as_dict(expected)
+    assert parse_distribution(convert_numbers(entries, CONVERSIONS[conversion])) == expected
+    assert parse_distribution(json.dumps(entries)) == expected
+    assert as_dict(parse_distribution(entries)) == entries
+    assert {expected: 1}[parse_distribution(json.loads(json.dumps(entries)))] == 1
 
 
 SCALARS = st.one_of(
@@ -159,10 +159,10 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=1500, deadline=None)
 @given(st.sampled_from(TYPES), st.sampled_from(sorted(KEYS)), ANYTHING)
-def test_any_value_of_a_key_is_read_or_refused_by_name(chosen, key, value):
-    spec = {"distribution_type": chosen, key: value}
+def test_any_value_of_a_key_is_parsed_or_refused_with_the_name_of_the_key(distribution_type, key, value):
+    spec = {"distribution_type": distribution_type, key: value}
     try:
-        read = parse_distribution(spec)
+        parsed = parse_distribution(spec)
     except ValueError as error:
         message = str(error)
         assert message.startswith(f"distribution_specification: {key} = ")
@@ -171,25 +171,25 @@ def test_any_value_of_a_key_is_read_or_refused_by_name(chosen, key, value):
         if f"{shown(value)} is not {KEYS[key].allowed}" not in message and "is a key of" not in message:
             assert key in ("number_of_workers", "min_workers", "max_workers", *SIZES, "ps_cpus", "ps_memory")
     else:
-        assert parse_distribution(as_kfp_may_hand_on(plain(read), MANGLINGS['"2.0"'])) == read
+        assert parse_distribution(convert_numbers(as_dict(parsed), CONVERSIONS['"2.0"'])) == parsed
 
 
 @many
 @given(
     ANYTHING | st.text().map(json.dumps) | st.dictionaries(st.sampled_from([*KEYS, "worker", "ps", None, 3]), ANYTHING)
 )
-def test_anything_at_all_is_read_or_refused(spec):
+def test_any_value_is_parsed_or_refused(spec):
     try:
-        read = parse_distribution(spec)
+        parsed = parse_distribution(spec)
     except ValueError as error:
-        assert re.match("distribution_specification(: .+ = .+| = .+)", str(error))  # noqa: PT017 - either way is right
+        assert re.match("distribution_specification(: .+ = .+| = .+)", str(error))  # noqa: PT017 - both are valid
     else:
-        assert parse_distribution(plain(read)) == read
+        assert parse_distribution(as_dict(parsed)) == parsed
 
 
 @many
 @given(VALID, st.text(min_size=1) | st.integers() | st.none() | st.binary())
-def test_an_unknown_key_never_passes(spec, key):
+def test_an_unknown_key_is_refused(spec, key):
     if key in KEYS:
         return
     with pytest.raises(ValueError, match=re.escape(f"{shown(key)} = 1 is not a known key; ")):

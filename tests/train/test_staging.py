@@ -1,6 +1,7 @@
-"""Local folders of a step whose replicas are pods: through a real object store, there and back."""
+"""Local folders of a step whose replicas are pods, staged in a real object store."""
 
 import pytest
+from step_lines import brief_lines
 
 from kfp_distributed.components.train.launch import Request
 from kfp_distributed.components.train.staging import staged
@@ -10,7 +11,7 @@ from kfp_distributed.storage.embedded import embedded_object_store
 
 @pytest.fixture
 def request_(tmp_path, monkeypatch):
-    """With its data on this machine, and a bucket for what pods are to see."""
+    """A request with a local dataset, and an object store for the staged folders."""
     data = tmp_path / "train"
     data.mkdir()
     (data / "dataset.json").write_text("{}")
@@ -21,7 +22,7 @@ def request_(tmp_path, monkeypatch):
 
 
 def train(request, *files, cancelled=False):
-    """What the pods do, as far as an object store sees it."""
+    """Read the dataset and write the files of a model, as the pods do."""
     assert open_store(request.train_uri).read("dataset.json") == b"{}"
     for file in files:
         open_store(request.model_uri).write(file, b"{}")
@@ -29,33 +30,33 @@ def train(request, *files, cancelled=False):
         raise KeyboardInterrupt
 
 
-def kept():
+def staged_keys():
     return [entry.key.partition("/staged/")[2] for entry in open_store("s3://bucket/jobs").list()]
 
 
-def test_the_model_comes_home_and_nothing_is_left(request_, tmp_path):
+def test_the_model_is_downloaded_and_the_staged_objects_are_deleted(request_, tmp_path):
     with staged(request_) as visible:
         train(visible, "model.json", "weights/part-0")
     assert (tmp_path / "model" / "weights" / "part-0").read_text() == "{}"
-    assert kept() == []
+    assert staged_keys() == []
 
 
-def test_a_whole_model_that_cannot_be_brought_home_stays(request_, tmp_path, capsys):
-    (tmp_path / "model").write_text("a file where the folder is to be")
+def test_a_complete_model_that_cannot_be_downloaded_is_kept(request_, tmp_path, capsys):
+    (tmp_path / "model").write_text("a file with the name of the folder")
     with pytest.raises(FileExistsError), staged(request_) as visible:
         train(visible, "model.json", "weights/part-0")
-    assert kept() == ["model_uri/model.json", "model_uri/weights/part-0"]
-    assert capsys.readouterr().out == f"the model is whole, and stays in {visible.model_uri}\n"
+    assert staged_keys() == ["model_uri/model.json", "model_uri/weights/part-0"]
+    assert brief_lines(capsys.readouterr().out) == [f"kept the complete model in {visible.model_uri}"]
 
 
-def test_a_whole_model_of_a_step_that_fails_stays(request_):
+def test_a_complete_model_of_a_failed_step_is_kept(request_):
     with pytest.raises(KeyboardInterrupt), staged(request_) as visible:
         train(visible, "model.json", cancelled=True)
-    assert kept() == ["model_uri/model.json"]
+    assert staged_keys() == ["model_uri/model.json"]
 
 
-def test_what_is_no_whole_model_goes(request_, capsys):
+def test_an_incomplete_model_is_deleted(request_, capsys):
     with pytest.raises(KeyboardInterrupt), staged(request_) as visible:
         train(visible, "weights/part-0", cancelled=True)
-    assert kept() == []
+    assert staged_keys() == []
     assert capsys.readouterr().out == ""

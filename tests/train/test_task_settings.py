@@ -1,4 +1,4 @@
-"""What KFP delivers of the settings of a task, as the pods of a job get it."""
+"""The TaskConfig that KFP passes to a step, as settings of the job's pods."""
 
 import re
 
@@ -45,23 +45,23 @@ MOUNT = {"name": "data", "mountPath": "/data"}
         ),
     ],
 )
-def test_what_is_set_is_taken_as_it_is(config, expected):
+def test_fields_of_task_config_are_read_unchanged(config, expected):
     assert read_task_settings(config) == expected
 
 
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        ({"env": {"KEY": "hidden"}}, "env is not a list of dicts, each with a name, as in the specification of a pod"),
+        ({"env": {"KEY": "hidden"}}, "env is not a list of dicts, each with a name"),
         ({"env": [{"value": "hidden"}]}, "env is not a list of dicts, each with a name"),
         ({"volumes": ["hidden"]}, "volumes is not a list of dicts, each with a name"),
-        ({"tolerations": ["hidden"]}, "tolerations is not a list of dicts, as in the specification of a pod"),
-        ({"affinity": [{"hidden": 1}]}, "affinity is not a dict, as in"),
-        ({"node_selector": "hidden"}, "node_selector is not a dict, as in"),
-        ({"resources": []}, "resources is not a dict, as in"),
+        ({"tolerations": ["hidden"]}, "tolerations is not a list of dicts"),
+        ({"affinity": [{"hidden": 1}]}, "affinity is not a dict"),
+        ({"node_selector": "hidden"}, "node_selector is not a dict"),
+        ({"resources": []}, "resources is not a dict"),
     ],
 )
-def test_another_form_is_named_and_its_value_is_not(config, error):
-    with pytest.raises(ValueError, match=re.escape(f"task_config: {error}")) as refused:
+def test_an_invalid_field_of_task_config_is_named_without_its_value(config, error):
+    with pytest.raises(ValueError, match=re.escape(f"task_config: {error}")) as refusal:
         read_task_settings(config)
-    assert "hidden" not in str(refused.value)
+    assert "hidden" not in str(refusal.value)

@@ -20,11 +20,11 @@ def replicas(role, count, resources=DEFAULT, serves=False):
 
 
 def addresses(topology):
-    return {each.name: f"job-{each.name}:{2222 + number}" for number, each in enumerate(topology.replicas)}
+    return {replica.name: f"job-{replica.name}:{2222 + n}" for n, replica in enumerate(topology.replicas)}
 
 
 @pytest.mark.parametrize(
-    ("planned", "expected"),
+    ("topology", "expected"),
     [
         (
             plan("Job", worker_cpus=4, worker_memory="8Gi", worker_gpus=2, gpu_resource="amd.com/gpu"),
@@ -104,17 +104,17 @@ def addresses(topology):
     ],
     ids=["Job", "TF", "TF with everything", "TF all-reduce", "MPI", "PyTorch"],
 )
-def test_the_topology_of_each_type(planned, expected):
-    assert planned == expected
+def test_each_distribution_type_has_its_topology(topology, expected):
+    assert topology == expected
 
 
-def test_an_elastic_pytorch_job_goes_on_without_a_worker_but_not_without_its_master():
+def test_workers_of_an_elastic_pytorch_job_restart_alone_and_its_master_does_not():
     topology = plan("PyTorch", min_workers=1)
     assert topology.restart_alone == {"worker-0", "worker-1"}
-    assert topology.spared == frozenset(), "a worker's restarts count"
+    assert topology.spared == frozenset(), "restarts of a worker count"
 
 
-def test_an_elastic_mpi_job_spares_its_workers():
+def test_only_an_elastic_mpi_job_survives_the_loss_of_workers():
     assert plan("MPI", min_workers=1).spared == {"worker-0", "worker-1"}
     assert plan("MPI").spared == frozenset()
 
@@ -123,7 +123,7 @@ def tf_config(cluster, role, index):
     return {"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"}
 
 
-SERVED = {
+SERVERS = {
     "chief": ["job-chief-0:2222"],
     "ps": ["job-ps-0:2223"],
     "worker": ["job-worker-0:2224", "job-worker-1:2225"],
@@ -135,13 +135,17 @@ ALL_REDUCE = {"worker": ["job-worker-0:2222", "job-worker-1:2223"]}
 @pytest.mark.parametrize(
     ("topology", "name", "expected"),
     [
-        (plan("TF", number_of_parameter_servers=1, evaluator=True), "chief-0", tf_config(SERVED, "chief", 0)),
-        (plan("TF", number_of_parameter_servers=1, evaluator=True), "worker-1", tf_config(SERVED, "worker", 1)),
-        (plan("TF", number_of_parameter_servers=1, evaluator=True), "evaluator-0", tf_config(SERVED, "evaluator", 0)),
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "chief-0", tf_config(SERVERS, "chief", 0)),
+        (plan("TF", number_of_parameter_servers=1, evaluator=True), "worker-1", tf_config(SERVERS, "worker", 1)),
+        (
+            plan("TF", number_of_parameter_servers=1, evaluator=True),
+            "evaluator-0",
+            tf_config(SERVERS, "evaluator", 0),
+        ),
         (plan("TF", number_of_parameter_servers=0), "worker-1", tf_config(ALL_REDUCE, "worker", 1)),
     ],
 )
-def test_tf_config_is_the_operators(topology, name, expected):
+def test_tf_config_is_that_of_the_operator(topology, name, expected):
     environment = replica_environment(topology, name, addresses(topology))
     assert {**environment, "TF_CONFIG": json.loads(environment["TF_CONFIG"])} == {
         "KFP_DISTRIBUTED_REPLICA": name,
@@ -150,11 +154,11 @@ def test_tf_config_is_the_operators(topology, name, expected):
 
 
 @pytest.mark.parametrize(
-    ("topology", "name", "where", "keys", "expected"),
+    ("topology", "name", "addresses", "keys", "expected"),
     [
         (plan("Job"), "worker-0", {}, {}, {}),
         (plan("MPI"), "worker-1", {}, {"slots_per_worker": 2}, {}),
-        # training-operator leaves TF_CONFIG away where the job has a single replica.
+        # training-operator sets no TF_CONFIG if the job has a single replica.
         (plan("TF", number_of_workers=1, number_of_parameter_servers=0), "worker-0", {}, {}, {}),
         (
             plan("PyTorch", number_of_workers=2),
@@ -204,12 +208,12 @@ def test_tf_config_is_the_operators(topology, name, expected):
         ),
     ],
 )
-def test_the_environment_of_the_other_types(topology, name, where, keys, expected):
+def test_each_other_type_has_its_environment(topology, name, addresses, keys, expected):
     if topology.distribution_type == "PyTorch":
-        for_torchrun = {"MASTER_ADDR": "PET_MASTER_ADDR", "MASTER_PORT": "PET_MASTER_PORT", "RANK": "PET_NODE_RANK"}
-        expected |= {theirs: expected[ours] for ours, theirs in for_torchrun.items()} | {"PYTHONUNBUFFERED": "1"}
+        of_torchrun = {"MASTER_ADDR": "PET_MASTER_ADDR", "MASTER_PORT": "PET_MASTER_PORT", "RANK": "PET_NODE_RANK"}
+        expected |= {copy: expected[name] for name, copy in of_torchrun.items()} | {"PYTHONUNBUFFERED": "1"}
     assert replica_environment(
-        topology, name, where, DistributionSpecification(distribution_type=topology.distribution_type, **keys)
+        topology, name, addresses, DistributionSpecification(distribution_type=topology.distribution_type, **keys)
     ) == {**expected, "KFP_DISTRIBUTED_REPLICA": name}
 
 
@@ -221,18 +225,18 @@ def test_the_environment_of_the_other_types(topology, name, where, keys, expecte
         (plan("TF", number_of_parameter_servers=0), "worker-0", KeyError),
     ],
 )
-def test_no_environment_without_the_replica_and_its_addresses(topology, name, error):
+def test_an_unknown_replica_or_a_missing_address_is_an_error(topology, name, error):
     with pytest.raises(error, match="-0'"):
         replica_environment(topology, name, {})
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["TF", "MPI", "PyTorch"]), st.integers(1, 60), st.integers(0, 30), st.booleans())
-def test_every_replica_is_planned_once_and_knows_the_others(distribution_type, workers, servers, evaluator):
+def test_every_replica_has_a_unique_name_and_environment(distribution_type, workers, servers, evaluator):
     tf_only = {"number_of_parameter_servers": servers, "evaluator": evaluator} if distribution_type == "TF" else {}
     topology = plan(distribution_type, number_of_workers=workers, **tf_only)
-    names = [each.name for each in topology.replicas]
-    roles = Counter(each.role for each in topology.replicas)
+    names = [replica.name for replica in topology.replicas]
+    roles = Counter(replica.role for replica in topology.replicas)
 
     assert len(set(names)) == len(names)
     assert roles["worker"] == workers
@@ -246,4 +250,4 @@ def test_every_replica_is_planned_once_and_knows_the_others(distribution_type, w
     assert topology.restart_alone < set(names)
     assert topology.leader not in topology.restart_alone
     environments = [replica_environment(topology, name, addresses(topology)) for name in names[:3] + names[-3:]]
-    assert len({tuple(each.items()) for each in environments}) == len(set(names[:3] + names[-3:]))
+    assert len({tuple(environment.items()) for environment in environments}) == len(set(names[:3] + names[-3:]))

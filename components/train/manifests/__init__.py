@@ -1,4 +1,4 @@
-"""Topology -> the Kubernetes objects of a job. Pure; one file a kind."""
+"""Create the Kubernetes objects of a job from its topology. Pure; one module per kind."""
 
 import hashlib
 import json
@@ -33,11 +33,18 @@ __all__ = [
 HASH_ANNOTATION = "kfp-distributed/spec-hash"
 
 _LARGEST_CONFIG_MAP = 1024 * 1024
-"""Bytes of data that the API server takes in a ConfigMap."""
+"""Maximum size of the data of a ConfigMap in bytes; the API server refuses more."""
 
 
 class JobKind(NamedTuple):
-    """A kind of job as the API server has it."""
+    """A kind of job in the API.
+
+    Attributes:
+        kind: Kind, such as "TFJob".
+        group: API group.
+        version: API version.
+        plural: Plural name of the resource, as in paths.
+    """
 
     kind: str
     group: str
@@ -46,7 +53,12 @@ class JobKind(NamedTuple):
 
 
 def job_kind(distribution_type: DistributionType, mpi_version: MpiVersion | None = None) -> JobKind:
-    """The kind of a type of job; of MPI the version that the API server has, v1 where it has not been asked."""
+    """Return the kind of a distribution type.
+
+    Args:
+        distribution_type: Type of the job.
+        mpi_version: Version of MPIJob that the API server serves. Default: v1.
+    """
     if distribution_type == "Job":
         return JobKind("Job", "batch", "v1", "jobs")
     if distribution_type == "MPI":
@@ -56,30 +68,34 @@ def job_kind(distribution_type: DistributionType, mpi_version: MpiVersion | None
 
 
 def job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """The job itself, with a hash of all that makes it what it is: its spec and its code, not who owns it."""
+    """Return the job's own object. An annotation has the hash of its spec and code; the owner is not hashed.
+
+    Raises:
+        ValueError: The code is too large, or the cluster's version of MPIJob does not support elastic training.
+    """
     kind = job_kind(job.topology.distribution_type, settings.mpi_version)
     module = {"Job": batch_job, "TFJob": tf_job, "PyTorchJob": pytorch_job, "MPIJob": mpi_job}[kind.kind]
     spec = module.job_spec(job, settings)
-    code_config_map(job, settings)  # It refuses what is too large.
+    code_config_map(job, settings)  # Raises if the code is too large.
     content = json.dumps([spec, job.description.to_json(), content_hash(settings.library)], sort_keys=True)
-    about = _metadata(job, settings, job.name)
+    metadata = _metadata(job, settings, job.name)
     if job.specification.queue_name:
-        about["labels"]["kueue.x-k8s.io/queue-name"] = job.specification.queue_name
-    about["annotations"] = {HASH_ANNOTATION: hashlib.sha256(content.encode()).hexdigest()[:32]}
-    return {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.kind, "metadata": about, "spec": spec}
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = job.specification.queue_name
+    metadata["annotations"] = {HASH_ANNOTATION: hashlib.sha256(content.encode()).hexdigest()[:32]}
+    return {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.kind, "metadata": metadata, "spec": spec}
 
 
 def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """Return the ConfigMap with what the replicas run: the job's description, and the library as one archive.
+    """Return the ConfigMap with the job's description and the archive of the library.
 
     Raises:
-        ValueError: It is larger than a ConfigMap may be.
+        ValueError: Both together exceed the size limit of a ConfigMap.
     """
     description, archive = job.description.to_json(), make_archive(settings.library)
     if (size := len(description.encode()) + len(archive)) > _LARGEST_CONFIG_MAP:
         raise ValueError(
-            f"train_specification and train_parameters: with the library they are {size} bytes, and a ConfigMap may "
-            f'have {_LARGEST_CONFIG_MAP}. Build an image that holds the program, and set "image" and "command" in '
+            f"train_specification and train_parameters have {size} bytes together with the library; the limit of a "
+            f'ConfigMap is {_LARGEST_CONFIG_MAP}. Build an image with the program, and set "image" and "command" in '
             "train_specification"
         )
     return {
@@ -92,29 +108,32 @@ def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
 
 
 def object_store_secret(job: TrainingJob, settings: ClusterSettings) -> Object | None:
-    """The object store's keys for this job alone; None where the namespace has them already."""
+    """Return the job's own Secret with the keys of the object store; None if it refers to an existing Secret."""
     if not settings.object_store:
         return None
-    about = _metadata(job, settings, job.name + STORE_SUFFIX)
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": dict(settings.object_store)}
+    metadata = _metadata(job, settings, job.name + STORE_SUFFIX)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(settings.object_store)}
 
 
 def volume_claims(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
-    """The claims to make where they are not there yet. Nobody owns them: what replicas leave in one is to stay."""
+    """Return the PersistentVolumeClaims to create if they are missing: those of volumes with a size.
+
+    They have no owner, so that Kubernetes does not delete them, and their data, with the job.
+    """
     access_mode = "ReadWriteMany" if len(job.topology.replicas) > 1 else "ReadWriteOnce"
     return [
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": each["name"], "namespace": settings.namespace, "labels": MANAGED},
+            "metadata": {"name": volume["name"], "namespace": settings.namespace, "labels": MANAGED},
             "spec": {
-                "accessModes": [each.get("access_mode", access_mode)],
-                "resources": {"requests": {"storage": each["size"]}},
-                "storageClassName": each.get("storage_class"),
+                "accessModes": [volume.get("access_mode", access_mode)],
+                "resources": {"requests": {"storage": volume["size"]}},
+                "storageClassName": volume.get("storage_class"),
             },
         }
-        for each in map(dict, job.specification.volumes)
-        if "size" in each
+        for volume in map(dict, job.specification.volumes)
+        if "size" in volume
     ]
 
 

@@ -1,27 +1,28 @@
-"""What a manifest needs to know of the cluster, beside the job itself."""
+"""Settings of the cluster and of the KFP task that the manifests of a job depend on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Object = dict[str, Any]
-"""A Kubernetes object, or a part of one, as its JSON."""
+"""A Kubernetes object or a part of one, as JSON."""
 
 MpiVersion = Literal["v1", "v2beta1"]
 
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What a pipeline's author has set on the `train` task itself, in Kubernetes' own form.
+    """The `TaskConfig` of the `train` task, in the form of a Kubernetes pod spec.
 
     Attributes:
-        resources: {"limits": {...}, "requests": {...}} of the replicas that train, where the dict says nothing.
-        node_selector: Labels of the nodes.
-        tolerations: Taints to put up with.
-        affinity: A whole affinity.
-        env: Environment entries.
+        resources: {"limits": {...}, "requests": {...}} of the replicas that train, for resources that
+            `distribution_specification` does not set.
+        node_selector: Node labels that the pods require.
+        tolerations: Tolerations of the pods.
+        affinity: Affinity of the pods.
+        env: Environment variables.
         volumes: Volumes of the pods.
-        volume_mounts: Where they are.
+        volume_mounts: Mounts of the volumes.
     """
 
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -33,44 +34,46 @@ class TaskSettings:
     volume_mounts: tuple[Object, ...] = ()
 
 
-def read_task_settings(given: Mapping[str, Any]) -> TaskSettings:
-    """Reads the fields of kfp's TaskConfig, of which those are None that are not set.
+def read_task_settings(task_config: Mapping[str, Any]) -> TaskSettings:
+    """Read the fields of kfp's TaskConfig; fields that are not set are None.
 
     Raises:
-        ValueError: One is not of its form; the text has its name alone, for a value may be somebody's secret.
+        ValueError: A field has another form than in a pod spec. The message names the field but not its value, which
+            may be a secret.
     """
-    found: dict[str, Any] = {}
-    for each in fields(TaskSettings):
-        value, listed = given.get(each.name), each.default == ()
+    settings: dict[str, Any] = {}
+    for field_ in fields(TaskSettings):
+        name, is_list = field_.name, field_.default == ()
+        value = task_config.get(name)
         if value is None:
             continue
-        named = each.name in ("env", "volumes", "volume_mounts")
-        entries = value if isinstance(value, list) and listed else [value]
-        if isinstance(value, list) != listed or not all(
-            isinstance(entry, dict) and (not named or "name" in entry) for entry in entries
+        has_names = name in ("env", "volumes", "volume_mounts")
+        entries = value if isinstance(value, list) and is_list else [value]
+        if isinstance(value, list) != is_list or not all(
+            isinstance(entry, dict) and (not has_names or "name" in entry) for entry in entries
         ):
-            form = f"a list of dicts{', each with a name' * named}" if listed else "a dict"
-            raise ValueError(f"task_config: {each.name} is not {form}, as in the specification of a pod")
-        found[each.name] = tuple(value) if listed else value
-    return TaskSettings(**found)
+            form = f"a list of dicts{', each with a name' * has_names}" if is_list else "a dict"
+            raise ValueError(f"task_config: {name} is not {form}, as in the spec of a pod")
+        settings[name] = tuple(value) if is_list else value
+    return TaskSettings(**settings)
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """The cluster's side of a job.
+    """Settings of the cluster for one job.
 
     Attributes:
-        namespace: Where the job runs.
-        image: The image of every replica; the runner fills in what the program names.
-        environment: What is added to each replica's environment, as Kubernetes' entries; secrets are references.
-        object_store: Keys of the object store by the replicas' names for them, for a Secret of the job's own; {} where
-            `environment` refers to a Secret that is there.
-        packages: What pip installs before a replica starts.
-        packages_alone: More of these, installed without what they depend on.
-        library: Files of the library that a replica imports, by path: content of its archive.
-        owner: The step's pod as an ownerReference; None outside of one.
-        mpi_version: The version of MPIJob that the API server has; None where it has none.
-        task: What is set on the step's own task.
+        namespace: Namespace of the job.
+        image: Image of every replica. The runner sets it to the image of the program.
+        environment: Environment variables added to each replica, as entries of a container. Secrets are references.
+        object_store: Keys of the object store by environment variable, for a Secret that the job owns; {} if
+            `environment` refers to an existing Secret.
+        packages: Packages that pip installs before a replica starts.
+        packages_alone: Packages that pip installs without their dependencies.
+        library: Content of the files of the library that replicas import, by path in its archive.
+        owner: ownerReference to the step's pod; None if the step does not run in a pod.
+        mpi_version: Version of MPIJob that the API server serves; None if it serves none.
+        task: Settings of the KFP task.
     """
 
     namespace: str

@@ -1,6 +1,6 @@
-"""MPIJob: v1 of the training operator, v2beta1 of the MPI operator. Pure.
+"""Spec of an MPIJob: v1 of the training operator or v2beta1 of the MPI operator. Pure.
 
-Of v1 the launcher reaches the workers by `kubectl exec`, of v2beta1 by SSH.
+The launcher starts processes in the workers by `kubectl exec` (v1) or SSH (v2beta1).
 """
 
 from kfp_distributed.components.train.job import TrainingJob
@@ -10,14 +10,14 @@ from kfp_distributed.components.train.manifests.run_policy import run_policy
 from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
 
 _CONTAINER = "mpi"
-# Ranks end when the train step is lost. But there are none before all workers run, and after them a launcher would be
-# started again.
+# Each rank ends by itself when the train step is lost. There are no ranks before all workers run, and after the ranks
+# have ended the operator would restart the launcher. Therefore this program watches the heartbeat in all pods, too.
 _WATCHED = ("python3", "-m", "kfp_distributed.trainers.runtime.launcher")
 _SLEEP = ("sleep", "infinity")
 _IDLE = (*_WATCHED, "--idle")
-# Of v1 the launcher may run long before the workers do, as where an image is pulled. After ten minutes mpirun says what
-# there is to say.
-_REACH = """\
+# The launcher of v1 may start long before the workers, for example while they pull the image. It waits until it can
+# reach all of them. After ten minutes it starts mpirun anyway, whose error names the missing worker.
+_WAIT_FOR_WORKERS = """\
 trap 'exit 143' TERM
 while read -r host _
 do until /opt/kube/kubectl exec $host -c mpi -- true || [ $((n+=1)) -gt 600 ]; do sleep 1; done >/dev/null 2>&1 &
@@ -25,46 +25,47 @@ done </etc/mpi/hostfile
 wait
 exec "$@"
 """
-# The operator mounts the keys with modes that sshd would refuse.
+# The operator mounts the keys with file modes that sshd refuses in strict mode.
 _SSHD = ("/usr/sbin/sshd", "-De", "-o", "StrictModes=no")
-# The workers' keys are new with each job. On the command line, for the operator sets the variable of this name.
+# The host keys of the workers are new in each job. Passed on the command line, because the operator overwrites the
+# environment variable of this setting.
 _SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """The spec of an MPIJob of the version that the API server has.
+    """Return the spec of an MPIJob of the version that the API server serves.
 
     Raises:
-        ValueError: The training is elastic, and the version is v2beta1.
+        ValueError: The training is elastic and the version is v2beta1.
     """
-    spec, by_ssh = job.specification, settings.mpi_version == "v2beta1"
-    if by_ssh and spec.min_workers:
+    spec, uses_ssh = job.specification, settings.mpi_version == "v2beta1"
+    if uses_ssh and spec.min_workers:
         raise ValueError(
-            f"min_workers = {spec.min_workers}: elastic training takes MPIJob v1, of the training operator, and this "
-            "cluster has v2beta1; remove min_workers and max_workers"
+            f"min_workers = {spec.min_workers}: elastic training requires MPIJob v1 of the training operator, but this "
+            "cluster serves v2beta1; remove min_workers and max_workers"
         )
-    mpi_spec: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": _roles(job, settings)}
-    if by_ssh:
+    mpi_spec: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": _replica_specs(job, settings)}
+    if uses_ssh:
         return mpi_spec | {
-            # A group that the launcher counts in would wait for it, and the launcher for the workers.
+            # The launcher is created after the workers run, so the pod group must not wait for it.
             "runPolicy": run_policy(job, spec.restart_limit, late=1),
             "launcherCreationPolicy": "WaitForWorkersReady",
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": "/root/.ssh",
         }
-    # This operator ends the job when it counts as many, before the last start has come to anything.
+    # This operator fails the job as soon as it has counted backoffLimit restarts, without waiting for the last one.
     return mpi_spec | {"runPolicy": run_policy(job, spec.restart_limit + 1), "mainContainer": _CONTAINER}
 
 
-def _roles(job: TrainingJob, settings: ClusterSettings) -> Object:
-    spec, by_ssh = job.specification, settings.mpi_version == "v2beta1"
+def _replica_specs(job: TrainingJob, settings: ClusterSettings) -> Object:
+    spec, uses_ssh = job.specification, settings.mpi_version == "v2beta1"
     launcher, worker = job.topology.replicas[:2]
     restart_policy = "OnFailure" if spec.restart_limit else "Never"
     return {
         "Launcher": {
             "replicas": 1,
-            # Under v2beta1 it is the pod of a Job, which makes another one, and so keeps the log of the first.
-            "restartPolicy": "Never" if by_ssh else restart_policy,
+            # The launcher of v2beta1 is a Job, which creates a new pod. So the log of the failed pod is kept.
+            "restartPolicy": "Never" if uses_ssh else restart_policy,
             "template": pod_template(
                 job,
                 settings,
@@ -72,38 +73,41 @@ def _roles(job: TrainingJob, settings: ClusterSettings) -> Object:
                 launcher.resources,
                 command=elastic_horovodrun(spec, ENTRY) if spec.min_workers else _mpirun(job, settings),
                 trains=False,
-                as_root=by_ssh,
-                calls_api=not by_ssh,
+                as_root=uses_ssh,
+                calls_api=not uses_ssh,
             ),
         },
         "Worker": {
             "replicas": spec.number_of_workers,
             "restartPolicy": restart_policy,
-            # sshd opens a session as another user and in a root of its own: that takes root and its capabilities.
+            # sshd changes the user and the root folder of a session, which requires root and its capabilities.
             "template": pod_template(
                 job,
                 settings,
                 _CONTAINER,
                 worker.resources,
-                command=_IDLE + (_SSHD if by_ssh else _SLEEP),
-                as_root=by_ssh,
+                command=_IDLE + (_SSHD if uses_ssh else _SLEEP),
+                as_root=uses_ssh,
             ),
         },
     }
 
 
 def _mpirun(job: TrainingJob, settings: ClusterSettings) -> list[str]:
-    """The launcher's command: the entry program in each slot, with the launcher's environment, named and not shown."""
-    names = ["PATH", "LD_LIBRARY_PATH", *(each["name"] for each in environment(job, settings))]
-    spec, by_ssh = job.specification, settings.mpi_version == "v2beta1"
+    """Return the launcher's command: the entry program in each slot.
+
+    Each rank gets the launcher's environment. The command only contains the names of the variables, not their values.
+    """
+    names = ["PATH", "LD_LIBRARY_PATH", *(entry["name"] for entry in environment(job, settings))]
+    spec, uses_ssh = job.specification, settings.mpi_version == "v2beta1"
     command = mpirun(
         spec.ranks,
         ENTRY,
         *("--map-by", "slot"),
-        # A pod may not read its neighbour's memory: each try is a line in the log.
+        # A pod cannot read the memory of another one. Without this option each attempt logs a warning.
         *("--mca", "btl_vader_single_copy_mechanism", "none"),
-        *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if by_ssh else ()),
+        *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if uses_ssh else ()),
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
     )
-    return [*_WATCHED, *command] if by_ssh else [*_WATCHED, "sh", "-c", _REACH, "sh", *command]
+    return [*_WATCHED, *command] if uses_ssh else [*_WATCHED, "sh", "-c", _WAIT_FOR_WORKERS, "sh", *command]

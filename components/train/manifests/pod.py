@@ -1,4 +1,4 @@
-"""The pods of a job: what runs in them, what they see, and what they may do. Pure."""
+"""Pod templates of a job: containers, environment, volumes, resources and permissions. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +12,10 @@ from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, REPL
 
 JOB_LABEL = "kfp-distributed/job"
 MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
-"""The label of all that is created."""
+"""Label of every object that this library creates."""
 
-_OURS = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
-"""Environment variables that nobody else sets."""
+_RESERVED = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
+"""Environment variables that the settings of the task cannot change."""
 
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
 WORK = "/kfp-distributed/work"
@@ -25,20 +25,21 @@ JOB_KEY = "job.json"
 INSTALLER = "packages"
 """Name of the init container that installs packages."""
 
-_OWN = "kfp-distributed-"
+_VOLUME_PREFIX = "kfp-distributed-"
+"""Prefix of the names of volumes, which keeps them apart from the volumes of the task."""
 _CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
 _LIBRARY = f"{_CODE}/{ARCHIVE_KEY}"
 
-# Together what the Pod Security Standard "restricted" asks for. The user is that of our images; any but root will do.
+# The Pod Security Standard "restricted". The user ID is that of the library's images; any user but root works.
 _SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 _RESTRICTED_POD = {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000, **_SECCOMP}
 _RESTRICTED_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def labels_of(job: TrainingJob) -> dict[str, str]:
-    """The labels by which everything of a job is found."""
-    named = {f"kfp-distributed/{name}": value for name, value in job.labels.items() if value}
-    return {**MANAGED, JOB_LABEL: job.name, **named}
+    """Return the labels of all objects of a job."""
+    job_labels = {f"kfp-distributed/{name}": value for name, value in job.labels.items() if value}
+    return {**MANAGED, JOB_LABEL: job.name, **job_labels}
 
 
 def pod_template(
@@ -52,42 +53,43 @@ def pod_template(
     as_root: bool = False,
     calls_api: bool = False,
 ) -> Object:
-    """Makes the template of the pods of one role.
+    """Return the pod template of one role.
 
     Args:
         job: The job.
-        settings: The cluster's side of it.
-        container: Name of the container, which operators prescribe.
-        resources: What each pod may use.
-        command: What runs in it.
-        trains: Whether it trains, and so gets the resources that are set on the task where the dict says nothing.
-        as_root: Whether it must be root, and cannot do with what "restricted" allows.
-        calls_api: Whether it calls the API server.
+        settings: Settings of the cluster.
+        container: Name of the container; operators require a fixed one.
+        resources: Resource limits of each pod.
+        command: Command of the container.
+        trains: Whether the role trains. If so, resources of the task apply where `distribution_specification` sets
+            none.
+        as_root: Whether the pod needs root, which the Pod Security Standard "restricted" does not allow.
+        calls_api: Whether the pod calls the API server.
     """
     spec, task = job.specification, settings.task
-    folders = _folders(job, settings)
+    volumes = _volumes(job, settings)
     common = {"image": settings.image, **({} if as_root else {"securityContext": _RESTRICTED_CONTAINER})}
     limits = _resources(resources, task.resources if trains else {})
     if limits:
         common["resources"] = limits
-    mounts = [*({"name": name, "mountPath": path} for name, path, _ in folders), *task.volume_mounts]
+    mounts = [*({"name": name, "mountPath": path} for name, path, _ in volumes), *task.volume_mounts]
     main = _main_container(container, command, environment(job, settings), mounts)
     pod = {
         "automountServiceAccountToken": calls_api,
-        # Variables for each Service of the namespace: there may be thousands.
+        # Otherwise each Service of the namespace, of which there may be thousands, adds environment variables.
         "enableServiceLinks": False,
         "securityContext": {"runAsUser": 0, **_SECCOMP} if as_root else _RESTRICTED_POD,
         "initContainers": _init_containers(settings, common),
         "containers": [{**main, **common}],
-        "volumes": [*({"name": name, **source} for name, _, source in folders), *task.volumes],
+        "volumes": [*({"name": name, **source} for name, _, source in volumes), *task.volumes],
         "nodeSelector": dict(spec.node_selector or task.node_selector),
-        "tolerations": [dict(each) for each in spec.tolerations or task.tolerations],
+        "tolerations": [dict(toleration) for toleration in spec.tolerations or task.tolerations],
         "affinity": task.affinity,
         "priorityClassName": spec.priority_class,
         "schedulerName": spec.scheduler_name,
     }
-    about = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
-    return {"metadata": about, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
+    metadata = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
+    return {"metadata": metadata, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
 
 
 def _main_container(name: str, command: Sequence[str], env: list[Object], mounts: list[Object]) -> Object:
@@ -95,7 +97,7 @@ def _main_container(name: str, command: Sequence[str], env: list[Object], mounts
         "name": name,
         "command": list(command),
         "workingDir": WORK,
-        # Kubernetes stores this file in the status of the pod when the container ends.
+        # Kubernetes copies the content of this file to the status of the pod when the container ends.
         "terminationMessagePath": f"{WORK}/{PEAK_MEMORY}",
         "env": env,
         "volumeMounts": mounts,
@@ -103,9 +105,10 @@ def _main_container(name: str, command: Sequence[str], env: list[Object], mounts
 
 
 def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
-    """The environment of a replica. What is set on the task counts, but for what the entry program needs.
+    """Return the environment of a replica as entries of a container.
 
-    It comes last. Of a PYTHONPATH that is set on the task ours is the first part.
+    Entries of the task come last and replace others of the same name, except for the variables that the entry program
+    needs. The library comes first in the PYTHONPATH of the task.
     """
     values = {
         "PYTHONPATH": f"{_LIBRARY}:{_PACKAGES}" if _installs(settings) else _LIBRARY,
@@ -121,17 +124,19 @@ def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
         *settings.environment,
         *({"name": key, "valueFrom": {"secretKeyRef": {"name": store, "key": key}}} for key in settings.object_store),
     ]
-    found: dict[str, Object] = {}
-    own = values["PYTHONPATH"]
-    set_on_task = (each for each in settings.task.env if each["name"] not in _OURS)
-    for each in (*entries, *set_on_task):
-        if each["name"] == "PYTHONPATH" and own not in each.get("value", ""):
-            # What comes by reference cannot be added.
-            each = {"name": each["name"], "value": f"{own}:{each['value']}" if "value" in each else own}
-        # It takes the last place too: its value may refer to what stands before it.
-        found.pop(each["name"], None)
-        found[each["name"]] = each
-    return list(found.values())
+    merged: dict[str, Object] = {}
+    library_path = values["PYTHONPATH"]
+    task_entries = (entry for entry in settings.task.env if entry["name"] not in _RESERVED)
+    for entry in (*entries, *task_entries):
+        name = entry["name"]
+        if name == "PYTHONPATH" and library_path not in entry.get("value", ""):
+            # A value from a reference is not known here, so it is dropped.
+            path = f"{library_path}:{entry['value']}" if "value" in entry else library_path
+            entry = {"name": name, "value": path}
+        # Moved to the end, because its value may refer to variables that are defined before it.
+        merged.pop(name, None)
+        merged[name] = entry
+    return list(merged.values())
 
 
 def _installs(settings: ClusterSettings) -> bool:
@@ -139,15 +144,19 @@ def _installs(settings: ClusterSettings) -> bool:
 
 
 def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
-    """What installs the packages. It has the limits of the replica: a quota may ask for some, and they add nothing."""
+    """Return the init container that installs the packages, if there are any.
+
+    It has the resource limits of the replica, because a quota may require limits. They do not increase those of the
+    pod.
+    """
     if not _installs(settings):
         return []
     return [
         {
             "name": INSTALLER,
             "command": install_command(settings.packages, settings.packages_alone, folder=_PACKAGES),
-            # The cache saves a second attempt what the first one has downloaded, and goes with the container. An index
-            # or a proxy is set on the task.
+            # With a cache a second attempt does not download again. It is deleted with the container. The environment
+            # of the task may set a package index or a proxy.
             "env": [
                 {"name": "HOME", "value": WORK},
                 {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
@@ -155,36 +164,36 @@ def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
                 {"name": "PYTHONPATH", "value": _LIBRARY},
             ],
             "volumeMounts": [
-                {"name": f"{_OWN}code", "mountPath": _CODE},
-                {"name": f"{_OWN}packages", "mountPath": _PACKAGES},
-                {"name": f"{_OWN}work", "mountPath": WORK},
+                {"name": f"{_VOLUME_PREFIX}code", "mountPath": _CODE},
+                {"name": f"{_VOLUME_PREFIX}packages", "mountPath": _PACKAGES},
+                {"name": f"{_VOLUME_PREFIX}work", "mountPath": WORK},
             ],
             **common,
         }
     ]
 
 
-def _resources(own: Resources, task: Mapping[str, Mapping[str, str]]) -> Object:
-    """Limits and requests: the dict's, and where it says nothing the task's."""
-    wanted = {"cpu": own.cpus, "memory": own.memory, own.gpu_resource: str(own.gpus or "")}
-    own_part = {name: value for name, value in wanted.items() if value}
-    found = {part: {**task.get(part, {}), **own_part} for part in ("limits", "requests")}
-    return {part: values for part, values in found.items() if values}
+def _resources(limits: Resources, task: Mapping[str, Mapping[str, str]]) -> Object:
+    """Return limits and requests of a replica. The task's apply where `distribution_specification` sets none."""
+    values = {"cpu": limits.cpus, "memory": limits.memory, limits.gpu_resource: str(limits.gpus or "")}
+    own_values = {name: value for name, value in values.items() if value}
+    merged = {section: {**task.get(section, {}), **own_values} for section in ("limits", "requests")}
+    return {section: entries for section, entries in merged.items() if entries}
 
 
-def _folders(job: TrainingJob, settings: ClusterSettings) -> list[tuple[str, str, Object]]:
-    """What is mounted: name, path and source. The names have a prefix, for the volumes of the task have names too."""
+def _volumes(job: TrainingJob, settings: ClusterSettings) -> list[tuple[str, str, Object]]:
+    """Return name, mount path and source of each volume."""
     spec = job.specification
-    found: list[tuple[str, str, Object]] = [
+    volumes: list[tuple[str, str, Object]] = [
         ("code", _CODE, {"configMap": {"name": f"{job.name}-code"}}),
         ("work", WORK, {"emptyDir": {}}),
     ]
     if _installs(settings):
-        found.append(("packages", _PACKAGES, {"emptyDir": {}}))
+        volumes.append(("packages", _PACKAGES, {"emptyDir": {}}))
     if spec.shared_memory:
         memory = {"medium": "Memory", "sizeLimit": spec.shared_memory}
-        found.append(("shared-memory", "/dev/shm", {"emptyDir": memory}))
+        volumes.append(("shared-memory", "/dev/shm", {"emptyDir": memory}))
     for number, volume in enumerate(map(dict, spec.volumes)):
         claim = {"claimName": volume["name"], "readOnly": volume.get("read_only", False)}
-        found.append((f"volume-{number}", volume["path"], {"persistentVolumeClaim": claim}))
-    return [(_OWN + name, path, source) for name, path, source in found]
+        volumes.append((f"volume-{number}", volume["path"], {"persistentVolumeClaim": claim}))
+    return [(_VOLUME_PREFIX + name, path, source) for name, path, source in volumes]

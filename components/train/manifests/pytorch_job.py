@@ -1,4 +1,4 @@
-"""PyTorchJob of the training operator: kubeflow.org/v1. Pure."""
+"""Spec of a PyTorchJob of the training operator: kubeflow.org/v1. Pure."""
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
@@ -7,16 +7,16 @@ from kfp_distributed.components.train.topology import LAST_CALL_SECONDS
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """The spec of a PyTorchJob; its operator sets MASTER_ADDR, RANK and so on."""
+    """Return the spec of a PyTorchJob. Its operator sets MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE."""
     spec = job.specification
-    found: Object = {
+    manifest_spec: Object = {
         "runPolicy": training_policy(job),
         "nprocPerNode": str(spec.slots_per_worker),
         "pytorchReplicaSpecs": replica_specs(job, settings, "pytorch", {"master": "Master", "worker": "Worker"}),
     }
     if spec.min_workers and spec.max_workers:
-        found["elasticPolicy"] = {
-            # torchrun counts the master too. The workers wait for its address, so they can meet there.
+        manifest_spec["elasticPolicy"] = {
+            # torchrun counts the master, too. The workers wait for its address, so the rendezvous is there.
             "minReplicas": spec.min_workers + 1,
             "maxReplicas": spec.max_workers + 1,
             "rdzvBackend": "c10d",
@@ -24,4 +24,4 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
             "rdzvConf": [{"key": "last_call_timeout", "value": str(LAST_CALL_SECONDS)}],
             "maxRestarts": spec.restart_limit,
         }
-    return found
+    return manifest_spec

@@ -1,4 +1,7 @@
-"""When a job ends that nobody follows any more: the step that follows it keeps stricter rules itself. Pure."""
+"""Run policy of a job: limits that end and delete it when its step is lost. Pure.
+
+The step itself enforces stricter limits while it follows the job.
+"""
 
 from collections.abc import Mapping
 
@@ -7,65 +10,72 @@ from kfp_distributed.components.train.manifests.cluster_settings import ClusterS
 from kfp_distributed.components.train.manifests.pod import pod_template
 
 _TTL_SECONDS = 3600
-"""How long an ended job stays that nobody deletes."""
+"""Seconds until Kubernetes deletes a finished job that its step has not deleted."""
 
-_BACKSTOP_SECONDS = 600.0
-"""How much later than the step's own the operator's deadline is, where nothing says when the step counts as lost."""
+_DEADLINE_MARGIN_SECONDS = 600.0
+"""Seconds from total_timeout, which the step enforces, to the operator's deadline, if there is no
+launcher_lost_timeout."""
 
 
 def lifetime(job: TrainingJob) -> Object:
-    """How long the job may take, somewhat longer than the step allows, and how long it stays after its end."""
-    spec, found = job.specification, {}
+    """Return the deadline of the job, which is later than the step's, and its lifetime after it has finished."""
+    spec, limits = job.specification, {}
     if spec.total_timeout is not None:
-        later = spec.launcher_lost_timeout or _BACKSTOP_SECONDS
-        found["activeDeadlineSeconds"] = int(spec.total_timeout + later)
+        margin = spec.launcher_lost_timeout or _DEADLINE_MARGIN_SECONDS
+        limits["activeDeadlineSeconds"] = int(spec.total_timeout + margin)
     if not spec.keep_job:
-        found["ttlSecondsAfterFinished"] = _TTL_SECONDS
-    return found
+        limits["ttlSecondsAfterFinished"] = _TTL_SECONDS
+    return limits
 
 
 def run_policy(job: TrainingJob, backoff_limit: int, late: int = 0) -> Object:
-    """The runPolicy of the operators' kinds; `late` replicas are created when the others run."""
+    """Return the runPolicy of an operator's kind.
+
+    Args:
+        job: The job.
+        backoff_limit: Number of restarts after which the operator fails the job.
+        late: Number of replicas that are created after the others run. Default: 0.
+    """
     spec = job.specification
-    found = {"cleanPodPolicy": "Running", "backoffLimit": backoff_limit, **lifetime(job)}
-    # Of the pod group, which a gang scheduler places; the pods have a priority of their own.
+    policy = {"cleanPodPolicy": "Running", "backoffLimit": backoff_limit, **lifetime(job)}
+    # The priority of the pod group, which a gang scheduler uses. The pods have a priority class of their own.
     group: Object = {"priorityClass": spec.priority_class} if spec.priority_class else {}
     if spec.gang_scheduling:
-        # An elastic MPI job starts with all workers, one of PyTorch with the fewest.
-        fewest = spec.min_workers if spec.distribution_type == "PyTorch" else None
-        spare = spec.number_of_workers - (fewest or spec.number_of_workers)
-        group["minAvailable"] = len(job.topology.replicas) - spare - late
+        # An elastic PyTorch job can start with min_workers; an elastic MPI job starts with all workers.
+        required = spec.min_workers if spec.distribution_type == "PyTorch" else None
+        optional = spec.number_of_workers - (required or spec.number_of_workers)
+        group["minAvailable"] = len(job.topology.replicas) - optional - late
         if spec.queue_name:
             group["queue"] = spec.queue_name
-    return {**found, "schedulingPolicy": group} if group else found
+    return {**policy, "schedulingPolicy": group} if group else policy
 
 
 def training_policy(job: TrainingJob) -> Object:
-    """The runPolicy of TFJob and PyTorchJob, whose operator counts the restarts of all pods together."""
+    """Return the runPolicy of a TFJob or PyTorchJob. Its operator adds up the restarts of all pods."""
     return run_policy(job, (job.specification.restart_limit + 1) * len(job.topology.replicas))
 
 
 def replica_specs(
     job: TrainingJob, settings: ClusterSettings, container: str, roles: Mapping[str, str]
 ) -> dict[str, Object]:
-    """The replicas of TFJob and PyTorchJob.
+    """Return the replica specs of a TFJob or PyTorchJob.
 
     Args:
         job: The job.
-        settings: The cluster's side of it.
+        settings: Settings of the cluster.
         container: Name of the container.
-        roles: What the operator calls each role.
+        roles: The operator's name of each role.
     """
-    # The last of each role: its index tells how many there are.
-    last = {each.role: each for each in job.topology.replicas}
+    # The last replica of each role. Its index is the number of replicas minus 1.
+    last_replicas = {replica.role: replica for replica in job.topology.replicas}
     return {
         roles[role]: {
-            "replicas": each.index + 1,
-            # From 128 on, as of a killed replica, an exit code starts it again; a smaller one is for good.
+            "replicas": replica.index + 1,
+            # Exit codes from 128, as of a killed process, restart the replica. Smaller ones are permanent failures.
             "restartPolicy": "ExitCode" if job.specification.restart_limit else "Never",
             "template": pod_template(
-                job, settings, container, each.resources, trains=role in ("worker", "master", "evaluator")
+                job, settings, container, replica.resources, trains=role in ("worker", "master", "evaluator")
             ),
         }
-        for role, each in last.items()
+        for role, replica in last_replicas.items()
     }

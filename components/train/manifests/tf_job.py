@@ -1,4 +1,4 @@
-"""TFJob of the training operator: kubeflow.org/v1. Pure."""
+"""Spec of a TFJob of the training operator: kubeflow.org/v1. Pure."""
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
@@ -8,5 +8,5 @@ _ROLES = {"chief": "Chief", "ps": "PS", "worker": "Worker", "evaluator": "Evalua
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """The spec of a TFJob; its operator sets TF_CONFIG."""
+    """Return the spec of a TFJob. Its operator sets TF_CONFIG."""
     return {"runPolicy": training_policy(job), "tfReplicaSpecs": replica_specs(job, settings, "tensorflow", _ROLES)}

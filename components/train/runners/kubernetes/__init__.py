@@ -1,1 +1,1 @@
-"""The replicas of a job as pods of a Kubernetes cluster."""
+"""Runner that runs the replicas of a job as pods of a Kubernetes cluster."""

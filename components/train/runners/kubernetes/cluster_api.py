@@ -1,4 +1,4 @@
-"""The Kubernetes API as plain JSON: requests that outlast a server which is away for a while, and streams of lines."""
+"""Client of the Kubernetes API for plain JSON: requests with retries, and streams of lines."""
 
 import json
 import time
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 AWAY_SECONDS = 60.0
-"""How long a request is tried again while the API server does not answer, or answers that it cannot now."""
+"""Seconds during which a request is retried while the API server does not answer or returns a transient error."""
 
 _TRANSIENT = (429, 500, 502, 503, 504)
 _LONGEST_DELAY = 5.0
 
 
 class ClusterApi:
-    """A connection to one API server with one account. Threads may share it.
+    """Connection to one API server with one account. Thread-safe.
 
     Attributes:
-        namespace: The namespace that the configuration names, by default "default".
+        namespace: Namespace of the configuration. Default: "default".
     """
 
     def __init__(self, configuration: "client.Configuration", namespace: str) -> None:
-        # The package takes half a second, which a local run does not need.
+        # Imported here, because importing the package takes half a second and a local run does not need it.
         from kubernetes import client
         from kubernetes.config import ConfigException
 
-        # A follower of logs for each replica: a smaller pool would throw connections away and say so.
+        # Each replica's log is followed over its own connection. A smaller pool would discard connections with a
+        # warning.
         configuration.connection_pool_maxsize = 1000
         self._client = client.ApiClient(configuration)
-        # A stream keeps the connection that it takes. Requests have others, so that a cancel finds an open one.
+        # A stream occupies its connection. Streams have their own pool, so that a cancel finds an open connection.
         self._streams = client.ApiClient(configuration)
         self._local_errors = (OSError, ConfigException)
         self.namespace = namespace
@@ -53,12 +54,20 @@ class ClusterApi:
         away_seconds: float = AWAY_SECONDS,
         timeout_seconds: float = 30.0,
     ) -> Object:
-        """Sends a request, again while the server is away, and returns what it answers.
+        """Send a request, retry it while the server is away, and return the response.
+
+        Args:
+            method: HTTP method.
+            path: Path of the object or collection.
+            body: Object to send. Default: none.
+            query: Query parameters. Default: none.
+            away_seconds: Seconds during which the request is retried. Default: 60.
+            timeout_seconds: Timeout of each attempt. Default: 30.
 
         Raises:
-            ClusterError: It was refused, or there was no answer in time.
+            ClusterError: The request was refused, or there was no response in time.
         """
-        until, delay = time.monotonic() + away_seconds, 0.2
+        deadline, delay = time.monotonic() + away_seconds, 0.2
         while True:
             try:
                 response = self._send(method, path, body, query, timeout_seconds, preload=True)
@@ -66,20 +75,19 @@ class ClusterApi:
                 return answer
             except ValueError:
                 host = self._client.configuration.host
-                raise ClusterError(0, f"{host} does not answer as an API server does, in JSON") from None
+                raise ClusterError(0, f"{host} is not an API server: its response is not JSON") from None
             except ClusterError as error:
-                # A certificate does not become right by waiting.
-                wrong = error.status not in (0, *_TRANSIENT) or "CERTIFICATE_VERIFY_FAILED" in str(error)
-                if wrong or time.monotonic() + delay > until:
+                is_transient = error.status in (0, *_TRANSIENT) and "CERTIFICATE_VERIFY_FAILED" not in str(error)
+                if not is_transient or time.monotonic() + delay > deadline:
                     raise
             time.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
 
     def read(self, path: str) -> Object | None:
-        """What is at a path; None where nothing is.
+        """Return the object at a path; None if it does not exist.
 
         Raises:
-            ClusterError: We may not read it, or there was no answer.
+            ClusterError: The request was refused, or there was no response in time.
         """
         try:
             return self.call("GET", path)
@@ -89,7 +97,7 @@ class ClusterApi:
             raise
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[str]:
-        """Yields the lines of an answer as they come; otherwise as `stream`."""
+        """Yield the lines of a response as they arrive. See `stream` for the arguments and errors."""
         parts: list[bytes] = []
         for data in self.stream(path, query, idle_seconds):
             first, *others = data.split(b"\n")
@@ -101,10 +109,15 @@ class ClusterApi:
             yield b"".join(parts).decode(errors="replace")
 
     def stream(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[bytes]:
-        """Yields an answer as it comes, and ends with it.
+        """Yield the chunks of a response as they arrive, until it ends.
+
+        Args:
+            path: Path of the object or collection.
+            query: Query parameters.
+            idle_seconds: Seconds without data after which the connection counts as broken.
 
         Raises:
-            ClusterError: The request was refused, the connection broke, or nothing came for `idle_seconds`.
+            ClusterError: The request was refused, the connection broke, or no data arrived for `idle_seconds`.
         """
         response = self._send("GET", path, None, query, idle_seconds, preload=False)
         try:
@@ -120,15 +133,15 @@ class ClusterApi:
         path: str,
         body: Object | None,
         query: Mapping[str, str] | None,
-        seconds: float,
+        timeout_seconds: float,
         *,
         preload: bool,
     ) -> BaseHTTPResponse:
-        patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json, */*", "Content-Type": patch}
+        content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json, */*", "Content-Type": content_type}
         host = self._client.configuration.host
         try:
-            # Reads a token that has been renewed, too. Its file may be missing or empty while it is replaced.
+            # Reads a renewed token, too. The token file may be missing or empty while it is replaced.
             self._client.update_params_for_auth(headers, [], ["BearerToken"])
             connections = (self._client if preload else self._streams).rest_client.pool_manager
             response: BaseHTTPResponse = connections.request(
@@ -136,30 +149,30 @@ class ClusterApi:
                 f"{host}{path}{_query_text(query)}",
                 body=None if body is None else json.dumps(body),
                 headers=headers,
-                timeout=Timeout(connect=min(seconds, 5.0), read=seconds),
+                timeout=Timeout(connect=min(timeout_seconds, 5.0), read=timeout_seconds),
                 retries=False,
                 preload_content=preload,
             )
         except HTTPError as error:
             raise ClusterError(0, f"the API server {host} does not answer: {error}") from None
-        except self._local_errors as error:  # Such as too many open files.
-            raise ClusterError(0, f"cannot ask the API server {host}: {error}") from None
+        except self._local_errors as error:  # For example too many open files.
+            raise ClusterError(0, f"cannot send a request to the API server {host}: {error}") from None
         if response.status >= 300:
             raise ClusterError(response.status, _message(response))
         return response
 
 
 def connect(namespace: str = "") -> ClusterApi:
-    """Connects by the configuration of the pod or, outside of one, of KUBECONFIG.
+    """Connect with the service account of the pod, or outside of a pod with KUBECONFIG.
 
     Args:
-        namespace: Where to work; "" is the pod's own namespace or that of the configuration's context.
+        namespace: Namespace to use. Default: the namespace of the pod, or of the current context of KUBECONFIG.
 
     Raises:
-        ValueError: There is no configuration, or it is wrong.
+        ValueError: There is no configuration, or it is invalid.
     """
-    configuration, own = cluster_configuration()
-    return ClusterApi(configuration, namespace or own)
+    configuration, default_namespace = cluster_configuration()
+    return ClusterApi(configuration, namespace or default_namespace)
 
 
 def _query_text(query: Mapping[str, str] | None) -> str:
@@ -167,8 +180,8 @@ def _query_text(query: Mapping[str, str] | None) -> str:
 
 
 def _message(response: BaseHTTPResponse) -> str:
-    """What the server says of a refusal, in words."""
+    """Return the error message of a response."""
     try:
         return str(json.loads(response.data)["message"])
     except (ValueError, KeyError, TypeError, HTTPError):
-        return f"the API server answers {response.status} {response.reason}"
+        return f"the API server responded with {response.status} {response.reason}"

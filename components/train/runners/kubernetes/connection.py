@@ -1,4 +1,4 @@
-"""The connection to the API server that a cancel needs, and how long a server that refuses the step is tolerated."""
+"""Keep a connection to the API server open, and detect that the API server refuses the step's requests."""
 
 import time
 
@@ -7,21 +7,23 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 class Connection:
-    """Reads the job from time to time.
+    """Connection that is kept open by reading the job at regular intervals.
 
-    That keeps a connection open: a step that is cancelled has time for one request, and none to connect.
+    A step that is cancelled has time for one request over an open connection, but not for opening one.
 
     Attributes:
-        refusal: Why the job has to end, as a sentence: the API server has refused the step for too long. "" if not.
+        refusal: Failure of the job, as a sentence, if the API server has refused the step's requests for too long;
+            else "".
     """
 
     def __init__(self, api: ClusterApi, job_path: str, tolerance_seconds: float) -> None:
-        """Sends nothing yet.
+        """Create the object without sending a request.
 
         Args:
             api: The cluster.
             job_path: Path of the job.
-            tolerance_seconds: For how long the API server may refuse the step. An expired token stays expired.
+            tolerance_seconds: Seconds during which the API server may refuse requests, for example because the token
+                has expired.
         """
         self.refusal = ""
         self._api = api
@@ -30,7 +32,7 @@ class Connection:
         self._refused_since: float | None = None
 
     def probe(self) -> bool:
-        """Reads the job once; returns whether the API server answered. The answer may be that there is no such job."""
+        """Read the job; return whether the API server responded, which it also does if the job does not exist."""
         try:
             self._api.call("GET", self._path, away_seconds=0, timeout_seconds=5)
         except ClusterError as error:
@@ -38,7 +40,7 @@ class Connection:
                 self._note_refusal(error, time.monotonic())
                 return False
             self._refused_since = None
-            # A failed job is deleted and created again at the moment.
+            # The job does not exist for a moment while it is recreated.
             return error.status == 404
         self._refused_since = None
         return True

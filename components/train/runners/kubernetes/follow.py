@@ -1,4 +1,4 @@
-"""Follows one job in the cluster: watches, logs and refusals of the API server -> facts, until the job has ended."""
+"""Follow a job in the cluster: turn watches, logs and refused requests into facts until the job has ended."""
 
 import math
 import time
@@ -8,7 +8,7 @@ from contextlib import suppress
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, clock
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.manifests.cluster_settings import Object
-from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.mpirun import attribute_line
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.connection import Connection
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import heartbeat_interval
@@ -21,45 +21,45 @@ from kfp_distributed.components.train.runners.kubernetes.watching import (
     Listed,
     News,
     Printed,
+    RequestFailed,
     ThreadFailed,
-    Trouble,
     Watcher,
 )
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 class Follower:
-    """Follows a job that somebody else creates, restarts and deletes. It changes nothing in the cluster."""
+    """Follows a job. The caller creates, restarts and deletes it; a follower only reads from the cluster."""
 
     def __init__(self, api: ClusterApi, watcher: Watcher, objects: JobObjects) -> None:
-        """Sends nothing yet.
+        """Create a follower without sending a request.
 
         Args:
             api: The cluster.
-            watcher: Where watches, logs and other threads put their news. Whoever made it closes it.
-            objects: The job.
+            watcher: Source of news. The caller closes it.
+            objects: Objects of the job.
         """
         self._api = api
         self._watcher = watcher
         self._objects = objects
         self._tracker = Tracker(objects.job, objects.kind.kind)
         lost_timeout = objects.job.specification.launcher_lost_timeout
-        # As long as the replicas wait for a heartbeat.
+        # Refusals are tolerated as long as the replicas tolerate a missing heartbeat.
         self._connection = Connection(api, objects.path, math.inf if lost_timeout is None else lost_timeout)
         self._last_lines = LastLines()
 
     @property
     def job_ended_by_itself(self) -> bool:
-        """Whether the job's own object says that it has ended."""
+        """Whether the job has ended according to the status of its object."""
         return self._tracker.ended_by_itself
 
     def attach(self, created: Object) -> None:
-        """Makes this object the followed one. News of an earlier object of the same name are ignored."""
+        """Set the object of the job. News of an earlier object of the same name are ignored."""
         self._tracker.uid = created["metadata"]["uid"]
         self._tracker.created = created["metadata"].get("creationTimestamp", "")
 
     def begin(self) -> None:
-        """Begins to watch the job, its pods and the namespace's warnings, and to keep the connection open."""
+        """Start to watch the job, its pods and the warning events of the namespace, and to keep the connection open."""
         core, name = self._objects.core_path, self._objects.job.name
         self._watcher.watch("job", self._objects.jobs_path, {"fieldSelector": f"metadata.name={name}"})
         self._watcher.watch("pods", f"{core}/pods", self._pods_query)
@@ -68,11 +68,11 @@ class Follower:
         self._watcher.repeat(self._connection.probe, interval)
 
     def facts(self) -> Generator[Fact, None, JobEvent | None]:
-        """Yields what happens until the job has ended and its last lines are read.
+        """Yield facts until the job has ended and its last lines are read.
 
         Returns:
-            The announcement of a restart, if the whole job is to be created again; else None. In that case the facts
-            end without `JobEnded`: create the job, call `attach` and `restarted`, and go on with `facts`.
+            None after `JobEnded`. If the whole job must be restarted, the event that announces the restart. In that
+            case the caller recreates the job, calls `attach` and `restarted`, and calls `facts` again.
 
         Raises:
             Exception: A thread of the watcher has failed.
@@ -83,13 +83,13 @@ class Follower:
             if news := self._watcher.take(0.5 if ended is None else 0.05):
                 yield from self._read(news)
             if self._watcher.news.empty() or time.monotonic() >= quiet_due:
-                yield from tracker.tell_time(clock())
-                if not tracker.end:  # The time for last lines counts for no time budget.
+                yield from tracker.advance_time(clock())
+                if not tracker.end:  # Waiting for the last lines counts for no timeout.
                     yield Quiet(clock())
                 quiet_due = time.monotonic() + 1
             if self._connection.refusal and not tracker.end:
                 tracker.end = (False, self._connection.refusal)
-            if tracker.may_start_again:
+            if tracker.can_restart:
                 return tracker.restart_event()
             if tracker.end and ended is None:
                 self._follow_remaining_logs()
@@ -98,15 +98,15 @@ class Follower:
         return None
 
     def restarted(self) -> Iterator[Fact]:
-        """Yields what the restart of the whole job changes, once it is created again."""
-        yield from self._tracker.start_again()
+        """Yield the facts of a restart of the whole job, after it was recreated."""
+        yield from self._tracker.restart()
 
     @property
     def _pods_query(self) -> dict[str, str]:
         return {"labelSelector": f"{JOB_LABEL}={self._objects.job.name}"}
 
     def _follow_remaining_logs(self) -> None:
-        """Follows the logs of all pods: the end of a job may be known before its pods, whose last lines are to come."""
+        """Follow the logs of all pods, because the end of a job may be known before the start of some of its pods."""
         with suppress(ClusterError):
             path = f"{self._objects.core_path}/pods"
             self._follow_logs(self._api.call("GET", path, query=self._pods_query, away_seconds=0)["items"])
@@ -124,11 +124,11 @@ class Follower:
     def _read(self, news: News) -> Iterator[Fact]:
         if isinstance(news, ThreadFailed):
             raise news.error
-        if isinstance(news, Trouble):
-            yield JobEvent(clock(), news.text)
+        if isinstance(news, RequestFailed):
+            yield JobEvent(clock(), news.text, "WARNING")
         elif isinstance(news, Printed):
             spec = self._objects.job.specification
-            yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
+            yield from (LogLine(clock(), *attribute_line(news.replica, line, spec)) for line in news.lines)
             self._last_lines.line_arrived(time.monotonic())
         elif news.source == "job":
             yield from self._read_job(news)
@@ -136,27 +136,27 @@ class Follower:
             yield from self._read_pods(news)
         else:
             for event in news.objects if isinstance(news, Listed) else [news.object]:
-                yield from self._tracker.tell_event(event)
+                yield from self._tracker.add_event(event)
 
     def _read_job(self, news: Listed | Changed) -> Iterator[Fact]:
         if isinstance(news, Changed):
-            yield from self._tracker.tell_job(news.object, news.change == "DELETED")
+            yield from self._tracker.update_job(news.object, news.change == "DELETED")
             return
         job = news.objects[0] if news.objects else None
         if not self._tracker.end:
-            # The list may be older than a job that was created again.
+            # The list may be older than a job that was recreated.
             job = self._if_followed(job) or self._if_followed(self._api.read(self._objects.path))
-        yield from self._tracker.tell_job(job)
+        yield from self._tracker.update_job(job)
 
     def _read_pods(self, news: Listed | Changed) -> Iterator[Fact]:
-        # The lines of a pod are requested before its end is handled, and mostly arrive before it.
+        # The log of a pod is requested before its end is handled, so most of its lines arrive before.
         if isinstance(news, Listed):
             self._follow_logs(news.objects)
-            yield from self._tracker.tell_pods(news.objects)
+            yield from self._tracker.update_pods(news.objects)
         else:
             deleted = news.change == "DELETED"
             self._follow_logs([news.object], deleted)
-            yield from self._tracker.tell_pod(news.object, deleted)
+            yield from self._tracker.update_pod(news.object, deleted)
 
     def _follow_logs(self, pods: Iterable[Object], deleted: bool = False) -> None:
         for pod in filter(self._tracker.is_ours, pods):

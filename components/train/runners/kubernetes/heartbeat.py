@@ -1,47 +1,52 @@
-"""The step's side of the heartbeat: an object that the step rewrites while it follows a job.
+"""Heartbeat of the step: an object in the object store that the step rewrites while it follows a job.
 
-The replicas' side is trainers/runtime/heartbeat.py.
+Replicas read it in trainers/runtime/heartbeat.py.
 """
 
 import threading
 import time
 from collections.abc import Callable
 
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
 HEARTBEAT_SECONDS = 30.0
-"""Longest interval of the heartbeat, and of the requests that keep the connection open that a cancel goes over."""
+"""Maximum seconds between two heartbeats, and between two requests that keep the connection open."""
 
 
 def heartbeat_interval(lost_timeout: float | None) -> float:
-    """Seconds between two heartbeats, for a step that counts as lost after `lost_timeout` seconds (None: never)."""
+    """Return the seconds between two heartbeats.
+
+    Args:
+        lost_timeout: Seconds without a heartbeat after which the step counts as lost; None for never.
+    """
     return HEARTBEAT_SECONDS if lost_timeout is None else min(HEARTBEAT_SECONDS, lost_timeout / 8)
 
 
 class Heartbeat:
-    """One object in the object store, whose content is the time in seconds since 1970."""
+    """Object in the object store whose content is the current time, in seconds since 1970."""
 
-    def __init__(self, uri: str, say: Callable[[str], object]) -> None:
-        """Writes nothing yet.
+    def __init__(self, uri: str, warn: Callable[[str], object]) -> None:
+        """Create the heartbeat without writing it.
 
         Args:
-            uri: The object.
-            say: Takes a line for the log. Called from the thread that calls `beat`.
+            uri: URI of the object.
+            warn: Receives a message for the log, in the thread that calls `beat`.
         """
         self._uri = uri
-        self._say = say
+        self._warn = warn
         self._lock = threading.Lock()
         self._is_failing = self._is_removed = False
-        # `beat` is repeated anyway.
+        # No retries, because `beat` is called again soon.
         self._store = open_store(uri, retry_seconds=0)
 
     def begin(self) -> None:
-        """Writes the first heartbeat.
+        """Write the first heartbeat.
 
         Raises:
-            StorageError: The object store refuses it, or does not take it within a minute.
+            StorageError: The object store refuses it, or does not respond within a minute.
         """
         try:
             _write(open_store(self._uri))
@@ -50,7 +55,7 @@ class Heartbeat:
             raise
 
     def beat(self) -> bool:
-        """Writes the time of now; returns whether that worked. The first failure in a row is said."""
+        """Write the current time; return whether that succeeded. The first failure in a row is logged."""
         with self._lock:
             if self._is_removed:
                 return True
@@ -58,14 +63,14 @@ class Heartbeat:
                 _write(self._store)
             except StorageError as error:
                 if not self._is_failing:
-                    self._say(f"cannot write the heartbeat, and keeps trying: {error}")
+                    self._warn(f"cannot write the heartbeat, retrying: {error}")
                 self._is_failing = True
                 return False
             self._is_failing = False
             return True
 
     def remove(self) -> None:
-        """Deletes the object, which is not written again."""
+        """Delete the object. Later calls of `beat` do not write it again."""
         with self._lock:
             if self._is_removed:
                 return
@@ -73,7 +78,7 @@ class Heartbeat:
             try:
                 self._store.delete([""])
             except StorageError as error:
-                print(f"the heartbeat {self._uri} could not be deleted, delete it by hand: {error}", flush=True)
+                log("WARNING", f"cannot delete the heartbeat {self._uri}: {error}; delete it manually")
 
 
 def _write(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""A training job -> its objects in one namespace, and their paths in the API. Pure."""
+"""Kubernetes objects of a training job in one namespace, and their API paths. Pure."""
 
 from dataclasses import dataclass
 
@@ -21,11 +21,11 @@ class JobObjects:
 
     Attributes:
         job: The job.
-        kind: The kind of its own object.
-        namespace: The namespace of all its objects.
-        manifest: Its own object, which one of the operators runs.
-        parts: The ConfigMap and the Secret that the job owns.
-        claims: The PersistentVolumeClaims of its volumes that have a size. Nobody owns them.
+        kind: Kind of the job's own object.
+        namespace: Namespace of all objects.
+        manifest: The job's own object, such as a TFJob.
+        parts: ConfigMap and Secret that the job owns.
+        claims: PersistentVolumeClaims of the volumes with a size. They have no owner.
     """
 
     job: TrainingJob
@@ -37,12 +37,12 @@ class JobObjects:
 
     @property
     def core_path(self) -> str:
-        """Path of the namespace's core objects, such as pods."""
+        """Path of the core objects in the namespace, such as pods."""
         return f"/api/v1/namespaces/{self.namespace}"
 
     @property
     def jobs_path(self) -> str:
-        """Path of the namespace's jobs of this kind."""
+        """Path of the jobs of this kind in the namespace."""
         return f"/apis/{self.kind.group}/{self.kind.version}/namespaces/{self.namespace}/{self.kind.plural}"
 
     @property
@@ -56,20 +56,20 @@ class JobObjects:
         return f"{self.kind.kind} {self.namespace}/{self.job.name}"
 
     def is_same_job(self, existing: Object) -> bool:
-        """Whether a job of this name has the same specification and code."""
+        """Return whether an existing job of this name has the same specification and code."""
         annotations = existing["metadata"].get("annotations", {})
         return bool(annotations.get(HASH_ANNOTATION) == self.manifest["metadata"]["annotations"][HASH_ANNOTATION])
 
 
 def plan_objects(job: TrainingJob, settings: ClusterSettings) -> JobObjects:
-    """Returns the objects of a job.
+    """Return the objects of a job.
 
     Args:
         job: The job.
-        settings: The cluster's side of the job, with the image and the packages of its replicas.
+        settings: Settings of the cluster, with the image and the packages of the replicas.
 
     Raises:
-        ValueError: The job does not fit into its objects.
+        ValueError: The code of the job is too large for a ConfigMap, or the cluster does not support the job.
     """
     parts = (object_store_secret(job, settings), code_config_map(job, settings))
     return JobObjects(

@@ -1,4 +1,4 @@
-"""Creating and deleting the objects that belong to a job, with the few permissions that the step has."""
+"""Create and delete the objects of a job with the permissions that the step has."""
 
 import time
 
@@ -8,35 +8,38 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.signals import signals_wait
 
 GONE_SECONDS = 60.0
-"""How long an object that is being deleted may take to be gone."""
+"""Maximum seconds until a deleted object has disappeared."""
 
 
 def path_of(part: Object, namespace: str) -> str:
-    """The path of a core object, such as a Secret."""
+    """Return the path of a core object, such as a Secret."""
     return f"/api/v1/namespaces/{namespace}/{part['kind'].lower()}s/{part['metadata']['name']}"
 
 
 def removal_command(api: ClusterApi, path: str) -> str:
-    """The command by which a person deletes an object."""
+    """Return the kubectl command that deletes an object."""
     *_, plural, name = path.split("/")
     return f"kubectl delete {plural} {name} -n {api.namespace}"
 
 
 def create(api: ClusterApi, path: str, body: Object) -> Object:
-    """Creates an object. A cancel waits for the answer: a DELETE that overtakes it would find nothing to delete.
+    """Create an object and return it.
+
+    Signals are deferred until the response has arrived. Otherwise the DELETE of a cancel could arrive before the object
+    exists.
 
     Raises:
-        ClusterError: The API server refused, or did not answer.
+        ClusterError: The API server refused the request or did not respond.
     """
     with signals_wait():
         return api.call("POST", path, body)
 
 
 def delete(api: ClusterApi, path: str, policy: str = "Background") -> bool:
-    """Deletes an object; returns whether it was there.
+    """Delete an object; return whether it existed.
 
     Raises:
-        ClusterError: The API server refused, or did not answer.
+        ClusterError: The API server refused the request or did not respond.
     """
     try:
         api.call("DELETE", path, {"propagationPolicy": policy})
@@ -48,18 +51,19 @@ def delete(api: ClusterApi, path: str, policy: str = "Background") -> bool:
 
 
 def create_part(api: ClusterApi, part: Object, owner: Object) -> None:
-    """Creates a ConfigMap or Secret that a job owns, so that Kubernetes removes it with the job.
+    """Create a ConfigMap or Secret that a job owns, so that Kubernetes deletes it with the job.
 
-    The step may not change or delete ConfigMaps: one of this job that is there already is as it should be, one of an
-    earlier job is removed soon. A Secret is deleted first, because who may read or change Secrets could do so with all.
+    The step has no permission to change or delete ConfigMaps. An existing ConfigMap of this job has the right content;
+    Kubernetes soon deletes one of an earlier job. An existing Secret is deleted and created again, because the step has
+    no permission to read or change Secrets: such a permission would apply to all Secrets of the namespace.
 
     Args:
         api: The cluster.
         part: The object, without its owner.
-        owner: The job as an ownerReference.
+        owner: ownerReference to the job.
 
     Raises:
-        ClusterError: The API server refused, or there is another object of this name.
+        ClusterError: The API server refused a request, or an object of this name has another owner.
     """
     path = path_of(part, api.namespace)
     owned = {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}
@@ -72,26 +76,34 @@ def create_part(api: ClusterApi, part: Object, owner: Object) -> None:
             create(api, path.rpartition("/")[0], owned)
             return
         except ClusterError as error:
-            # The answer to an earlier try was lost, or another attempt of this step was faster.
+            # The object was created by a request whose response was lost, or by another attempt of this step.
             if is_last or error.status != 409:
                 raise
 
 
 def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> bool:
-    """Waits until Kubernetes has removed an object whose owner is gone; returns whether one of `owner_uid` is there.
+    """Wait until Kubernetes has deleted an object whose owner was deleted.
+
+    Args:
+        api: The cluster.
+        path: Path of the object.
+        owner_uid: UID of the owner whose object is kept. Default: none.
+
+    Returns:
+        Whether an object of `owner_uid` exists.
 
     Raises:
-        ClusterError: It stays.
+        ClusterError: The object has no owner or another one, and is not deleted in time.
     """
-    until = time.monotonic() + GONE_SECONDS
+    deadline = time.monotonic() + GONE_SECONDS
     while existing := api.read(path):
         owners = [owner["uid"] for owner in existing["metadata"].get("ownerReferences", ())]
         if owner_uid in owners:
             return True
-        # One without an owner is never removed.
-        if not owners or time.monotonic() > until:
-            kind, name = path.split("/")[-2:]
-            text = f"there is {kind} {api.namespace}/{name} of another owner; if nobody needs it: "
+        # Kubernetes never deletes an object without an owner.
+        if not owners or time.monotonic() > deadline:
+            resource, name = path.split("/")[-2:]
+            text = f"{resource} {api.namespace}/{name} exists and belongs to another owner; if it is not needed: "
             raise ClusterError(409, text + removal_command(api, path))
         time.sleep(0.2)
     return False

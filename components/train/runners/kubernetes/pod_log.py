@@ -1,30 +1,30 @@
-"""A container's log as the API server sends it -> its lines, each once, however often the connection breaks. Pure."""
+"""Read the lines of a container's log, each exactly once, over connections that may break. Pure."""
 
 import re
 from datetime import datetime, timedelta
 
 from kfp_distributed.components.train.runners.lines import LineCutter
 
-# 2026-01-01T00:00:00.123456789Z, or with the zone of the node; then one space and the line.
+# 2026-01-01T00:00:00.123456789Z, or with the time zone of the node; then a space and the line.
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+(Z|[+-]\d\d:\d\d) ")
-# What comes in place of the log of a container that is gone, or whose file is, as of an evicted pod.
+# The kubelet sends these texts instead of the log if the container or its log file was deleted, as for an evicted pod.
 _NO_LOG = b"unable to retrieve container logs", b"failed to try resolving"
 _LONGEST_STAMP = 40
 _DISORDER_SECONDS = 2
 
 
 class LogReader:
-    """Reads one container's log over several connections.
+    """Reads the log of one container over several connections.
 
-    A connection can be asked for the lines from some second on. So those of each of the newest seconds are counted, and
-    as many are passed over when they come again; those of a file that the kubelet has put away do not. Times need not
-    be in order: a container's two outputs have clocks of their own, and the line of one may be written after a later
-    one of the other.
+    A new connection can only start at a whole second. Therefore the reader counts the lines of each of the latest
+    seconds and skips as many lines when they are sent again. Lines of a rotated log file are not sent again. Timestamps
+    may be out of order by up to `_DISORDER_SECONDS`: stdout and stderr get their timestamps separately, and a line of
+    one may be written after a later line of the other.
     """
 
     def __init__(self) -> None:
         self._zone = self._newest = self._oldest = ""
-        self._told: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -35,20 +35,25 @@ class LogReader:
         self._skip: dict[str, int] = {}
         self._skipping = False
 
-    def place(self) -> dict[str, str]:
-        """Returns what to ask the next connection for; all that was begun on the last one comes again."""
+    def resume_query(self) -> dict[str, str]:
+        """Return the query for the next connection. A line that was not complete is sent again."""
         self._begin()
-        if not self._told:
+        if not self._counts:
             return {}
-        self._skip = dict(self._told)
+        self._skip = dict(self._counts)
         return {"sinceTime": self._oldest + self._zone}
 
     def feed(self, data: bytes, now: float) -> list[str]:
-        """Returns the lines that `data` completes; b"" is the end. `now`, in seconds, is for progress bars."""
+        """Return the lines that `data` completes.
+
+        Args:
+            data: Bytes of the log; b"" at its end.
+            now: Current time in seconds, for progress bars.
+        """
         if not data:
-            begun, self._start = self._start, b""
-            last = self._cutter.feed(begun, now) if begun else []
-            return [*last, *self._cutter.feed(b"", now)]
+            start, self._start = self._start, b""
+            last_lines = self._cutter.feed(start, now) if start else []
+            return [*last_lines, *self._cutter.feed(b"", now)]
         lines: list[str] = []
         data, self._start = self._start + data, b""
         at = 0
@@ -70,24 +75,24 @@ class LogReader:
         return lines
 
     def _read_stamp(self, data: bytes, at: int) -> int:
-        """Takes the time at a line's start; a line without one is the kubelet's own. Returns where it ends."""
-        found = _STAMP.match(data, at)
+        """Read the timestamp of a line and return its end. A line without a timestamp comes from the kubelet."""
+        stamp = _STAMP.match(data, at)
         self._skipping, self._second = data.startswith(_NO_LOG, at), ""
-        if not found:
+        if not stamp:
             return at
-        self._second, self._zone = found[1].decode(), found[2].decode()
+        self._second, self._zone = stamp[1].decode(), stamp[2].decode()
         if left := self._skip.get(self._second):
             self._skipping, self._skip[self._second] = True, left - 1
-        return found.end()
+        return stamp.end()
 
     def _count(self) -> None:
-        """A line is whole, and will not be told again."""
+        """Count a line that was read completely."""
         if self._skipping or not self._second:
             return
         if self._second > self._newest:
             newest = datetime.fromisoformat(self._second)
             self._newest = self._second
             self._oldest = (newest - timedelta(seconds=_DISORDER_SECONDS)).isoformat()
-            self._told = {second: count for second, count in self._told.items() if second >= self._oldest}
+            self._counts = {second: count for second, count in self._counts.items() if second >= self._oldest}
         if self._second >= self._oldest:
-            self._told[self._second] = self._told.get(self._second, 0) + 1
+            self._counts[self._second] = self._counts.get(self._second, 0) + 1

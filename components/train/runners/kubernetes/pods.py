@@ -1,4 +1,4 @@
-"""Kubernetes objects -> what they say of a job and its replicas. Pure."""
+"""Read the state of a job and its replicas from Kubernetes objects. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -11,20 +11,21 @@ _TYPE = "training.kubeflow.org/replica-type"
 _ROLE = "training.kubeflow.org/job-role"
 _INDEX = "training.kubeflow.org/replica-index"
 
-# Why a container waits while all goes well, and why one ended that says nothing beyond its exit code.
-_ORDINARY = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
+_UNINFORMATIVE_REASONS = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
+"""Reasons of a container that is starting normally, or that add nothing to its exit code."""
 
 _LONGEST_REASON = 300
-"""Characters. A container runtime tells the whole chain of errors of a pull."""
+"""Maximum number of characters of a reason. The error of a failed image pull contains a long chain of causes."""
 
-NOT_INSTALLED = "its packages cannot be installed"
-"""Why a replica cannot start. A kubelet would try for ever, where the pods have restartPolicy OnFailure."""
+INSTALLATION_FAILED = "package installation failed"
+"""Reason of a replica that cannot start. With restartPolicy OnFailure the kubelet would retry forever."""
 
-_GOOD_ENDS, _BAD_ENDS = ("Succeeded", "Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")
+_SUCCESS_CONDITIONS = ("Succeeded", "Complete", "SuccessCriteriaMet")
+_FAILURE_CONDITIONS = ("Failed", "FailureTarget")
 
 
 class PodState(NamedTuple):
-    """Where a pod stands, in the terms of `ReplicaChanged`."""
+    """State of a pod. See `ReplicaChanged` for the fields."""
 
     state: State
     exit_code: int | None = None
@@ -34,63 +35,78 @@ class PodState(NamedTuple):
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
-    """The name of the replica that a pod is, by the labels of its operator; the pod of a Job is worker-0."""
+    """Return the name of a pod's replica, from the labels of its operator. The pod of a Job is worker-0."""
     labels = pod["metadata"].get("labels", {})
-    # The master of a PyTorchJob has the job-role "master" beside its type; MPIJob v2beta1 has the role alone.
+    # The master of a PyTorchJob has both labels; pods of MPIJob v2beta1 only have the role.
     role = labels.get(_TYPE) or labels.get(_ROLE) or "worker"
     return f"{role.lower()}-{labels.get(_INDEX, 0)}"
 
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
-    """Reads where a pod stands, why it is not further, and how long its packages took to install."""
-    return _stage(pod)._replace(install_seconds=_install_seconds(pod))
+    """Return the state of a pod, its reason, and how long the installation of packages took."""
+    state = _end_state(pod) or _unfinished_state(pod)
+    return state._replace(install_seconds=_install_seconds(pod))
 
 
-def _stage(pod: Mapping[str, Any]) -> PodState:
+def _end_state(pod: Mapping[str, Any]) -> PodState | None:
+    """Return the state of a pod that has succeeded or failed; None if it has not ended."""
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
     inits, containers = status.get("initContainerStatuses", ()), _containers(pod)
-    # Init containers other than ours are their operator's, and tried again until the pod has failed.
-    last = [each for each in containers if phase == "Failed" or each not in inits or each["name"] == INSTALLER]
-    ends = [each["state"]["terminated"] for each in last if "terminated" in each.get("state", {})]
-    # The entry program's last word; another message says why the container ended.
-    peak = next((int(each["message"]) for each in ends if each.get("message", "").isdecimal()), 0)
-    bad = next((end for end in ends if end["exitCode"]), None)
-    main = [each.get("state", {}) for each in status.get("containerStatuses", ())]
-    # The containers have ended well before their pod says so.
-    if phase == "Succeeded" or (phase == "Running" and main and not bad and all("terminated" in each for each in main)):
+    # The kubelet retries init containers of the operator, so their exit codes only count when the pod has failed.
+    counted = [
+        container
+        for container in containers
+        if phase == "Failed" or container not in inits or container["name"] == INSTALLER
+    ]
+    ends = [container["state"]["terminated"] for container in counted if "terminated" in container.get("state", {})]
+    # The entry program writes its peak memory as termination message. Another message is the cause of the end.
+    peak = next((int(end["message"]) for end in ends if end.get("message", "").isdecimal()), 0)
+    failure = next((end for end in ends if end["exitCode"]), None)
+    main = [container.get("state", {}) for container in status.get("containerStatuses", ())]
+    # The containers have ended some time before the phase of the pod changes.
+    is_done = phase == "Running" and main and not failure and all("terminated" in state for state in main)
+    if phase == "Succeeded" or is_done:
         return PodState("succeeded", 0, "", peak)
-    if phase == "Failed" or bad:
-        # Of an evicted pod the pod itself says why, and often no container ended by itself.
-        end = {**(bad or {}), "message": None} if peak else dict(bad or {})
-        if end.get("reason") == "OOMKilled":
-            end["message"] = _memory_limit(pod)
-        why = _why(status) or _why(end)
-        if bad and bad["exitCode"] < 128:
-            installing = (each["state"] for each in containers if each["name"] == INSTALLER)
-            why = why or (NOT_INSTALLED if any(bad in each.values() for each in installing) else "")
-        return PodState("failed", bad["exitCode"] if bad else None, why, peak)
-    if any("running" in each for each in main):
+    if phase != "Failed" and not failure:
+        return None
+    # An evicted pod has the reason in its own status, and often no container with an exit code.
+    end = {**(failure or {}), "message": None} if peak else dict(failure or {})
+    if end.get("reason") == "OOMKilled":
+        end["message"] = _memory_limit(pod)
+    reason = _reason(status) or _reason(end)
+    if failure and failure["exitCode"] < 128:
+        installer_states = (container["state"] for container in containers if container["name"] == INSTALLER)
+        reason = reason or (INSTALLATION_FAILED if any(failure in state.values() for state in installer_states) else "")
+    return PodState("failed", failure["exitCode"] if failure else None, reason, peak)
+
+
+def _unfinished_state(pod: Mapping[str, Any]) -> PodState:
+    """Return the state of a pod that has not ended."""
+    status = pod.get("status", {})
+    if any("running" in container.get("state", {}) for container in status.get("containerStatuses", ())):
         return PodState("running")
     if "nodeName" not in pod.get("spec", {}):
-        places = [each for each in status.get("conditions", ()) if each["type"] == "PodScheduled"]
-        return PodState("waiting", None, next(map(_why, places), ""))
-    for each in inits:
-        if "running" in each.get("state", {}):
-            if each["name"] == INSTALLER:
-                return PodState("installing", None, "pip installs its packages")
-            return PodState("starting", None, f"{each['name']} runs")  # An init container of the operator's.
+        scheduled = [condition for condition in status.get("conditions", ()) if condition["type"] == "PodScheduled"]
+        return PodState("waiting", None, next(map(_reason, scheduled), ""))
+    for container in status.get("initContainerStatuses", ()):
+        if "running" in container.get("state", {}):
+            if container["name"] == INSTALLER:
+                return PodState("installing", None, "installing packages with pip")
+            return PodState("starting", None, f"init container {container['name']} is running")
     if restarts_in_place(pod):
-        return PodState("starting", None, "its container is started again")
-    waits = [each["state"]["waiting"] for each in containers if "waiting" in each.get("state", {})]
-    return PodState("pulling", None, next(filter(None, map(_why, waits)), ""))
+        return PodState("starting", None, "container restarted")
+    waiting = [
+        container["state"]["waiting"] for container in _containers(pod) if "waiting" in container.get("state", {})
+    ]
+    return PodState("pulling", None, next(filter(None, map(_reason, waiting)), ""))
 
 
 def _install_seconds(pod: Mapping[str, Any]) -> float:
-    """Seconds that the init container took to install all packages; 0 where it has not done so."""
+    """Return the seconds that the init container needed to install all packages; 0 if it has not finished."""
     containers = pod.get("status", {}).get("initContainerStatuses", ())
     end: Mapping[str, Any] = next(
-        (each["state"].get("terminated", {}) for each in containers if each["name"] == INSTALLER), {}
+        (container["state"].get("terminated", {}) for container in containers if container["name"] == INSTALLER), {}
     )
     if end.get("exitCode") or not (end.get("startedAt") and end.get("finishedAt")):
         return 0.0
@@ -99,17 +115,17 @@ def _install_seconds(pod: Mapping[str, Any]) -> float:
 
 
 def restarts_in_place(pod: Mapping[str, Any]) -> int:
-    """How often the main container was started again in the same pod, as under MPI."""
+    """Return how often the main container was restarted in the same pod, as in an MPIJob."""
     statuses = pod.get("status", {}).get("containerStatuses", ())
-    return max((each.get("restartCount", 0) for each in statuses), default=0)
+    return max((container.get("restartCount", 0) for container in statuses), default=0)
 
 
 def started_containers(pod: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
-    """The containers of a pod that have printed or may, by name: how often each was started again, whether it ended."""
+    """Return the containers of a pod that were started, by name: number of restarts, and whether it has ended."""
     return {
-        each["name"]: (each.get("restartCount", 0), "terminated" in each["state"])
-        for each in _containers(pod)
-        if each.get("state", {}).keys() & {"running", "terminated"}
+        container["name"]: (container.get("restartCount", 0), "terminated" in container["state"])
+        for container in _containers(pod)
+        if container.get("state", {}).keys() & {"running", "terminated"}
     }
 
 
@@ -119,40 +135,45 @@ def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
-    """Whether a job succeeded and why not; None while it has not ended. Failed counts before Succeeded."""
-    holding = {each["type"]: each for each in job.get("status", {}).get("conditions") or () if each["status"] == "True"}
-    for name in _BAD_ENDS:
-        if name in holding:
-            return False, holding[name].get("message", "")
-    return (True, "") if holding.keys() & set(_GOOD_ENDS) else None
+    """Return whether a job succeeded, and its message if it failed; None if it has not ended.
+
+    If both Failed and Succeeded are true, the job has failed.
+    """
+    conditions = job.get("status", {}).get("conditions") or ()
+    true_conditions = {condition["type"]: condition for condition in conditions if condition["status"] == "True"}
+    for name in _FAILURE_CONDITIONS:
+        if name in true_conditions:
+            return False, true_conditions[name].get("message", "")
+    return (True, "") if true_conditions.keys() & set(_SUCCESS_CONDITIONS) else None
 
 
 def job_end_time(job: Mapping[str, Any]) -> datetime | None:
-    """When a job ended, to the second, by its operator's clock; None while it has not, or where nothing says so."""
+    """Return when a job ended, to the second, by the clock of its operator; None if it has not ended or if unknown."""
     status = job.get("status", {})
-    ends = [each for each in status.get("conditions") or () if each["type"] in (*_GOOD_ENDS, *_BAD_ENDS)]
-    times = [each.get("lastTransitionTime") for each in ends if each["status"] == "True"]
+    end_types = (*_SUCCESS_CONDITIONS, *_FAILURE_CONDITIONS)
+    ends = [condition for condition in status.get("conditions") or () if condition["type"] in end_types]
+    times = [condition.get("lastTransitionTime") for condition in ends if condition["status"] == "True"]
     return min(map(_time, filter(None, times or [status.get("completionTime")])), default=None)
 
 
 def deletion_time(pod: Mapping[str, Any]) -> datetime | None:
-    """When somebody deleted a pod, to the second, by the API server's clock; None where nothing says so.
+    """Return when a pod was deleted, to the second, by the clock of the API server; None if it was not deleted.
 
-    `deletionTimestamp` is the end of the grace period, however often that was shortened.
+    `deletionTimestamp` is the end of the grace period, also after the grace period was shortened.
     """
-    about = pod["metadata"]
-    if not about.get("deletionTimestamp"):
+    metadata = pod["metadata"]
+    if not metadata.get("deletionTimestamp"):
         return None
-    return _time(about["deletionTimestamp"]) - timedelta(seconds=about.get("deletionGracePeriodSeconds") or 0)
+    return _time(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _time(text: str) -> datetime:
-    # fromisoformat() of Python 3.10 does not take "Z".
+    # fromisoformat() of Python 3.10 does not accept "Z".
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
 
 
 def is_suspended(job: Mapping[str, Any]) -> bool:
-    """Whether a job waits for its queue to admit it."""
+    """Return whether a job is suspended, waiting for admission by its queue."""
     spec = job["spec"]
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
@@ -162,7 +183,8 @@ def _memory_limit(pod: Mapping[str, Any]) -> str | None:
     return limit and f"the limit is {limit}"
 
 
-def _why(status: Mapping[str, Any]) -> str:
+def _reason(status: Mapping[str, Any]) -> str:
+    """Return the reason and message of a status in one line of limited length."""
     reason, message = status.get("reason"), status.get("message")
-    text = ": ".join(filter(None, (None if reason in _ORDINARY else reason, message))).strip()
+    text = ": ".join(filter(None, (None if reason in _UNINFORMATIVE_REASONS else reason, message))).strip()
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

@@ -1,4 +1,4 @@
-"""What can be asked of an API server before anything is created."""
+"""Check the API server before anything is created: served kinds, permissions, and a dry run of all objects."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:
-    """The permissions that a training of this kind needs in its namespace, as (verb, API group, resource).
+    """Return the permissions that a training needs in its namespace, as (verb, API group, resource).
 
     Args:
-        kind: The kind.
-        secret: Whether it makes a Secret too.
-        claims: Whether it makes PersistentVolumeClaims too.
+        kind: Kind of the job.
+        secret: Whether the training creates a Secret. Default: False.
+        claims: Whether the training creates PersistentVolumeClaims. Default: False.
     """
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
@@ -28,9 +28,9 @@ def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = Fa
 
 
 def served_kinds(api: ClusterApi, group: str, version: str) -> set[str]:
-    """The plurals that an API server has in a group and version; none where it has no such group."""
+    """Return the plurals that the API server serves in a group and version; empty if it does not serve the group."""
     try:
-        return {each["name"] for each in api.call("GET", f"/apis/{group}/{version}")["resources"]}
+        return {resource["name"] for resource in api.call("GET", f"/apis/{group}/{version}")["resources"]}
     except ClusterError as error:
         if error.status == 404:
             return set()
@@ -38,11 +38,11 @@ def served_kinds(api: ClusterApi, group: str, version: str) -> set[str]:
 
 
 def served_mpi_version(api: ClusterApi) -> MpiVersion:
-    """The version of MPIJob that the API server has.
+    """Return the version of MPIJob that the API server serves.
 
     Raises:
-        ValueError: It has none.
-        ClusterError: It does not answer.
+        ValueError: It serves no MPIJob.
+        ClusterError: It does not respond.
     """
     versions: tuple[MpiVersion, MpiVersion] = ("v2beta1", "v1")
     for version in versions:
@@ -52,7 +52,7 @@ def served_mpi_version(api: ClusterApi) -> MpiVersion:
 
 
 def missing_permissions(api: ClusterApi, needed: Sequence[tuple[str, str, str]]) -> list[str]:
-    """The needed permissions that we lack, in words."""
+    """Return the permissions that the account lacks, in the form "create tfjobs.kubeflow.org"."""
     missing = []
     for verb, group, resource in needed:
         name, _, part = resource.partition("/")
@@ -74,44 +74,49 @@ def missing_permissions(api: ClusterApi, needed: Sequence[tuple[str, str, str]])
     return missing
 
 
-def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, is_there: bool) -> None:
-    """Looks whether the API server would take the objects of a job.
+def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, job_exists: bool) -> None:
+    """Check that the API server accepts the objects of a job.
 
-    Those of one that `is_there` already it has taken; a quota that they use up would refuse them once more.
+    Args:
+        api: The cluster.
+        kind: Kind of the job.
+        objects: Objects to create.
+        job_exists: Whether the job exists. If so, there is no dry run: a quota that the job has used up would refuse
+            its objects.
 
     Raises:
-        ValueError: It has no such kind, we lack a permission, or it refuses an object.
-        ClusterError: It does not answer.
+        ValueError: The cluster does not serve the kind, the account lacks a permission, or an object is refused.
+        ClusterError: The API server does not respond.
     """
     if kind.plural not in served_kinds(api, kind.group, kind.version):
         raise ValueError(_not_served(kind.kind))
-    kinds = {each["kind"] for each in objects}
+    kinds = {manifest["kind"] for manifest in objects}
     needed = needed_permissions(kind, secret="Secret" in kinds, claims="PersistentVolumeClaim" in kinds)
     if missing := missing_permissions(api, needed):
         raise ValueError(
-            f"the account of this step may not, in namespace {api.namespace}: {', '.join(missing)}; "
+            f"the account of this step lacks permissions in namespace {api.namespace}: {', '.join(missing)}; "
             f"run kfp-distributed install --namespace {api.namespace}"
             + (", and apply deploy/remote-object-store.yaml for Secrets" if "Secret" in kinds else "")
         )
-    for each in () if is_there else objects:
-        version, plural = each["apiVersion"], f"{each['kind'].lower()}s"
+    for manifest in () if job_exists else objects:
+        version, plural = manifest["apiVersion"], f"{manifest['kind'].lower()}s"
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         try:
             api.call(
                 "POST",
                 f"{root}/namespaces/{api.namespace}/{plural}",
-                each,
+                manifest,
                 {"dryRun": "All", "fieldValidation": "Strict"},
             )
         except ClusterError as error:
-            # One that is there already is looked at when the job starts.
+            # An object that exists already is checked when the job starts.
             if error.status != 409:
-                raise ValueError(f"the API server would refuse the {each['kind']} of this job: {error}") from None
+                raise ValueError(f"the API server would refuse the {manifest['kind']} of this job: {error}") from None
 
 
 def _not_served(kind: str) -> str:
     other = " or the MPI operator" if kind == "MPIJob" else ""
     return (
-        f"the cluster has no {kind}: install the Kubeflow training operator{other}, or choose another "
+        f"the cluster does not serve {kind}: install the Kubeflow training operator{other}, or choose another "
         "distribution_type (Job needs no operator)"
     )

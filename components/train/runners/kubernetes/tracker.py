@@ -1,4 +1,4 @@
-"""What an API server tells of a job -> facts. It keeps what is known of each replica; reads and writes nothing."""
+"""Track the state of a job and its replicas from Kubernetes objects, and yield facts. Reads and writes nothing."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import RECENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
 from kfp_distributed.components.train.runners.kubernetes.pods import (
-    NOT_INSTALLED,
+    INSTALLATION_FAILED,
     PodState,
     deletion_time,
     is_suspended,
@@ -23,26 +23,26 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
 
 Object = Mapping[str, Any]
 
-_CLAIM_SECONDS = 10.0
-"""How long an operator may take to notice a job."""
+_OPERATOR_SECONDS = 10.0
+"""Seconds to wait for an operator to report status before warning that none is running."""
 
-_HOLD_SECONDS = 3.0
-"""How long a deleted pod is no failure yet: when a job is done its operator deletes pods, and of that we may hear
-before we hear of the job."""
+_DELETION_SECONDS = 3.0
+"""Seconds before a deleted pod counts as failed. When a job ends its operator deletes pods, and the deletion of a pod
+may be reported before the end of the job."""
 
-_CLOCKS_DIFFER = timedelta(seconds=2)
-"""Times so close tell no order: the API server and an operator each write whole seconds of their own clock."""
+_CLOCK_TOLERANCE = timedelta(seconds=2)
+"""Times of the API server and an operator that differ by less have no known order: each is in whole seconds of an own
+clock."""
 
-_PASSING_MOUNT = re.compile(
+_TRANSIENT_MOUNT_ERROR = re.compile(
     r"failed to sync (configmap|secret) cache: timed out|(configmap|secret) \S+ not found$", re.IGNORECASE
 )
-"""Why a volume is not mounted at a pod's first try: its node learns of a new ConfigMap a moment after the pod."""
+"""Errors of a pod's first attempt to mount a volume. The node learns of a new ConfigMap shortly after the pod."""
 
-_PASSING_SECONDS = 30.0
-"""A pod that still waits so long after such an event waits for that reason."""
+_TRANSIENT_SECONDS = 30.0
+"""Seconds after which a transient mount error is reported if the pod has not started."""
 
-# What the state of a pod says too, and what its deletion brings about.
-_SAID_OTHERWISE = (
+_REDUNDANT_EVENTS = (
     "Failed",
     "BackOff",
     "FailedScheduling",
@@ -51,58 +51,68 @@ _SAID_OTHERWISE = (
     "Error",
     "FailedToUpdateEndpoint",
 )
+"""Reasons of events that the state of a pod contains too, or that follow from its deletion."""
 
 _UNKNOWN = PodState("waiting")
 
 _NOT_STARTED = ("waiting", "pulling", "starting")
-_OVER = ("succeeded", "failed", "stopped")
+_ENDED = ("succeeded", "failed", "stopped")
 
 
 class _Deletion(NamedTuple):
-    """Somebody or the operator has deleted a pod.
+    """Deletion of a pod by its operator or another client.
 
     Attributes:
-        time: When, by the API server's clock; None where nobody can tell any more.
-        is_cleanup: Whether another replica had failed or was deleted before, so that it was the operator. None
-            where that is to be decided later.
+        time: Time of the deletion by the clock of the API server; None if unknown.
+        is_cleanup: Whether another replica had failed or was deleted before, which means that the operator deleted the
+            pod. None if not known yet.
     """
 
     time: datetime | None
     is_cleanup: bool | None
 
 
-class _Seen(NamedTuple):
-    """What is known of a replica: its pod and which start of that, where it stood, how often it was started again.
+class _Record(NamedTuple):
+    """Known state of a replica.
 
-    `held` is when we heard that its pod had gone, and how it stood then.
+    Attributes:
+        uid: UID of its pod; "" if it has none.
+        created: Creation time of the pod, as the API server writes it.
+        container_restarts: Restarts of the container in this pod.
+        state: State of the pod.
+        restart: Number of restarts of the replica.
+        node: Node of the pod.
+        deletion: Deletion of the pod; None if it was not deleted.
+        pending_end: Time at which the pod disappeared and its last state, until it is known whether that was a failure.
     """
 
     uid: str = ""
     created: str = ""
-    start: int = 0
+    container_restarts: int = 0
     state: PodState = _UNKNOWN
     restart: int = 0
     node: str = ""
     deletion: _Deletion | None = None
-    held: tuple[float, PodState] | None = None
+    pending_end: tuple[float, PodState] | None = None
 
     @property
-    def past(self) -> str:
-        """A time that only pods after this one are created at: what is still told of this one is of no interest."""
+    def successor_created(self) -> str:
+        """A creation time that only later pods exceed, so that news of this pod are ignored."""
         return self.created and f"{self.created}~"
 
 
 @dataclass
 class Tracker:
-    """Follows one job from object to object.
+    """Tracks one job.
 
     Attributes:
         job: The job.
-        kind: Its kind, such as "TFJob", for sentences.
-        uid: The uid of its object: an earlier one may have had the name, and news of that come late.
-        created: When that was created, as the API server writes it; "" where that is not known yet.
-        end: Whether it succeeded and why not, once it has ended.
-        ended_by_itself: Whether its object says so. Else it was ended for its restarts, or is gone.
+        kind: Kind of the job, such as "TFJob".
+        uid: UID of the job's object. News of an earlier object of the same name, which may arrive late, are ignored.
+        created: Creation time of the object, as the API server writes it; "" if not known yet.
+        end: Whether the job succeeded, and why it failed; None if it has not ended.
+        ended_by_itself: Whether the job ended according to its object. False if it was deleted, or if the restart limit
+            was reached.
     """
 
     job: TrainingJob
@@ -112,30 +122,30 @@ class Tracker:
     end: tuple[bool, str] | None = None
     ended_by_itself: bool = False
     _end_time: datetime | None = None
-    _unclaimed_since: float | None = None
+    _without_status_since: float | None = None
     _suspended: bool = False
-    _admitted: dict[str, Object] = field(default_factory=dict)
-    """Pods that we hear of before we hear that the queue has admitted their job."""
+    _early_pods: dict[str, Object] = field(default_factory=dict)
+    """Pods that were reported before the admission of their job by its queue."""
     _failures: dict[str, ReplicaChanged] = field(default_factory=dict)
-    _seen: dict[str, _Seen] = field(default_factory=dict)
-    _told: set[tuple[object, ...]] = field(default_factory=set)
-    _passing: dict[str, tuple[float, str, str]] = field(default_factory=dict)
-    """Events that mostly pass, by the uid of their pod: when we heard of them, the pod's name, their text."""
+    _records: dict[str, _Record] = field(default_factory=dict)
+    _reported: set[tuple[object, ...]] = field(default_factory=set)
+    _mount_errors: dict[str, tuple[float, str, str]] = field(default_factory=dict)
+    """Transient mount errors by UID of the pod: time, name of the pod, text."""
 
     def __post_init__(self) -> None:
-        self._seen = {each.name: _Seen() for each in self.job.topology.replicas}
+        self._records = {replica.name: _Record() for replica in self.job.topology.replicas}
 
     @property
     def leader_is_over(self) -> bool:
-        """Whether the leader's own end is known."""
-        return self._seen[self.job.topology.leader].state.state in _OVER
+        """Whether the leader has ended."""
+        return self._records[self.job.topology.leader].state.state in _ENDED
 
     @property
-    def may_start_again(self) -> bool:
-        """Whether the operator gave the job up for a failure after which a replica is started again.
+    def can_restart(self) -> bool:
+        """Whether the whole job is to be restarted: its operator failed it, but the root failure is retryable.
 
-        It does so where a pod is deleted, as by the draining of a node, and where a peer of a killed replica ends with
-        a smaller exit code.
+        An operator does so if a pod is deleted, for example by draining its node, and if a peer of a killed replica
+        exits with a smaller exit code.
         """
         recent = self._recent_failures()
         if not self.ended_by_itself or not recent or self.end is None or self.end[0]:
@@ -143,221 +153,242 @@ class Tracker:
         return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
 
     def restart_event(self) -> JobEvent:
-        """Announces the restart of a job that `may_start_again`; for a moment only, for failures do not stay recent."""
+        """Return the event that announces the restart. Call it when `can_restart` becomes true: failures expire."""
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
+        text = f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)"
+        return JobEvent(clock(), text, "WARNING")
 
-    def start_again(self) -> Iterator[Fact]:
-        """The job was deleted, and is created anew."""
+    def restart(self) -> Iterator[Fact]:
+        """Reset the state after the job was deleted and before it is recreated."""
         self.end, self.ended_by_itself, self._end_time = None, False, None
-        self._failures, self._told = {}, set()
-        for name, seen in list(self._seen.items()):
-            yield from self._change(name, _Seen(created=seen.past, restart=seen.restart + 1))
+        self._failures, self._reported = {}, set()
+        for name, record in list(self._records.items()):
+            yield from self._change(name, _Record(created=record.successor_created, restart=record.restart + 1))
 
     def is_ours(self, pod: Object) -> bool:
-        """Whether a pod is of this job, and not of an earlier one of its name. An added worker is, too."""
-        owners = [each["uid"] for each in pod["metadata"].get("ownerReferences", ()) if each["kind"] == self.kind]
+        """Return whether a pod belongs to this job, not to an earlier one of its name. True for added workers, too."""
+        references = pod["metadata"].get("ownerReferences", ())
+        owners = [reference["uid"] for reference in references if reference["kind"] == self.kind]
         return not self.uid or not owners or self.uid in owners
 
-    def tell_job(self, found: Object | None, deleted: bool = False) -> Iterator[Fact]:
-        """The job's object changed, or is gone."""
-        if self.end or (found and self.uid and found["metadata"]["uid"] != self.uid):
+    def update_job(self, job: Object | None, deleted: bool = False) -> Iterator[Fact]:
+        """Handle a change of the job's object; None if it does not exist."""
+        if self.end or (job and self.uid and job["metadata"]["uid"] != self.uid):
             return
-        if found is None or deleted:
-            self.end = (False, f"Somebody deleted the {self.kind}.")
+        if job is None or deleted:
+            self.end = (False, f"The {self.kind} was deleted before it ended.")
             return
-        self.created = str(found["metadata"].get("creationTimestamp", ""))
-        if end := job_end(found):
+        self.created = str(job["metadata"].get("creationTimestamp", ""))
+        if end := job_end(job):
             self.end = (end[0], "" if end[0] else _sentence(f"{self.kind} failed", end[1]))
-            self.ended_by_itself, self._end_time = True, job_end_time(found)
-            for name in self._seen:
-                yield from self._judge(name)
-        if found.get("status"):
-            self._unclaimed_since = None
-        elif self._unclaimed_since is None:
-            self._unclaimed_since = clock()
-        yield from self._suspend(is_suspended(found))
+            self.ended_by_itself, self._end_time = True, job_end_time(job)
+            for name in self._records:
+                yield from self._resolve_deletion(name)
+        if job.get("status"):
+            self._without_status_since = None
+        elif self._without_status_since is None:
+            self._without_status_since = clock()
+        yield from self._set_suspended(is_suspended(job))
 
-    def _suspend(self, suspended: bool) -> Iterator[Fact]:
-        """A job whose queue takes its admission back loses its pods, which is no failure."""
+    def _set_suspended(self, suspended: bool) -> Iterator[Fact]:
+        """Handle the admission of the job, or its revocation. A suspended job loses its pods, which is no failure."""
         if suspended == self._suspended or self.end:
             return
         self._suspended = suspended
-        state = PodState("queued", None, "the queue has not admitted the job") if suspended else PodState("waiting")
-        for name, seen in list(self._seen.items()):
-            yield from self._change(name, _Seen(created=seen.past, state=state, restart=seen.restart))
-        pods, self._admitted = self._admitted, {}
+        state = PodState("queued", None, "not admitted by the queue") if suspended else PodState("waiting")
+        for name, record in list(self._records.items()):
+            reset = _Record(created=record.successor_created, state=state, restart=record.restart)
+            yield from self._change(name, reset)
+        pods, self._early_pods = self._early_pods, {}
         for pod in pods.values():
-            yield from self.tell_pod(pod)
+            yield from self.update_pod(pod)
 
-    def tell_time(self, now: float) -> Iterator[Fact]:
-        """Nothing happened for a while: what was waited for does not come."""
-        if self._unclaimed_since is not None and now - self._unclaimed_since > _CLAIM_SECONDS:
-            self._unclaimed_since = None
-            state = PodState("waiting", None, f"no operator has taken up the {self.kind}")
-            for name, seen in list(self._seen.items()):
-                if not seen.state.reason:  # An event of the operator's may have said more.
-                    yield from self._change(name, seen._replace(state=state))
-        for name, seen in list(self._seen.items()):
-            if seen.held and now - seen.held[0] > _HOLD_SECONDS:
-                yield from self._judge(name)
-        yield from self._tell_what_has_not_passed(now)
+    def advance_time(self, now: float) -> Iterator[Fact]:
+        """Report what has not happened in time."""
+        if self._without_status_since is not None and now - self._without_status_since > _OPERATOR_SECONDS:
+            self._without_status_since = None
+            state = PodState("waiting", None, f"no operator has set a status of the {self.kind}")
+            for name, record in list(self._records.items()):
+                if not record.state.reason:  # An event of the operator may have given a better reason.
+                    yield from self._change(name, record._replace(state=state))
+        for name, record in list(self._records.items()):
+            if record.pending_end and now - record.pending_end[0] > _DELETION_SECONDS:
+                yield from self._resolve_deletion(name)
+        yield from self._report_mount_errors(now)
 
-    def _tell_what_has_not_passed(self, now: float) -> Iterator[Fact]:
-        for uid, (since, pod, text) in list(self._passing.items()):
-            if now - since <= _PASSING_SECONDS:
+    def _report_mount_errors(self, now: float) -> Iterator[Fact]:
+        for uid, (since, pod, text) in list(self._mount_errors.items()):
+            if now - since <= _TRANSIENT_SECONDS:
                 continue
-            del self._passing[uid]
-            for name, seen in list(self._seen.items()):
-                if seen.uid == uid and seen.state.state in _NOT_STARTED:
-                    yield JobEvent(clock(), f"{pod}: {text}")
-                    yield from self._change(name, seen._replace(state=seen.state._replace(reason=text)))
+            del self._mount_errors[uid]
+            for name, record in list(self._records.items()):
+                if record.uid == uid and record.state.state in _NOT_STARTED:
+                    yield JobEvent(clock(), f"{pod}: {text}", "WARNING")
+                    yield from self._change(name, record._replace(state=record.state._replace(reason=text)))
 
-    def tell_event(self, event: Object) -> Iterator[Fact]:
-        """A warning of the namespace: those of the job and its pods are worth a line, each once."""
-        about, reason = event["involvedObject"].get("name", ""), event.get("reason") or "Warning"
+    def add_event(self, event: Object) -> Iterator[Fact]:
+        """Report a warning event of the namespace once, if it is about the job or its pods."""
+        name, reason = event["involvedObject"].get("name", ""), event.get("reason") or "Warning"
         text = f"{reason}: {(event.get('message') or '').strip()}"
-        mine = about == self.job.name or about.startswith(f"{self.job.name}-")
+        is_ours = name == self.job.name or name.startswith(f"{self.job.name}-")
         is_old = str(event.get("metadata", {}).get("creationTimestamp") or self.created) < self.created
         uid = event["involvedObject"].get("uid", "")
-        passes = reason == "FailedMount" and _PASSING_MOUNT.search(text)
-        told = (uid if passes else about, text)
-        if not mine or is_old or reason in _SAID_OTHERWISE or told in self._told:
+        is_transient = reason == "FailedMount" and _TRANSIENT_MOUNT_ERROR.search(text)
+        key = (uid if is_transient else name, text)
+        if not is_ours or is_old or reason in _REDUNDANT_EVENTS or key in self._reported:
             return
-        self._told.add(told)
-        if passes:
-            self._passing.setdefault(uid, (clock(), about, text))
+        self._reported.add(key)
+        if is_transient:
+            self._mount_errors.setdefault(uid, (clock(), name, text))
             return
-        yield JobEvent(clock(), f"{about}: {text}")
+        yield JobEvent(clock(), f"{name}: {text}", "WARNING")
         if reason.startswith("FailedCreate"):
-            for name, seen in list(self._seen.items()):
-                if not seen.uid:
-                    yield from self._change(name, seen._replace(state=PodState("waiting", None, text)))
+            for replica, record in list(self._records.items()):
+                if not record.uid:
+                    yield from self._change(replica, record._replace(state=PodState("waiting", None, text)))
 
-    def tell_pods(self, pods: Sequence[Object]) -> Iterator[Fact]:
-        """All pods of the job, as they are now."""
-        there = {each["metadata"]["uid"] for each in pods}
-        self._admitted = {name: pod for name, pod in self._admitted.items() if pod["metadata"]["uid"] in there}
-        for name, seen in list(self._seen.items()):
-            if seen.uid and seen.uid not in there:
-                # When it went nobody can tell any more: where the job has ended, then.
-                deletion = seen.deletion or _Deletion(None, self.ended_by_itself or None)
-                yield from self._hold(name, seen._replace(deletion=deletion))
-        for pod in sorted(pods, key=lambda each: str(each["metadata"]["creationTimestamp"])):
-            yield from self.tell_pod(pod)
+    def update_pods(self, pods: Sequence[Object]) -> Iterator[Fact]:
+        """Handle a list of all current pods of the job."""
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        self._early_pods = {name: pod for name, pod in self._early_pods.items() if pod["metadata"]["uid"] in uids}
+        for name, record in list(self._records.items()):
+            if record.uid and record.uid not in uids:
+                # The time of the deletion is unknown. If the job has ended, it counts as cleanup.
+                deletion = record.deletion or _Deletion(None, self.ended_by_itself or None)
+                yield from self._defer_end(name, record._replace(deletion=deletion))
+        for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
+            yield from self.update_pod(pod)
 
-    def tell_pod(self, pod: Object, deleted: bool = False) -> Iterator[Fact]:
-        """A pod changed, or is gone."""
-        name, about = replica_of(pod), pod["metadata"]
-        seen, start = self._seen.get(name), restarts_in_place(pod)
-        if seen is None or not self.is_ours(pod) or about["creationTimestamp"] < seen.created:
+    def update_pod(self, pod: Object, deleted: bool = False) -> Iterator[Fact]:
+        """Handle a change or the deletion of a pod."""
+        name, metadata = replica_of(pod), pod["metadata"]
+        record, container_restarts = self._records.get(name), restarts_in_place(pod)
+        if record is None or not self.is_ours(pod) or metadata["creationTimestamp"] < record.created:
             return
+        is_deleted = deleted or "deletionTimestamp" in metadata
         if self._suspended:
-            self._admitted.pop(name, None)
-            if not deleted and "deletionTimestamp" not in about:
-                self._admitted[name] = pod
+            self._early_pods.pop(name, None)
+            if not is_deleted:
+                self._early_pods[name] = pod
             return
-        # Of what it evicts the kubelet may count a restart that never was.
-        is_over = pod.get("status", {}).get("phase") == "Failed"
-        if about["uid"] != seen.uid or (start != seen.start and not is_over):
-            yield from self._judge(name)
-            if self.end and not self.ended_by_itself and self._seen[name].state.state == "failed":
-                return  # Its operator does not know yet that this was the end.
-            again = self._seen[name].restart + bool(seen.uid and self._seen[name].state.state != "stopped")
-            seen = _Seen(about["uid"], about["creationTimestamp"], start, restart=again)
-        elif seen.state.state in _OVER:
+        # The kubelet may count a restart that never happened in a pod that it evicts.
+        has_failed = pod.get("status", {}).get("phase") == "Failed"
+        is_restart = container_restarts != record.container_restarts and not has_failed
+        if metadata["uid"] != record.uid or is_restart:
+            yield from self._resolve_deletion(name)
+            if self.end and not self.ended_by_itself and self._records[name].state.state == "failed":
+                return  # The job has reached its restart limit. The operator has restarted the replica nevertheless.
+            restart = self._records[name].restart + bool(record.uid and self._records[name].state.state != "stopped")
+            record = _Record(metadata["uid"], metadata["creationTimestamp"], container_restarts, restart=restart)
+        elif record.state.state in _ENDED:
             return
         state = pod_state(pod)
-        seen = seen._replace(node=pod.get("spec", {}).get("nodeName", ""))
-        if deleted or "deletionTimestamp" in about:
-            # News of pods come in their order, so a failure or another deletion that is known by now came before.
-            others = [each for each in self._seen if each != name and each not in self.job.topology.spared]
-            follows = bool(self._recent_failures(but=name)) or any(self._seen[each].deletion for each in others)
-            seen = seen._replace(deletion=seen.deletion or _Deletion(deletion_time(pod), follows))
-            # A worker that is told to go may end with 0; of a leader that is its success.
-            if deleted or state.state == "failed" or (state.exit_code == 0 and name != self.job.topology.leader):
-                yield from self._hold(name, seen, state)
+        record = record._replace(node=pod.get("spec", {}).get("nodeName", ""))
+        if is_deleted:
+            record = record._replace(deletion=record.deletion or _Deletion(deletion_time(pod), self._has_failed(name)))
+            # A worker that is being deleted may exit with 0. Only for the leader this means success.
+            ends_by_deletion = state.exit_code == 0 and name != self.job.topology.leader
+            if deleted or state.state == "failed" or ends_by_deletion:
+                yield from self._defer_end(name, record, state)
                 return
-        yield from self._change(name, seen._replace(state=state))
+        yield from self._change(name, record._replace(state=state))
         if self.ended_by_itself:
-            yield from self._judge(name)
+            yield from self._resolve_deletion(name)
 
-    def _hold(self, name: str, seen: _Seen, state: PodState = _UNKNOWN) -> Iterator[Fact]:
-        """A pod is gone before its end: whether that is a failure the job's own end tells."""
-        if seen.held or seen.state.state in _OVER:
+    def _has_failed(self, replica: str) -> bool:
+        """Return whether another replica has failed or was deleted. News of pods arrive in order, so it was earlier."""
+        others = [name for name in self._records if name != replica and name not in self.job.topology.spared]
+        return bool(self._recent_failures(but=replica)) or any(self._records[name].deletion for name in others)
+
+    def _defer_end(self, name: str, record: _Record, state: PodState = _UNKNOWN) -> Iterator[Fact]:
+        """Wait for the end of the job, which decides whether the deletion of a pod was a failure."""
+        if record.pending_end or record.state.state in _ENDED:
             return
-        self._seen[name] = seen._replace(held=(clock(), state))
+        self._records[name] = record._replace(pending_end=(clock(), state))
         if self.ended_by_itself:
-            yield from self._judge(name)
+            yield from self._resolve_deletion(name)
 
-    def _judge(self, name: str) -> Iterator[Fact]:
-        """A pod that was deleted before its job ended has failed; one deleted later was stopped by the operator."""
-        seen = self._seen[name]
-        if not seen.held and not (self.ended_by_itself and seen.deletion and seen.state.state not in _OVER):
+    def _resolve_deletion(self, name: str) -> Iterator[Fact]:
+        """Decide about a deleted pod: failed if it was deleted before the job ended, else stopped by the operator."""
+        record = self._records[name]
+        has_ended = record.state.state in _ENDED
+        if not record.pending_end and not (self.ended_by_itself and record.deletion and not has_ended):
             return
-        gone, state = seen.held or (clock(), seen.state)
+        time, state = record.pending_end or (clock(), record.state)
         state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted")
-        if self.ended_by_itself and self._is_cleanup(seen.deletion or _Deletion(None, None)):
-            if not seen.held:
-                return  # Its own end is still to come.
-            state = state._replace(state="stopped", exit_code=None, reason="job is done")
+        if self.ended_by_itself and self._is_cleanup(record.deletion or _Deletion(None, None)):
+            if not record.pending_end:
+                return  # Its containers have not ended yet.
+            state = state._replace(state="stopped", exit_code=None, reason="job ended")
         elif not self.ended_by_itself and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
-            # An elastic job that goes on without it: whoever changes the number of its workers may do so for ever.
+            # An elastic job continues without the worker. Changing the number of workers is not limited.
             state = state._replace(state="stopped")
-        # The moment in which it went tells what followed from it.
-        yield from self._change(name, seen._replace(state=state, held=None), gone)
+        # The fact has the time of the deletion, which decides whether other failures followed from it.
+        yield from self._change(name, record._replace(state=state, pending_end=None), time)
 
     def _is_cleanup(self, deletion: _Deletion) -> bool:
-        """Whether a pod of a job that has ended was deleted by the operator, as all that still run then are.
+        """Return whether the operator deleted a pod because the job had ended.
 
-        The two times tell it. Where they are too close, a job that succeeded was cleaned up, and so was one that
-        another replica's failure had ended; else the deletion is what the job failed for.
+        The times of both decide. If they are too close, the deletion was a cleanup if the job succeeded or another
+        replica had failed before. Otherwise the job failed because of the deletion.
         """
-        if deletion.time and self._end_time and abs(deletion.time - self._end_time) > _CLOCKS_DIFFER:
+        if deletion.time and self._end_time and abs(deletion.time - self._end_time) > _CLOCK_TOLERANCE:
             return deletion.time > self._end_time
         if self.end and self.end[0]:
             return True
         return bool(self._recent_failures()) if deletion.is_cleanup is None else deletion.is_cleanup
 
-    def _change(self, name: str, now: _Seen, time: float = 0) -> Iterator[Fact]:
-        before, self._seen[name] = self._seen[name], now
-        state, code, reason, peak, install_seconds = now.state
+    def _change(self, name: str, record: _Record, time: float = 0) -> Iterator[Fact]:
+        """Store the record of a replica and report its state if it has changed."""
+        before, self._records[name] = self._records[name], record
+        state, code, reason, peak, install_seconds = record.state
         if install_seconds and not before.state.install_seconds:
             yield JobEvent(clock(), f"{name}: packages installed in {format_seconds(install_seconds)}")
-        if (before.state, before.restart) == (now.state, now.restart):
+        if (before.state, before.restart) == (record.state, record.restart):
             return
-        # A pull fails in two ways by turns, for minutes.
+        # The reason of a failing image pull alternates between two values for minutes.
         if reason and before.state.state == state:
-            if (name, reason, now.restart) in self._told:
+            if (name, reason, record.restart) in self._reported:
                 return
-            self._told.add((name, reason, now.restart))
-        when = time or clock()
-        fact = ReplicaChanged(when, name, state, code, None, reason, now.restart, now.node, peak, install_seconds)
+            self._reported.add((name, reason, record.restart))
+        fact = ReplicaChanged(
+            time or clock(), name, state, code, None, reason, record.restart, record.node, peak, install_seconds
+        )
         yield fact
-        if reason.startswith(("InvalidImageName", NOT_INSTALLED)) and not self.end:
+        if reason.startswith(("InvalidImageName", INSTALLATION_FAILED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":
             self._failures[name] = fact
-            # An exit code that is for good is the operator's to judge, and an elastic MPI job does without a worker.
-            # When the leader is done the work is, and the operator tells so soon.
-            limit = self.job.specification.restart_limit
-            done = self._seen[self.job.topology.leader].state.state == "succeeded"
-            judged = self.end or done or name in self.job.topology.spared
-            if _is_retryable(code) and now.restart >= limit and not judged:
-                self.end = (False, f"The restarts that restart_limit allows ({limit}) are used up.")
+            self._check_restart_limit(fact)
+
+    def _check_restart_limit(self, failure: ReplicaChanged) -> None:
+        """End the job if a replica that would be restarted has no restart left.
+
+        The operator decides about permanent failures, and the launcher of an elastic MPI job about lost workers. When
+        the leader has succeeded, the operator soon reports the end of the job.
+        """
+        topology, limit = self.job.topology, self.job.specification.restart_limit
+        leader_succeeded = self._records[topology.leader].state.state == "succeeded"
+        if self.end or leader_succeeded or failure.replica in topology.spared:
+            return
+        if _is_retryable(failure.exit_code) and failure.restart >= limit:
+            self.end = (False, f"Restart limit reached (restart_limit={limit}).")
 
     @property
     def _restarts(self) -> int:
-        """How many there were: those of workers that the job can do without are none."""
-        return max(each.restart for name, each in self._seen.items() if name not in self.job.topology.spared)
+        """Number of restarts. Those of workers that the job does not need are not counted."""
+        spared = self.job.topology.spared
+        return max(record.restart for name, record in self._records.items() if name not in spared)
 
     def _recent_failures(self, but: str = "") -> list[ReplicaChanged]:
-        since, passed_over = clock() - RECENT_SECONDS, {*self.job.topology.spared, but}
-        return [each for each in self._failures.values() if each.time >= since and each.replica not in passed_over]
+        since, ignored = clock() - RECENT_SECONDS, {*self.job.topology.spared, but}
+        return [
+            failure for failure in self._failures.values() if failure.time >= since and failure.replica not in ignored
+        ]
 
 
 def _is_retryable(exit_code: int | None) -> bool:
-    """Whether a replica that ended so is started again; a pod that is gone has no exit code."""
+    """Return whether a replica is restarted after this exit code. A deleted pod has none."""
     return exit_code is None or exit_code >= 128
 
 

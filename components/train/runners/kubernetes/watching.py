@@ -1,4 +1,4 @@
-"""What the API server tells of objects and logs while it happens: threads that never lose their place. Thin edge."""
+"""Watch objects and follow logs: threads that resume after each disconnect and put news into one queue. Thin edge."""
 
 import json
 import queue
@@ -14,29 +14,40 @@ from kfp_distributed.components.train.runners.kubernetes.pods import started_con
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _WATCH_SECONDS = 240
-"""After so long the server ends a watch, and it is begun again where it was."""
+"""Seconds after which the server ends a watch. The watch is then resumed."""
 
 _IDLE_SECONDS = 300.0
-"""A connection on which nothing came for so long may be dead without our knowing."""
+"""Seconds without data after which a connection counts as broken."""
 
-_LATEST_DELAY = 5.0
+_LONGEST_DELAY = 5.0
 
 _READS = 100
-"""How many reads of logs, each of 64 KiB at most, may wait to be told."""
+"""Maximum number of chunks of logs in the queue; each has up to 64 KiB."""
 
 _LOG_DELAY = 0.5
-"""Within this time we mostly hear that a container has ended, whose log has."""
+"""Seconds to wait after the end of a log. Usually the end of its container is reported within that time."""
 
 
 class Listed(NamedTuple):
-    """All objects of a kind, as they are now: what is not among them is gone."""
+    """All current objects of a source. Objects that are not listed do not exist any more.
+
+    Attributes:
+        source: Name of the watch, such as "pods".
+        objects: The objects.
+    """
 
     source: str
     objects: list[dict[str, Any]]
 
 
 class Changed(NamedTuple):
-    """One object is there, or is another than it was, or is gone."""
+    """An object was added, modified or deleted.
+
+    Attributes:
+        source: Name of the watch, such as "pods".
+        change: Type of the change.
+        object: The object; its last state if it was deleted.
+    """
 
     source: str
     change: Literal["ADDED", "MODIFIED", "DELETED"]
@@ -44,156 +55,186 @@ class Changed(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """A container printed lines."""
+    """A container printed lines.
+
+    Attributes:
+        replica: Name of the replica.
+        lines: The lines.
+    """
 
     replica: str
     lines: list[str]
 
 
-class Trouble(NamedTuple):
-    """Something is refused to us, and we go on asking."""
+class RequestFailed(NamedTuple):
+    """A request failed and is retried.
+
+    Attributes:
+        text: Message for the log.
+    """
 
     text: str
 
 
 class ThreadFailed(NamedTuple):
-    """A thread has ended by an exception that nobody expected, and tells nothing any more."""
+    """A thread has ended with an unexpected exception."""
 
     error: Exception
 
 
-class _Follower(NamedTuple):
-    """Who tells what a container prints, until all is told and it is known, to us or to it, to have ended."""
+class _LogFollower(NamedTuple):
+    """A thread that follows the log of a container.
+
+    Attributes:
+        thread: The thread. It ends after it has read all lines of a container that has ended.
+        ended: Set when the container is known to have ended.
+        failing: Set while the log cannot be read.
+    """
 
     thread: threading.Thread
     ended: threading.Event
     failing: threading.Event
 
 
-News = Listed | Changed | Printed | Trouble | ThreadFailed
+News = Listed | Changed | Printed | RequestFailed | ThreadFailed
 
 
 class Watcher:
-    """Threads that put what they are told into one queue.
+    """Threads that put news of objects and logs into one queue.
 
-    There is room for so many reads of logs: a slow reader slows their threads down, and no line is kept in memory for
-    long. What objects tell never waits for that, so that the end of a pod is not heard of after all other's lines.
+    The number of log chunks in the queue is limited: threads that follow logs wait for a slow reader, and memory stays
+    bounded. News of objects never wait, so that the end of a pod is not reported late.
 
     Attributes:
-        news: What was told.
-        closed: Set once nobody is to tell anything any more.
+        news: The queue.
+        closed: Set when the threads should end.
     """
 
     def __init__(self, api: ClusterApi) -> None:
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._room = threading.Semaphore(_READS)
+        self._free_chunks = threading.Semaphore(_READS)
         self._api = api
         self.closed = threading.Event()
-        # Of each start of a container: (uid of the pod, name, number).
-        self._logs: dict[tuple[str, str, int], _Follower] = {}
+        # By (UID of the pod, name of the container, restart count).
+        self._logs: dict[tuple[str, str, int], _LogFollower] = {}
 
     def close(self) -> None:
-        """Ends the threads, each with the next thing that it is told."""
+        """Request all threads to end. Each ends after its next response."""
         self.closed.set()
 
     def watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
-        """Begins to tell of the objects of a path."""
-        self._begin(self._watch, source, path, query)
-
-    def follow_logs(self, replica: str, path: str, pod: Mapping[str, Any], deleted: bool) -> None:
-        """Begins to tell what the containers of a pod print, each start of each once.
+        """Start to watch the objects of a path.
 
         Args:
-            replica: Whose lines they are.
-            path: Of the pod.
-            pod: As it is now.
-            deleted: Whether it is gone.
+            source: Name of the watch, for its news.
+            path: Path of the collection.
+            query: Selectors.
         """
-        uid = pod["metadata"]["uid"]  # A replica's next pod may have the same name.
-        for container, (start, is_over) in started_containers(pod).items():
-            if (uid, container, start) not in self._logs and not deleted:
+        self._start(self._watch, source, path, query)
+
+    def follow_logs(self, replica: str, path: str, pod: Mapping[str, Any], deleted: bool) -> None:
+        """Start to follow the logs of the pod's containers. Each start of a container is followed once.
+
+        Args:
+            replica: Name of the replica, for its lines.
+            path: Path of the pod.
+            pod: Current state of the pod.
+            deleted: Whether the pod was deleted.
+        """
+        uid = pod["metadata"]["uid"]  # The next pod of a replica may have the same name.
+        for container, (restarts, has_ended) in started_containers(pod).items():
+            if (uid, container, restarts) not in self._logs and not deleted:
                 events = threading.Event(), threading.Event()
-                thread = self._begin(self._follow_log, replica, path, uid, container, start, *events)
-                self._logs[uid, container, start] = _Follower(thread, *events)
-            for number in range(start + 1):
-                # An earlier start of a container has ended when there is a later one.
-                over = number < start or is_over or deleted
-                if over and (follower := self._logs.get((uid, container, number))):
+                thread = self._start(self._follow_log, replica, path, uid, container, restarts, *events)
+                self._logs[uid, container, restarts] = _LogFollower(thread, *events)
+            for restart in range(restarts + 1):
+                # An earlier start of the container has ended if there is a later one.
+                is_over = restart < restarts or has_ended or deleted
+                if is_over and (follower := self._logs.get((uid, container, restart))):
                     follower.ended.set()
 
     @property
     def unread(self) -> list[bool]:
-        """For each container that has ended, and of which lines are still to come: whether they could not be read."""
-        return [each.failing.is_set() for each in self._logs.values() if each.ended.is_set() and each.thread.is_alive()]
+        """One item per ended container whose log is not read to its end: whether the log cannot be read."""
+        return [log.failing.is_set() for log in self._logs.values() if log.ended.is_set() and log.thread.is_alive()]
 
-    def repeat(self, work: Callable[[], bool], seconds: float) -> None:
-        """Does something every so often, by a thread of its own; again soon where it did not work."""
+    def repeat(self, function: Callable[[], bool], seconds: float) -> None:
+        """Call a function at regular intervals in a thread.
 
-        def go_on() -> None:
+        Args:
+            function: Returns whether it succeeded. If not, it is called again after 5 s.
+            seconds: Interval in seconds.
+        """
+
+        def call_repeatedly() -> None:
             while not self.closed.is_set():
-                self.closed.wait(seconds if work() else _LATEST_DELAY)
+                self.closed.wait(seconds if function() else _LONGEST_DELAY)
 
-        self._begin(go_on)
+        self._start(call_repeatedly)
 
-    def _begin(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+    def _start(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
         def run() -> None:
             try:
-                work(*arguments)
-            except Exception as error:  # noqa: BLE001 - it is raised where the news are read
+                function(*arguments)
+            except Exception as error:  # noqa: BLE001 - raised where the news are read
                 self.news.put(ThreadFailed(error))
 
-        # Of no importance to the end of the process: a read that waits cannot be interrupted.
+        # A daemon, because a blocking read cannot be interrupted and must not delay the end of the process.
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         return thread
 
     def take(self, seconds: float) -> News | None:
-        """The next news; None where there is none for so long."""
+        """Return the next news, or None if there are none within so many seconds."""
         with suppress(queue.Empty):
             news = self.news.get(timeout=seconds)
             if isinstance(news, Printed):
-                self._room.release()
+                self._free_chunks.release()
             return news
         return None
 
     def _print(self, replica: str, lines: list[str]) -> None:
         while lines and not self.closed.is_set():
-            if self._room.acquire(timeout=1):
+            if self._free_chunks.acquire(timeout=1):
                 self.news.put(Printed(replica, lines))
                 return
 
     def _watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
-        version, delay, told = "", 0.1, ""
+        version, delay, logged_error = "", 0.1, ""
         while not self.closed.is_set():
             try:
                 if not version:
                     listed = self._api.call("GET", path, query=query)
                     version = listed["metadata"]["resourceVersion"]
                     self.news.put(Listed(source, listed["items"]))
-                place = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
-                for line in self._api.lines(
-                    path, {**query, **place, "timeoutSeconds": str(_WATCH_SECONDS)}, _IDLE_SECONDS
-                ):
+                watch_query = {
+                    **query,
+                    "watch": "1",
+                    "resourceVersion": version,
+                    "allowWatchBookmarks": "true",
+                    "timeoutSeconds": str(_WATCH_SECONDS),
+                }
+                for line in self._api.lines(path, watch_query, _IDLE_SECONDS):
                     event = json.loads(line)
                     if self.closed.is_set():
                         return
                     if event["type"] == "ERROR":
-                        # 410 Gone mostly: the place is too old, so we look at everything again.
+                        # Usually 410 Gone: the resource version is too old, so all objects are listed again.
                         version = ""
                         break
-                    version, delay, told = event["object"]["metadata"]["resourceVersion"], 0.1, ""
+                    version, delay, logged_error = event["object"]["metadata"]["resourceVersion"], 0.1, ""
                     if event["type"] != "BOOKMARK":
                         self.news.put(Changed(source, event["type"], event["object"]))
             except ClusterError as error:
                 if error.status == 410:
                     version = ""
-                elif error.status and told != str(error):
-                    told = str(error)
-                    self.news.put(Trouble(f"cannot watch the {source}: {error}"))
-            except (ValueError, KeyError, TypeError):  # A line cut in the middle, or a gateway's answer.
+                elif error.status and logged_error != str(error):
+                    logged_error = str(error)
+                    self.news.put(RequestFailed(f"cannot watch {source}, retrying: {error}"))
+            except (ValueError, KeyError, TypeError):  # A truncated line, or the response of a gateway.
                 pass
             self.closed.wait(delay)
-            delay = min(delay * 2, _LATEST_DELAY)
+            delay = min(delay * 2, _LONGEST_DELAY)
 
     def _follow_log(
         self,
@@ -201,7 +242,7 @@ class Watcher:
         path: str,
         uid: str,
         container: str,
-        start: int,
+        restarts: int,
         ended: threading.Event,
         failing: threading.Event,
     ) -> None:
@@ -210,7 +251,7 @@ class Watcher:
         while not self.closed.is_set():
             was_ended = ended.is_set()
             try:
-                for data in self._api.stream(f"{path}/log", {**query, **log.place()}, _IDLE_SECONDS):
+                for data in self._api.stream(f"{path}/log", {**query, **log.resume_query()}, _IDLE_SECONDS):
                     if lines := log.feed(data, time.monotonic()):
                         self._print(replica, lines)
                         delay = _LOG_DELAY
@@ -218,21 +259,21 @@ class Watcher:
                 if was_ended:
                     self._print(replica, log.feed(b"", time.monotonic()))
                     return
-                # The end of a connection is no end of the container.
+                # The connection ended, but the container may still run.
                 ended.wait(delay)
             except ClusterError as error:
                 if error.status == 404 or ("previous" in query and error.status == 400):
                     return
                 failing.set()
                 self.closed.wait(delay)
-            delay = min(delay * 2, _LATEST_DELAY)
+            delay = min(delay * 2, _LONGEST_DELAY)
             with suppress(ClusterError):
                 pod = self._api.read(path)
                 if pod is None or pod["metadata"]["uid"] != uid:
                     return
-                started, is_over = started_containers(pod).get(container, (start, False))
-                if started > start:
-                    # Without this it would be the log of the later start.
+                latest_restarts, has_ended = started_containers(pod).get(container, (restarts, False))
+                if latest_restarts > restarts:
+                    # Without "previous" the server returns the log of the latest start.
                     query["previous"] = query.pop("follow", "true")
-                if is_over or started > start:
+                if has_ended or latest_restarts > restarts:
                     ended.set()

@@ -1,0 +1,194 @@
+"""The generated parts of the reference, and that its other tables are complete."""
+
+import ast
+import json
+import re
+from typing import NamedTuple
+
+import click
+import pytest
+import reference
+from kfp import dsl
+from release import IMAGES
+
+from kfp_distributed.components.train.specification import KEYS, parse_distribution
+from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.trainers import TRAINERS
+from kfp_distributed.trainers.requirements import variable_of
+from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
+
+PAGES = reference.ROOT / "docs" / "reference"
+SPECIFICATION = (PAGES / "distribution-specification.md").read_text("utf-8")
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    """Return the cells of the rows of all tables, without heads."""
+    lines = [line for line in markdown.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    heads = {number - 1 for number, row in enumerate(cells) if set(row) == {"---"}}
+    return [row for number, row in enumerate(cells) if number not in heads and set(row) != {"---"}]
+
+
+def test_a_marker_is_replaced_by_its_part():
+    parts = {"keys": lambda: "| a |\n", "trainers": lambda: "b"}
+    page = "# Title\n\n<!-- generated: keys -->\n\n<!-- generated: trainers -->\n"
+    assert reference.insert_parts(page, parts) == "# Title\n\n| a |\n\nb\n"
+
+
+def test_a_marker_without_a_part_is_refused():
+    with pytest.raises(ValueError, match=r"<!-- generated: kyes --> names no part; allowed: keys, trainers"):
+        reference.insert_parts("<!-- generated: kyes -->\n", {"trainers": str, "keys": str})
+
+
+def test_every_part_is_on_a_page_and_every_page_has_known_parts():
+    text = "".join(page.read_text("utf-8") for page in PAGES.glob("*.md"))
+    assert sorted(re.findall("<!-- generated: (.+) -->", text)) == sorted(reference.generated_parts())
+
+
+@dsl.component(base_image="python:3.11")
+def measure(
+    data: dsl.Input[dsl.Dataset],
+    out: dsl.Output[dsl.HTML],
+    rows: int = 5,
+    names: list = ["a"],  # noqa: B006
+    extra: str = None,  # noqa: RUF013
+) -> NamedTuple("Result", [("size", float)]):
+    """Measures data.
+
+    Args:
+        data: Data to
+            measure.
+        rows: A | B.
+        names: Names.
+
+    Returns:
+        out: A page.
+        size: A size.
+    """
+
+
+def test_the_section_of_a_component():
+    assert reference.describe_interface(measure.component_spec) == (
+        "## measure\n\nMeasures data.\n\n"
+        "Inputs:\n\n"
+        "| name | type | default | description |\n| --- | --- | --- | --- |\n"
+        "| `data` | Dataset | required | Data to measure. |\n"
+        "| `rows` | int | `5` | A \\| B. |\n"
+        '| `names` | list | `["a"]` | Names. |\n'
+        "| `extra` | str | none |  |\n"
+        "\nOutputs:\n\n"
+        "| name | type | description |\n| --- | --- | --- |\n"
+        "| `out` | HTML | A page. |\n"
+        "| `size` | float | A size. |\n"
+    )
+
+
+def test_the_section_of_a_command():
+    @click.group()
+    def group():
+        pass
+
+    @group.command(name="greet")
+    @click.argument("name")
+    @click.option("--times", default=1, show_default=True, help="How | often.")
+    def _(name, times):
+        """Greet.
+
+        More.
+        """
+
+    assert reference.describe_commands(group, "hello") == (
+        "## greet\n\n```text\nhello greet [OPTIONS] NAME\n```\n\nGreet.\n\nMore.\n\n"
+        "| option | meaning |\n| --- | --- |\n"
+        "| `--times INTEGER` | How \\| often.  [default: 1] |\n"
+        "| `--help` | Show this message and exit. |\n"
+    )
+
+
+def test_the_table_of_a_role_has_the_comment_above_each_rule_as_its_reason():
+    role = (
+        "kind: Role\nrules:\n"
+        "  # First\n  # reason.\n  - apiGroups: [batch]\n    resources: [jobs]\n    verbs: [get, list]\n"
+        '  # Second.\n  - apiGroups: [""]\n    resources: [secrets]\n    resourceNames: [keys]\n    verbs: [get]\n'
+        "---\nkind: RoleBinding\n"
+    )
+    assert rows_of(reference.describe_role(role)) == [
+        ["batch", "jobs", "get, list", "all", "First reason."],
+        ["core", "secrets", "get", "keys", "Second."],
+    ]
+
+
+def test_every_key_of_a_specification_is_described():
+    rows = {row[0].strip("`"): row[1:] for row in rows_of(reference.describe_distribution_keys())}
+    assert [*rows] == [*KEYS]
+    assert [name for name, row in rows.items() if not all(row)] == []
+    assert rows["evaluator"][:3] == ["TF", "true or false", "`false`"]
+    assert rows["worker_gpus"][:3] == ["all", KEYS["worker_gpus"].allowed, "`0`"]
+    assert rows["ps_cpus"][2] == "worker_cpus"
+
+
+def test_every_parameter_of_every_trainer_is_described():
+    text = reference.describe_trainers()
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == [*TRAINERS]
+    rows = rows_of(text)
+    assert ["`epochs`", "`int`", "`10`"] in [row[:3] for row in rows]
+    assert [row for row in rows if not all(row)] == []
+
+
+def test_attributes_of_a_class_become_keys():
+    class Entry:
+        """An entry.
+
+        Attributes:
+            path: Path of
+                the file.
+            size: Size in bytes.
+        """
+
+    assert rows_of(reference.describe_attributes(Entry)) == [
+        ["`path`", "Path of the file."],
+        ["`size`", "Size in bytes."],
+    ]
+
+
+@pytest.mark.parametrize("error", re.findall(r"^distribution_specification: .*", SPECIFICATION, re.MULTILINE))
+def test_the_errors_of_the_page_are_the_real_ones(error):
+    name, value = re.match(r"distribution_specification: '?(\w+)'? = ('[^']*'|\w+) ", error).groups()
+    chosen = "MPI" if name == "ps_cpus" else "Job"
+    with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
+        parse_distribution({"distribution_type": chosen, name: ast.literal_eval(value)})
+
+
+def test_the_table_of_the_local_runner_has_each_key_that_a_cluster_alone_can_follow():
+    table = SPECIFICATION.partition("## Local runner")[2]
+    assert {name for name in KEYS if name.endswith("_timeout")} <= {*re.findall(r"`(\w+)`", table)}
+
+
+def test_every_environment_variable_of_ours_is_documented():
+    prefixes = "KFP_DISTRIBUTED|AWS|MLFLOW"
+    page = (PAGES / "environment-variables.md").read_text("utf-8")
+    documented = {*re.findall(rf"`((?:{prefixes})_[A-Z0-9_]+)`", page)}
+    rooms = [path.parent for path in reference.ROOT.glob("*/__init__.py")]
+    literals = {
+        node.value
+        for room in rooms
+        for source in room.rglob("*.py")
+        for node in ast.walk(ast.parse(source.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    used = {literal for literal in literals if re.fullmatch(rf"(?:{prefixes})_[A-Z0-9_]+", literal)}
+    used |= {variable_of(name, kind) for name in IMAGES[2:] for kind in ("IMAGE", "PYTHON")}
+    assert sorted(documented ^ used) == []
+
+
+def test_the_files_in_buckets_have_the_names_of_the_code():
+    page = (PAGES / "buckets.md").read_text("utf-8")
+    for name in (TRAINING_METRICS, EVALUATOR_METRICS, f"metrics/{TENSORBOARD}/", MODEL_MANIFEST, "export.json"):
+        assert name in page
+
+
+def test_the_metrics_file_of_the_page_is_one_that_the_step_reads():
+    (example,) = re.findall(r"```json\n(.*?)```", (PAGES / "metrics.md").read_text("utf-8"), re.DOTALL)
+    content = json.loads(example)
+    assert {*content} == {"replica", "epochs"}
+    assert [epoch["epoch"] for epoch in content["epochs"]] == [1, 2]
