@@ -1,7 +1,7 @@
 """Train on several devices of one process with TensorFlow's MirroredStrategy, also without GPUs.
 
-Pass `train_specification(mirrored_classifier)` to `train`, with the distribution_specification `{}`, and `worker_gpus` of 2
-or more on GPU nodes. With GPUs the built-in trainer `keras_classifier` does the same.
+Pass `train_specification(mirrored_classifier)` to `train`, with the distribution_specification `{}`. On GPU nodes, set
+`worker_gpus` to 2 or more. With GPUs the built-in trainer `keras_classifier` does the same.
 """
 
 

@@ -1,7 +1,8 @@
 """Train an embedding table that is divided among parameter servers. No process holds the whole table.
 
 This is TensorFlow's ParameterServerStrategy with a training loop, to start a program of your own from. Pass
-`train_specification(partitioned_embedding)` to `train`, with a distribution_specification of type TF with parameter servers.
+`train_specification(partitioned_embedding)` to `train`, with a distribution_specification of type TF with parameter
+servers.
 """
 
 
@@ -23,9 +24,9 @@ def partitioned_embedding(
 ) -> None:
     """Train a classifier of one large category and other columns, asynchronously.
 
-    The chief reads the rows and schedules a step for each batch. A worker fetches the table's rows of the batch from the
-    servers and sends their gradients back. Training resumes after the last epoch in checkpoint_dir, with any number of
-    servers.
+    The chief reads the rows and schedules a step for each batch. A worker fetches the table's rows of the batch from
+    the servers and sends their gradients back. Training resumes after the last epoch in checkpoint_dir, with any number
+    of servers.
 
     Args:
         train_dir: All training rows, in the chief.

@@ -1,8 +1,8 @@
 """Train a network whose layers are on two replicas, which exchange activations and gradients.
 
 This is model parallelism with plain PyTorch, to start a program of your own from. Pass
-`train_specification(two_stage_classifier)` to `train`, with `{"distribution_type": "PyTorch", "number_of_workers": 1}`: a
-master and a worker.
+`train_specification(two_stage_classifier)` to `train`, with a master and a worker:
+`{"distribution_type": "PyTorch", "number_of_workers": 1}`.
 """
 
 
@@ -22,9 +22,9 @@ def two_stage_classifier(
 ) -> None:
     """Train a fully connected network in two stages, and save it as ONNX.
 
-    Rank 0 has all inputs and the first layers. Rank 1 has all labels and the other layers. In each step rank 0 sends the
-    activations of each micro-batch, and then rank 1 sends their gradients back. Training resumes after the last epoch in
-    rank 0's checkpoint_dir.
+    Rank 0 has all inputs and the first layers. Rank 1 has all labels and the other layers. In each step rank 0 sends
+    the activations of each micro-batch, and then rank 1 sends their gradients back. Training resumes after the last
+    epoch in rank 0's checkpoint_dir.
 
     Args:
         train_dir: Training rows of this rank. Rank 0 needs the inputs of rank 1, and rank 1 the labels of rank 0.
