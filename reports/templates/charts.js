@@ -40,5 +40,6 @@
 
   await load();
   await Promise.all([...document.querySelectorAll("[data-figure]")].map(draw));
+  performance.mark("drawn");
   document.body.classList.add("drawn");
 })();
