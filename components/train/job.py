@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kfp_distributed.components.train.log_format import Level
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.components.train.topology import Topology
 from kfp_distributed.trainers.runtime.job import JobDescription
@@ -116,10 +117,17 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something happened to the job that is worth a line of its log."""
+    """An event of the job, for its log and timeline.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        text: The event, in one line.
+        level: Severity in the log.
+    """
 
     time: float
     text: str
+    level: Level = "INFO"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from kfp_distributed.components.train.job import (
     Span,
     TrainingJob,
 )
+from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.specification import DistributionSpecification
 
@@ -181,7 +182,7 @@ def failure_cause(status: JobStatus) -> str:
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
-    lines = [f"[{each.replica}] {line}" for each in shown for line in each.tail]
+    lines = [str(LogEntry(root.time, "ERROR", each.replica, line)) for each in shown for line in each.tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 
