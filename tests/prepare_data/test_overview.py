@@ -1,4 +1,4 @@
-"""The HTML page."""
+"""The HTML overview."""
 
 import base64
 import io
@@ -173,7 +173,7 @@ def test_images_without_any_number_are_left_out(recwarn):
     assert list(recwarn) == []
 
 
-def test_rows_that_are_no_images_have_none():
+def test_rows_that_are_not_images_have_no_thumbnails():
     manifest = manifest_of("train", (Column("age", "number", "float32"),), ("a", "b"), (1, 1))
     assert sample_images(image_profile([[1], [2]], [0, 1]), manifest) == ()
 
