@@ -75,10 +75,13 @@ def _download_objects(source: str, path: Path) -> None:
 
 
 def _download(source: str, path: Path) -> Path:
-    with urllib.request.urlopen(quote(source, string.punctuation), timeout=_TIMEOUT) as answer, path.open("wb") as file:
-        size = answer.headers["Content-Length"]
+    with (
+        urllib.request.urlopen(quote(source, string.punctuation), timeout=_TIMEOUT) as response,
+        path.open("wb") as file,
+    ):
+        size = reply.headers["Content-Length"]
         print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
-        shutil.copyfileobj(answer, file)
+        shutil.copyfileobj(reply, file)
         if size and file.tell() != int(size):
             raise OSError(f"the connection broke after {file.tell()} of {size} bytes")
     return path

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings, leakage_warnings
 from kfp_distributed.components.prepare_data.fetch import local_copy, without_secrets
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
-from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings, leakage_warnings
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits
 from kfp_distributed.reports.render import render_page

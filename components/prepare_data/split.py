@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
 from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler
-from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import describe_file
