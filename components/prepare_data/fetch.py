@@ -79,9 +79,9 @@ def _download(source: str, path: Path) -> Path:
         urllib.request.urlopen(quote(source, string.punctuation), timeout=_TIMEOUT) as response,
         path.open("wb") as file,
     ):
-        size = reply.headers["Content-Length"]
+        size = response.headers["Content-Length"]
         print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
-        shutil.copyfileobj(reply, file)
+        shutil.copyfileobj(response, file)
         if size and file.tell() != int(size):
             raise OSError(f"the connection broke after {file.tell()} of {size} bytes")
     return path

@@ -278,8 +278,8 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
         if array.dtype.kind not in allowed or array.shape[:1] != used[label].shape or 0 in array.shape:
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must have numbers or be 1-D with "
-                f"texts, with as many rows as the 1-D labels {label!r} {list(used[label].shape)}, at least one. Or name "
-                "it in drop_columns"
+                f"texts, and have as many rows as the 1-D labels {label!r} {list(used[label].shape)}, at least one. "
+                "Or name it in drop_columns"
             )
     columns = tuple(_column(key, _arrow(used[key][:1]), used[key].shape[1:]) for key in inputs)
     batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))

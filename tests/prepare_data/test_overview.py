@@ -101,7 +101,7 @@ def test_the_page_shows_the_content_literally():
     assert page.texts.count("a&b.csv") == 2  # The title and the heading.
     assert "column '<b>age' & others" in page.texts
     text = " ".join(" ".join(page.texts).split())
-    assert "From 0.9 on, a column is in the warnings." in text
+    assert "A column with at least 0.9 is in the warnings." in text
     assert "leaves at most 131,072 different rows" in text
     assert "3 training rows, drawn at random from 1,600" in text
 
