@@ -10,6 +10,10 @@ _COMMANDS = {
     "doctor": "Check that a cluster is ready for training.",
     "compile": "Compile every component and pipeline to YAML.",
     "render": "Print the objects that a training would create.",
+    "jobs": "List the trainings of a namespace.",
+    "watch": "Show the progress of a training.",
+    "logs": "Print the logs of a training.",
+    "cancel": "Delete a training.",
 }
 """The commands and their summaries. The command NAME is `command` in the module kfp_distributed.cli.commands.NAME."""
 

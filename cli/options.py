@@ -3,10 +3,11 @@
 import json
 import re
 import shlex
+import signal
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
@@ -130,6 +131,13 @@ def namespace_option(text: str) -> Callable[[Any], Any]:
     """
     help_text = f"{text} Default: that of the configuration's context."
     return click.option("--namespace", default="", callback=check_namespace, help=help_text)
+
+
+def end_interrupted(context: click.Context) -> NoReturn:
+    """End a command after Ctrl-C, with the exit code that shells use."""
+    # A second Ctrl-C must not show a traceback of the interpreter's own end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    context.exit(128 + signal.SIGINT)
 
 
 def connected(namespace: str) -> ClusterApi:

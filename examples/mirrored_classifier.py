@@ -1,7 +1,7 @@
-"""One process with several devices, each with all weights: TensorFlow's MirroredStrategy, also where there is no GPU.
+"""Train on several devices of one process with TensorFlow's MirroredStrategy, also without GPUs.
 
-`train_specification(mirrored_classifier)` sends this one function to a job of one pod: `{}`, with `worker_gpus` of 2 or
-more where there are GPUs. There the trainer `keras_classifier` alone does the same.
+Pass `train_specification(mirrored_classifier)` to `train`, with the distribution_specification `{}`. On GPU nodes, set
+`worker_gpus` to 2 or more. With GPUs the built-in trainer `keras_classifier` does the same.
 """
 
 
@@ -16,21 +16,21 @@ def mirrored_classifier(
     batch_size: int = 32,
     learning_rate: float = 1e-3,
     seed: int = 0,
-    hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
+    hidden_units: list[int] = [128],  # noqa: B006 - the step reads literal defaults from the signature
 ) -> None:
-    """Train keras_classifier on all GPUs, or on parts of the processor where there are none.
+    """Train keras_classifier on all GPUs, or on several CPU devices if there are no GPUs.
 
     Args:
-        train_dir: The training dataset.
-        validation_dir: The validation dataset; "" where there is none.
-        model_dir: Gets the SavedModel.
-        checkpoint_dir: Gets a checkpoint after each epoch.
-        metrics_dir: Gets training.json.
-        devices: Into how many devices the processor is divided where there is no GPU.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights, over all devices.
-        learning_rate: Of the Adam optimizer.
-        seed: For the first weights and the order of the rows.
+        train_dir: Training dataset.
+        validation_dir: Validation dataset; "" for none.
+        model_dir: Folder for the SavedModel.
+        checkpoint_dir: Folder for a checkpoint after each epoch.
+        metrics_dir: Folder for training.json.
+        devices: Number of CPU devices if there are no GPUs.
+        epochs: Number of passes over the rows.
+        batch_size: Rows of one update, over all devices.
+        learning_rate: Learning rate of Adam.
+        seed: Seed of the initial weights and of the order of the rows.
         hidden_units: Sizes of the hidden layers.
     """
     import tensorflow as tf

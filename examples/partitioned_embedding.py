@@ -1,7 +1,8 @@
-"""An embedding table that is cut into parts, one for each parameter server: no process holds the whole.
+"""Train an embedding table that is divided among parameter servers. No process holds the whole table.
 
-TensorFlow's ParameterServerStrategy with a loop of its own, as a start for a program of yours:
-`train_specification(partitioned_embedding)` sends this one function to a TF job with parameter servers.
+This is TensorFlow's ParameterServerStrategy with a training loop, to start a program of your own from. Pass
+`train_specification(partitioned_embedding)` to `train`, with a distribution_specification of type TF with parameter
+servers.
 """
 
 
@@ -23,25 +24,25 @@ def partitioned_embedding(
 ) -> None:
     """Train a classifier of one large category and other columns, asynchronously.
 
-    The chief reads the rows and gives each batch to a worker, which fetches the table's rows of that batch from the
-    servers and sends their gradients back. Goes on after the last epoch that checkpoint_dir has, with as many servers
-    as there are by then.
+    The chief reads the rows and schedules a step for each batch. A worker fetches the table's rows of the batch from
+    the servers and sends their gradients back. Training resumes after the last epoch in checkpoint_dir, with any number
+    of servers.
 
     Args:
         train_dir: All training rows, in the chief.
-        validation_dir: The validation dataset; "" where there is none.
-        model_dir: Gets a SavedModel; without `assemble` the parts: table.npy and layers.npz.
-        checkpoint_dir: Gets epoch-NUMBER/table.npy and layers.npz.
-        metrics_dir: Gets training.json.
-        column: The column with the category: its index, or a whole number from 0 on.
-        table_rows: Rows of the table; a number that is not below is taken modulo this one.
+        validation_dir: Validation dataset; "" for none.
+        model_dir: Folder for a SavedModel; without `assemble` for table.npy and layers.npz.
+        checkpoint_dir: Folder for epoch-NUMBER/table.npy and layers.npz.
+        metrics_dir: Folder for training.json.
+        column: Name of the column with the category, as an index or a whole number of at least 0.
+        table_rows: Rows of the table. A category is taken modulo this number.
         dimensions: Width of the table.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one worker's step.
-        learning_rate: Of stochastic gradient descent, which keeps nothing beside the table.
+        epochs: Number of passes over the rows.
+        batch_size: Rows of one step of a worker.
+        learning_rate: Learning rate of stochastic gradient descent, which needs no memory beside the table.
         hidden_units: Size of the hidden layer.
-        assemble: Whether the chief makes one model at the end, for which it has to hold the whole table.
-        seed: For the first weights and the order of the rows.
+        assemble: Whether the chief saves one model at the end, for which it needs memory for the whole table.
+        seed: Seed of the initial weights and of the order of the rows.
     """
     import math
     import os
@@ -56,27 +57,27 @@ def partitioned_embedding(
     from kfp_distributed.trainers.sync import record_epoch
 
     manifest = DatasetManifest.from_json(Path(train_dir, "dataset.json").read_text())
-    sizes = [math.prod(each.shape) for each in manifest.columns]
-    places = {each.name: sum(sizes[:number]) for number, each in enumerate(manifest.columns) if not each.shape}
-    if column not in places:
-        raise ValueError(f"{column=}; allowed: {', '.join(places) or 'none'}, the dataset's columns but tensors")
-    place = places[column]
-    mean, std = np.repeat(np.array([[each.mean, each.std] for each in manifest.columns], np.float32), sizes, 0).T
+    sizes = [math.prod(field.shape) for field in manifest.columns]
+    positions = {field.name: sum(sizes[:number]) for number, field in enumerate(manifest.columns) if not field.shape}
+    if column not in positions:
+        raise ValueError(f"{column=}; allowed: {', '.join(positions) or 'none'}, the dataset's columns without tensors")
+    position = positions[column]
+    mean, std = np.repeat(np.array([[field.mean, field.std] for field in manifest.columns], np.float32), sizes, 0).T
     replica = os.environ.get("KFP_DISTRIBUTED_REPLICA", "chief-0")
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     servers = len(resolver.cluster_spec().as_dict()["ps"])
-    # As many parts as there are servers; what has less than 32 kB stays whole.
+    # One part for each server. A variable of less than 32 kB is not divided.
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(2**14, max_shards=servers)
     strategy = tf.distribute.ParameterServerStrategy(resolver, partitioner)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def parts_of(variable: tf.Variable) -> list[tf.Variable]:
-        """Return what a variable consists of, in the order of its rows: each part is on one server."""
+        """Return the parts of a variable, in the order of its rows. Each part is on one server."""
         return list(getattr(variable, "variables", [variable]))
 
     def make_table() -> tf.Variable:
-        """Return the table. It begins with zeros, and each server makes those of its own part."""
+        """Return the table. Each server fills its own part with zeros."""
 
         def zeros(
             partition_shape: Sequence[int] = (table_rows, dimensions), partition_offset: Sequence[int] = ()
@@ -87,7 +88,7 @@ def partitioned_embedding(
             return tf.Variable(zeros, shape=[table_rows, dimensions], dtype=tf.float32, name="table")
 
     def make_layers() -> list[tf.Variable]:
-        """Return the weights of two layers, with random ones, so that a table of zeros can learn."""
+        """Return the weights and biases of two layers. Random weights let a table of zeros learn."""
         random, classes = np.random.default_rng(seed), len(manifest.label.classes)
         shapes = [(dimensions + width(manifest) - 1, hidden_units), (hidden_units, classes)]
         weights = [random.normal(0, shape[0] ** -0.5, shape).astype("f") for shape in shapes]
@@ -96,12 +97,12 @@ def partitioned_embedding(
             return [tf.Variable(values) for values in (*weights, *biases)]
 
     def answer(rows: tf.Tensor, table: tf.Variable, layers: Sequence[tf.Variable]) -> tf.Tensor:
-        """Return the logits of rows as the dataset has them; what is missing counts as the mean, or as number 0."""
+        """Return the logits of rows of the dataset. A missing number becomes the mean, a missing category 0."""
         scaled = (rows - mean) / std
         scaled = tf.where(tf.math.is_nan(scaled), 0.0, scaled)
-        category = tf.where(tf.math.is_nan(rows[:, place]), 0.0, rows[:, place])
+        category = tf.where(tf.math.is_nan(rows[:, position]), 0.0, rows[:, position])
         embedded = tf.nn.embedding_lookup(table, tf.cast(category, tf.int64) % table_rows)
-        values = tf.concat([embedded, scaled[:, :place], scaled[:, place + 1 :]], 1)
+        values = tf.concat([embedded, scaled[:, :position], scaled[:, position + 1 :]], 1)
         return tf.nn.relu(values @ layers[0] + layers[2]) @ layers[1] + layers[3]
 
     table, layers = make_table(), make_layers()
@@ -110,18 +111,18 @@ def partitioned_embedding(
         print(f"part {number} of the table: {part.shape[0]} of {table_rows} rows, {part.device}", flush=True)
 
     def count(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the mean loss; and the sum of losses, the right ones, the rows."""
+        """Return the mean loss, and the totals: sum of losses, correct rows, rows."""
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        right = tf.cast(tf.argmax(logits, 1, tf.int32) == labels, tf.float32)
-        totals = [tf.reduce_sum(losses), tf.reduce_sum(right), tf.cast(tf.size(labels), tf.float32)]
+        correct = tf.cast(tf.argmax(logits, 1, tf.int32) == labels, tf.float32)
+        totals = [tf.reduce_sum(losses), tf.reduce_sum(correct), tf.cast(tf.size(labels), tf.float32)]
         return tf.reduce_mean(losses), tf.stack(totals)
 
     def train(rows: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """Do one step, in a worker: each server changes what it has by what the worker sends it."""
+        """Run one step in a worker. Each server applies the gradients that the worker sends."""
         with tf.GradientTape() as tape:
             loss, totals = count(answer(rows, table, layers), labels)
         for part, gradient in zip(trained, tape.gradient(loss, trained), strict=True):
-            if isinstance(gradient, tf.IndexedSlices):  # Of a table's part: of some of its rows alone.
+            if isinstance(gradient, tf.IndexedSlices):  # Gradients of some rows of the table.
                 part.scatter_sub(tf.IndexedSlices(learning_rate * gradient.values, gradient.indices))
             else:
                 part.assign_sub(learning_rate * gradient)
@@ -130,47 +131,47 @@ def partitioned_embedding(
     def score(rows: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return count(answer(rows, table, layers), labels)[1]
 
-    def give_out(step: Callable[..., tf.Tensor], folder: str, epoch: int) -> dict[str, float]:
-        """Have the workers do a step for each batch of a dataset; return the mean loss and the accuracy."""
+    def run_epoch(step: Callable[..., tf.Tensor], folder: str, epoch: int) -> dict[str, float]:
+        """Run a step for each batch of a dataset in the workers; return the mean loss and the accuracy."""
         random, results = np.random.default_rng((seed, epoch)), []
-        own = DatasetManifest.from_json(Path(folder, "dataset.json").read_text())
-        for rows, labels in read_batches(Path(folder), own):  # Some thousand rows, shuffled among themselves.
+        dataset = DatasetManifest.from_json(Path(folder, "dataset.json").read_text())
+        for rows, labels in read_batches(Path(folder), dataset):  # Some thousand rows, which are shuffled.
             order = random.permutation(len(labels))
             for start in range(0, len(order), batch_size):
-                some = order[start : start + batch_size]
-                results.append(coordinator.schedule(step, (tf.constant(rows[some]), tf.constant(labels[some]))))
+                chosen = order[start : start + batch_size]
+                results.append(coordinator.schedule(step, (tf.constant(rows[chosen]), tf.constant(labels[chosen]))))
             coordinator.join()
         if not results:
             return {}
-        loss, right, seen = np.sum(coordinator.fetch(results), 0).tolist()
-        return {"loss": loss / seen, "accuracy": right / seen}
+        loss, correct, rows = np.sum(coordinator.fetch(results), 0).tolist()
+        return {"loss": loss / rows, "accuracy": correct / rows}
 
     def blocks() -> Iterator[tuple[tf.Variable, tf.Tensor]]:
-        """Yield the table's parts and, of each, the rows of one block after the other: 4 MB, for the chief."""
+        """Yield each part of the table with the row numbers of each of its blocks. A block has 4 MB."""
         size = max(1, 2**20 // dimensions)
         for part in parts_of(table):
             for start in range(0, part.shape[0], size):
                 yield part, tf.range(start, min(start + size, part.shape[0]))
 
     def save(epoch: int) -> None:
-        """Make a checkpoint, which appears at once or not at all. It is the same for any number of servers."""
-        fresh, old = Path("fresh"), checkpoints()
+        """Save a checkpoint atomically. Its content does not depend on the number of servers."""
+        fresh, previous = Path("fresh"), checkpoints()
         fresh.mkdir(exist_ok=True)
         with (fresh / "table.npy").open("wb") as stream:
             header = {"descr": "<f4", "fortran_order": False, "shape": (table_rows, dimensions)}
             np.lib.format.write_array_header_1_0(stream, header)
             for part, rows in blocks():
                 stream.write(part.sparse_read(rows).numpy().tobytes())
-        np.savez(fresh / "layers.npz", *(tf.convert_to_tensor(each).numpy() for each in layers))
+        np.savez(fresh / "layers.npz", *(tf.convert_to_tensor(weights).numpy() for weights in layers))
         fresh.rename(Path(checkpoint_dir, f"epoch-{epoch:06d}"))
-        for folder in old:
+        for folder in previous:
             shutil.rmtree(folder)
 
     def checkpoints() -> list[Path]:
         return sorted(Path(checkpoint_dir).glob("epoch-*"))
 
     def restore() -> int:
-        """Go on from the newest checkpoint; return how many epochs it has."""
+        """Load the newest checkpoint, and return its epoch; 0 for none."""
         if not checkpoints():
             return 0
         folder = checkpoints()[-1]
@@ -180,31 +181,31 @@ def partitioned_embedding(
             for part, rows in blocks():
                 values = np.fromfile(stream, "<f4", len(rows) * dimensions).reshape(-1, dimensions)
                 part.scatter_update(tf.IndexedSlices(values, rows))
-        with np.load(folder / "layers.npz") as kept:
-            for variable, name in zip(layers, kept.files, strict=True):
-                variable.assign(kept[name])
+        with np.load(folder / "layers.npz") as saved:
+            for variable, name in zip(layers, saved.files, strict=True):
+                variable.assign(saved[name])
         return int(folder.name[6:])
 
     def export(folder: Path) -> None:
-        """Write the model from "features" to "probabilities": the one moment at which the chief has the whole table."""
-        whole = tf.Module()
-        whole.table = tf.Variable(np.load(folder / "table.npy"))
-        with np.load(folder / "layers.npz") as kept:
-            whole.layers = [tf.Variable(kept[name]) for name in kept.files]
+        """Save the model from "features" to "probabilities". Only now the chief has the whole table in memory."""
+        model = tf.Module()
+        model.table = tf.Variable(np.load(folder / "table.npy"))
+        with np.load(folder / "layers.npz") as saved:
+            model.layers = [tf.Variable(saved[name]) for name in saved.files]
 
         def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-            logits = answer(tf.reshape(features, [-1, width(manifest)]), whole.table, whole.layers)
+            logits = answer(tf.reshape(features, [-1, width(manifest)]), model.table, model.layers)
             return {"probabilities": tf.nn.softmax(logits)}
 
         features = tf.TensorSpec([None, *input_shape(manifest)], tf.float32, name="features")
-        tf.saved_model.save(whole, model_dir, signatures=tf.function(serve, [features], autograph=False))
+        tf.saved_model.save(model, model_dir, signatures=tf.function(serve, [features], autograph=False))
 
     batch = [tf.TensorSpec([None, width(manifest)], tf.float32), tf.TensorSpec([None], tf.int32)]
-    train_step, score_step = (tf.function(each, batch, autograph=False) for each in (train, score))
+    train_step, score_step = (tf.function(step, batch, autograph=False) for step in (train, score))
     for epoch in range(restore() + 1, epochs + 1):
-        metrics = give_out(train_step, train_dir, epoch)
+        metrics = run_epoch(train_step, train_dir, epoch)
         if validation_dir:
-            metrics |= {f"val_{name}": value for name, value in give_out(score_step, validation_dir, 0).items()}
+            metrics |= {f"val_{name}": value for name, value in run_epoch(score_step, validation_dir, 0).items()}
         save(epoch)
         record_epoch(Path(metrics_dir, "training.json"), replica, epoch, epochs, metrics)
     if assemble:

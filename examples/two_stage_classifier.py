@@ -1,7 +1,8 @@
-"""A network whose layers live on two replicas: each rank has only its own, and trains with the other by messages.
+"""Train a network whose layers are on two replicas, which exchange activations and gradients.
 
-Model parallelism with PyTorch alone, as a start for a program of your own: `train_specification(two_stage_classifier)`
-sends this one function to a PyTorch job with `"number_of_workers": 1`, that is a master and a worker.
+This is model parallelism with plain PyTorch, to start a program of your own from. Pass
+`train_specification(two_stage_classifier)` to `train`, with a master and a worker:
+`{"distribution_type": "PyTorch", "number_of_workers": 1}`.
 """
 
 
@@ -15,29 +16,29 @@ def two_stage_classifier(
     batch_size: int = 64,
     micro_batches: int = 4,
     learning_rate: float = 1e-3,
-    hidden_units: list[int] = [128, 64],  # noqa: B006 - a literal, so that the signature says it
+    hidden_units: list[int] = [128, 64],  # noqa: B006 - the step reads literal defaults from the signature
     first_stage_layers: int = 1,
     seed: int = 0,
 ) -> None:
     """Train a fully connected network in two stages, and save it as ONNX.
 
-    Rank 0 has all inputs and the first layers, rank 1 all labels and the other layers. In each step rank 0 sends the
-    activations of one micro-batch after the other, and rank 1 then sends their gradients back. Rank 0 goes on after
-    the last epoch that it has in checkpoint_dir.
+    Rank 0 has all inputs and the first layers. Rank 1 has all labels and the other layers. In each step rank 0 sends
+    the activations of each micro-batch, and then rank 1 sends their gradients back. Training resumes after the last
+    epoch in rank 0's checkpoint_dir.
 
     Args:
-        train_dir: The training rows of this rank: each sends the other what that one has to know of them.
-        validation_dir: The validation dataset; "" where there is none. It may have no rows.
-        model_dir: Gets model.onnx, of rank 0.
-        checkpoint_dir: Gets epoch-NUMBER/stage-0.pt and stage-1.pt, of rank 0.
-        metrics_dir: Gets training.json, of rank 0.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights.
-        micro_batches: Into how many parts a batch is cut, so that both ranks have something to do.
-        learning_rate: Of the Adam optimizer of each stage.
+        train_dir: Training rows of this rank. Rank 0 needs the inputs of rank 1, and rank 1 the labels of rank 0.
+        validation_dir: Validation dataset, which may be empty; "" for none.
+        model_dir: Folder for model.onnx, in rank 0.
+        checkpoint_dir: Folder for epoch-NUMBER/stage-0.pt and stage-1.pt, in rank 0.
+        metrics_dir: Folder for training.json, in rank 0.
+        epochs: Number of passes over the rows.
+        batch_size: Rows of one update.
+        micro_batches: Number of parts of a batch. More parts keep both ranks busy.
+        learning_rate: Learning rate of Adam in each stage.
         hidden_units: Sizes of the hidden layers of both stages.
-        first_stage_layers: How many of the hidden layers are rank 0's.
-        seed: For the first weights and the order of the rows.
+        first_stage_layers: Number of hidden layers in rank 0.
+        seed: Seed of the initial weights and of the order of the rows.
     """
     import ctypes
     import itertools
@@ -58,13 +59,13 @@ def two_stage_classifier(
     from kfp_distributed.trainers.sync import record_epoch
     from kfp_distributed.trainers.torch_network import export_onnx
 
-    # A rank that hears nothing of the other gives it up then, and both start again. The other may come this much later.
+    # A rank that waits longer for the other one fails, and both restart. The other one may also start this much later.
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))
-    # It outlives the process: gloo's destructor may wait for ever for Python's lock, which it holds (PyTorch 1.13).
+    # Keeps the process group alive until exit: Gloo's destructor can deadlock on the GIL (PyTorch 1.13).
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
     rank, other = dist.get_rank(), 1 - dist.get_rank()
     if dist.get_world_size() != 2:
-        raise ValueError(f"{dist.get_world_size()} ranks, where this needs 2: number_of_workers has to be 1")
+        raise ValueError(f"{dist.get_world_size()} ranks; allowed: 2. Set number_of_workers to 1")
     if not 0 < first_stage_layers <= len(hidden_units):
         raise ValueError(f"{first_stage_layers=}; allowed: 1 to {len(hidden_units)}, the number of hidden_units")
 
@@ -73,11 +74,11 @@ def two_stage_classifier(
 
     manifest = manifest_of(train_dir)
     has_validation = bool(validation_dir and manifest_of(validation_dir).rows)
-    zeros = torch.zeros(3, dtype=torch.double)  # Of the loss, the right answers and the rows.
+    zeros = torch.zeros(3, dtype=torch.double)  # Sum of losses, correct rows, rows.
     cut = hidden_units[first_stage_layers - 1]
 
-    class Scaling(nn.Module):  # type: ignore[misc]  # torch is not there when types are checked
-        """Flatten a row, and scale it with the manifest's mean and standard deviation; what is missing is the mean."""
+    class Scaling(nn.Module):  # type: ignore[misc]  # torch is not installed when types are checked
+        """Flatten a row and scale it by mean and standard deviation. A missing number becomes the mean."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -91,14 +92,14 @@ def two_stage_classifier(
             return torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled)
 
     def make_stage(number: int) -> nn.Sequential:
-        """Return the layers of one stage, with the same first weights wherever it is made."""
+        """Return the layers of one stage. The seed makes the initial weights the same in both ranks."""
         torch.manual_seed(seed + number)
         sizes = (
             hidden_units[first_stage_layers - 1 :] if number else [width(manifest), *hidden_units[:first_stage_layers]]
         )
         layers: list[nn.Module] = [] if number else [Scaling()]
-        for before, after in itertools.pairwise(sizes):
-            layers += [nn.Linear(before, after), nn.ReLU()]
+        for inputs, outputs in itertools.pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         if number:
             layers.append(nn.Linear(sizes[-1], len(manifest.label.classes)))
         return nn.Sequential(*layers)
@@ -106,40 +107,40 @@ def two_stage_classifier(
     def read(folder: str) -> tuple[Tensor, Tensor]:
         """Return the inputs and the labels of a dataset."""
         batches = read_batches(Path(folder), manifest_of(folder))
-        inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+        inputs, labels = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
         return torch.from_numpy(inputs), torch.from_numpy(labels).long()
 
     def swap_rows() -> Tensor:
-        """Return the inputs of all rows in rank 0, the labels of all rows in rank 1, both in the same order."""
+        """Return the inputs of all rows in rank 0, and the labels of all rows in rank 1, in the same order."""
         inputs, labels = read(train_dir)
         rows = [torch.zeros(1, dtype=torch.long) for _ in range(2)]
         dist.all_gather(rows, torch.tensor([len(labels)]))
-        given, kept = (labels, inputs) if rank == 0 else (inputs, labels)
-        taken = torch.empty(int(rows[other]), *kept.shape[1:], dtype=kept.dtype)
-        sending = dist.isend(given, other)
-        dist.recv(taken, other)
-        sending.wait()
-        return torch.cat([kept, taken] if rank == 0 else [taken, kept])
+        to_send, own = (labels, inputs) if rank == 0 else (inputs, labels)
+        received = torch.empty(int(rows[other]), *own.shape[1:], dtype=own.dtype)
+        request = dist.isend(to_send, other)
+        dist.recv(received, other)
+        request.wait()
+        return torch.cat([own, received] if rank == 0 else [received, own])
 
     def run_step(batch: Tensor, train: bool) -> Tensor:
-        """Take a batch forward and, in training, backward and through one update; return loss, right ones, rows.
+        """Run a batch forward and, in training, backward with one update; return loss, correct rows and rows.
 
-        The pipeline fills and drains: all micro-batches go forward, then all gradients come back.
+        All micro-batches go forward first, then all gradients come back.
         """
         parts, rows = batch.tensor_split(min(micro_batches, len(batch))), len(batch)
-        totals, sent, done = zeros.clone(), [], []
+        totals, requests, results = zeros.clone(), [], []
         for part in parts:
             if rank == 0:
-                done.append(stage(part))
-                sent.append((message := done[-1].detach(), dist.isend(message, other)))
+                results.append(stage(part))
+                requests.append((message := results[-1].detach(), dist.isend(message, other)))
                 continue
             activations = torch.empty(len(part), cut)
             dist.recv(activations, other)
-            found = stage(activations.requires_grad_(train))
-            loss = cross_entropy(found, part, reduction="sum")
-            done.append((loss / rows, activations))
-            totals += torch.stack([loss.detach(), (found.argmax(1) == part).sum(), torch.tensor(len(part))])
-        for result in done if train else []:
+            logits = stage(activations.requires_grad_(train))
+            loss = cross_entropy(logits, part, reduction="sum")
+            results.append((loss / rows, activations))
+            totals += torch.stack([loss.detach(), (logits.argmax(1) == part).sum(), torch.tensor(len(part))])
+        for result in results if train else []:
             if rank == 0:
                 gradient = torch.empty_like(result)
                 dist.recv(gradient, other)
@@ -147,9 +148,9 @@ def two_stage_classifier(
             else:
                 loss, activations = result
                 loss.backward()
-                sent.append((activations.grad, dist.isend(activations.grad, other)))
-        for _, sending in sent:
-            sending.wait()
+                requests.append((activations.grad, dist.isend(activations.grad, other)))
+        for _, request in requests:
+            request.wait()
         if train:
             optimizer.step()
             optimizer.zero_grad()
@@ -159,13 +160,13 @@ def two_stage_classifier(
         return (rows[part] for part in order.split(batch_size))
 
     def measure(totals: Tensor) -> dict[str, float]:
-        """Return, in rank 0, the mean loss and the accuracy, which rank 1 knows."""
+        """Return the mean loss and the accuracy, which rank 1 sends to rank 0."""
         dist.broadcast(totals, 1)
-        loss, right, rows = totals.tolist()
-        return {"loss": loss / rows, "accuracy": right / rows} if rows else {}
+        loss, correct, rows = totals.tolist()
+        return {"loss": loss / rows, "accuracy": correct / rows} if rows else {}
 
     def move_file(file: Path, source: int) -> None:
-        """Copy a file from one rank to the other, a megabyte at a time: a stage need not fit beside the other one."""
+        """Copy a file from one rank to the other in pieces of 1 MiB, so that no rank holds both stages in memory."""
         length = torch.tensor([file.stat().st_size if rank == source else 0])
         dist.broadcast(length, source)
         with file.open("rb" if rank == source else "wb") as stream:
@@ -179,26 +180,26 @@ def two_stage_classifier(
                     stream.write(chunk.numpy().tobytes())
 
     def save(epoch: int) -> None:
-        """Put both stages into rank 0's checkpoint_dir, where they appear at once or not at all."""
+        """Save both stages to rank 0's checkpoint_dir, atomically."""
         fresh = Path("fresh")
         fresh.mkdir(exist_ok=True)
-        # Without the optimizer's settings: torch 1.13 reads no float with weights_only, and they are parameters anyway.
+        # Leaves out the optimizer's settings: torch 1.13 cannot load floats with weights_only.
         state = {"network": stage.state_dict(), "optimizer_state": optimizer.state_dict()["state"]}
         torch.save(state, fresh / f"stage-{rank}.pt")
         move_file(fresh / "stage-1.pt", source=1)
         if rank == 0:
-            old = list(Path(checkpoint_dir).iterdir())
+            previous = list(Path(checkpoint_dir).iterdir())
             fresh.rename(Path(checkpoint_dir, f"epoch-{epoch:06d}"))
-            for folder in old:
+            for folder in previous:
                 shutil.rmtree(folder)
 
     def restore() -> int:
-        """Go on from rank 0's newest checkpoint; return how many epochs it has."""
-        kept = sorted(Path(checkpoint_dir).glob("epoch-*")) if rank == 0 else []
-        epoch = torch.tensor([int(kept[-1].name[6:]) if kept else 0])
+        """Load rank 0's newest checkpoint, and return its epoch; 0 for none."""
+        checkpoints = sorted(Path(checkpoint_dir).glob("epoch-*")) if rank == 0 else []
+        epoch = torch.tensor([int(checkpoints[-1].name[6:]) if checkpoints else 0])
         dist.broadcast(epoch, 0)
         if epoch:
-            folder = kept[-1] if kept else Path()
+            folder = checkpoints[-1] if checkpoints else Path()
             move_file(folder / "stage-1.pt", source=0)
             state = torch.load(folder / f"stage-{rank}.pt", weights_only=True)
             stage.load_state_dict(state["network"])
@@ -206,7 +207,7 @@ def two_stage_classifier(
         return int(epoch)
 
     def export() -> None:
-        """Write the model from "features" to "probabilities": the one moment at which rank 0 has both stages."""
+        """Save the model from "features" to "probabilities". Only now rank 0 has both stages in memory."""
         second = make_stage(1)
         state = torch.load(Path(checkpoint_dir, f"epoch-{epochs:06d}", "stage-1.pt"), weights_only=True)
         second.load_state_dict(state["network"])
@@ -214,11 +215,11 @@ def two_stage_classifier(
 
     stage = make_stage(rank)
     optimizer = torch.optim.Adam(stage.parameters(), learning_rate)
-    done, rows = restore(), swap_rows()
-    parameters = sum(each.numel() for each in stage.parameters())
+    last_epoch, rows = restore(), swap_rows()
+    parameters = sum(tensor.numel() for tensor in stage.parameters())
     print(f"stage {rank} of 2 has {parameters} parameters and {len(rows)} {('inputs', 'labels')[rank]}", flush=True)
-    for epoch in range(done + 1, epochs + 1):
-        # Both ranks draw the same order.
+    for epoch in range(last_epoch + 1, epochs + 1):
+        # The order is the same in both ranks.
         order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(len(rows)))
         metrics = measure(sum((run_step(batch, train=True) for batch in batches_of(rows, order)), zeros))
         if has_validation:

@@ -11,10 +11,10 @@ from kfp_distributed.components.artifacts import ClassificationMetricsArtifact, 
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.classifier import Classifier, load_classifier
 from kfp_distributed.components.evaluate.curves import ScoreCounts
-from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
+from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.report import evaluation_page
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores, answer_matrix, check_probabilities
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores, check_probabilities, output_matrix
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
@@ -22,7 +22,7 @@ from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
 
 _MISTAKES = 12
-# KFP's page draws a smooth line through the points, and its database has a row of metadata for them.
+# KFP stores every point as metadata in its database.
 _ROC_POINTS = 100
 # keras.config.epsilon(): a lower probability counts as this one, so that the loss is finite and the same as Keras'.
 _SMALLEST_PROBABILITY = 1e-7
@@ -93,17 +93,17 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Evaluation, str]:
     """
     manifest = read_dataset(dataset)
     check_origin(verify_model_folder(model), manifest)
-    answer = load_classifier(model, input_shape(manifest))
+    classifier = load_classifier(model, input_shape(manifest))
     check_weights(model)
-    evaluation = score_rows(answer, dataset, manifest)
+    evaluation = score_rows(classifier, dataset, manifest)
     return evaluation, render_page("evaluate.html", evaluation_page(manifest, evaluation))
 
 
-def score_rows(answer: Classifier, dataset: Path, manifest: DatasetManifest) -> Evaluation:
+def score_rows(classifier: Classifier, dataset: Path, manifest: DatasetManifest) -> Evaluation:
     """Score a classifier on all rows. One batch at a time is in memory.
 
     Args:
-        answer: The classifier.
+        classifier: The classifier.
         dataset: Folder of the shards.
         manifest: Manifest of the dataset.
 
@@ -113,11 +113,11 @@ def score_rows(answer: Classifier, dataset: Path, manifest: DatasetManifest) -> 
     classes = manifest.label.classes
     confusion = np.zeros((len(classes), len(classes)), np.int64)
     counts, calibration, mistakes = ScoreCounts(len(classes)), Calibration(), WorstMistakes(_MISTAKES)
-    non_finite = NonFiniteAnswers(manifest.columns)
+    non_finite = NonFiniteOutputs(manifest.columns)
     loss, first_row = 0.0, 0
     for features, labels in read_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(labels)
-        outputs = answer_matrix(answer(features), len(labels), len(classes))
+        outputs = output_matrix(classifier(features), len(labels), len(classes))
         is_finite = non_finite.add(outputs, features, begin)
         probabilities = check_probabilities(outputs[is_finite], begin + np.flatnonzero(is_finite))
         if non_finite.rows:
@@ -141,7 +141,7 @@ def read_dataset(folder: Path) -> DatasetManifest:
         ValueError: There is no row, or a shard is missing or damaged.
     """
     if not (folder / DATASET_MANIFEST).is_file():
-        raise FileNotFoundError(f"{folder} has no {DATASET_MANIFEST}: pass a dataset that prepare_data made.")
+        raise FileNotFoundError(f"{folder} has no {DATASET_MANIFEST}: pass a dataset of prepare_data.")
     manifest = DatasetManifest.from_json((folder / DATASET_MANIFEST).read_text(encoding="utf-8"))
     if not manifest.rows:
         raise ValueError(f"split {manifest.split!r} has no rows: raise its fraction in prepare_data.")
@@ -156,7 +156,7 @@ def check_origin(model: ModelManifest, dataset: DatasetManifest) -> None:
     """Check that a model was trained on the dataset's columns and classes. A manifest without columns is accepted.
 
     Raises:
-        ValueError: It was not. Its scores would be wrong even where the shapes fit.
+        ValueError: It was not. Its scores would be wrong even if the shapes match.
     """
     columns = [[column.name, column.kind, list(column.shape), list(column.vocabulary)] for column in dataset.columns]
     trained_columns = [[column[key] for key in ("name", "kind", "shape", "vocabulary")] for column in model.columns]

@@ -113,7 +113,7 @@ def _mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def answer_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDArray[np.float64]:
+def output_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDArray[np.float64]:
     """Return a model's output for a batch in the shape [rows, classes].
 
     Args:
@@ -130,7 +130,7 @@ def answer_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDAr
         values = np.column_stack([1 - values, values])
     if values.shape != (rows, classes):
         raise ValueError(
-            f"the model answered {rows} rows with an array of shape {values.shape}, where {(rows, classes)} is needed: "
+            f"the model returned an array of shape {values.shape} for {rows} rows, where {(rows, classes)} is needed: "
             "evaluate it on the dataset it was trained with."
         )
     return values
@@ -153,7 +153,7 @@ def check_probabilities(values: NDArray[np.float64], row_numbers: NDArray[np.int
     if not valid.all():
         row = int(valid.argmin())
         raise ValueError(
-            f"the model's answer for row {row_numbers[row]} is {values[row]}, not probabilities: end it with a softmax "
+            f"the model's output for row {row_numbers[row]} is {values[row]}, not probabilities: end it with a softmax "
             "(two classes: or a sigmoid)."
         )
     return values.clip(0, 1)

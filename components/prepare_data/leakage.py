@@ -1,11 +1,13 @@
-"""How well each column alone predicts the label. A column that does it nearly always may be known only afterwards.
+"""Measures how well each column alone predicts the label.
 
-The rule of a category is the most frequent class of each value. The rule of a number is that of the nearest value. A
-missing value counts as a value of its own. The rule is learned from one half of the rows and tested on the other, and
-the reverse, so that an ID with a value for each row predicts nothing.
+A column that nearly always does may be leakage: its value may only be known after the label.
 
-The measure is the error reduction, which is Goodman and Kruskal's lambda for rows that the rule has not seen: the share
-of the errors of always predicting the most frequent class that the column's rule avoids.
+A category predicts the most frequent class of its value, and a number that of the nearest value. A missing value is a
+value of its own. This rule is learned from one half of the rows and tested on the other half, and the reverse. So an ID
+with a different value in each row predicts nothing.
+
+The measure is the error reduction: the share of errors that the rule avoids, compared with always predicting the most
+frequent class. This is Goodman and Kruskal's lambda, on rows that the rule was not learned from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from kfp_distributed.storage.dataset import Column
 
 SUSPICIOUS_REDUCTION = 0.9
-"""Error reduction from which on a column is reported as possible leakage."""
+"""Error reduction from which a column is reported as possible leakage."""
 
 # With fewer errors of the most frequent class, a column without any information can avoid most of them by chance.
 _MINIMUM_ERRORS = 20
@@ -54,7 +56,7 @@ def rank_predictors(
         labels: Class index of each row.
 
     Returns:
-        The columns; [] if there are too few rows to judge.
+        The columns; [] if fewer than 20 rows are outside of the most frequent class.
     """
     halves = [np.arange(len(labels)) % 2 == half for half in (0, 1)]
     majority = sum(_majority_hits(labels, fit, ~fit) for fit in halves)

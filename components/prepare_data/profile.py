@@ -1,4 +1,4 @@
-"""The description of the written rows: statistics of all of them, and what a random sample of them shows."""
+"""Describes the written rows: statistics of all rows, and a random sample."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the numbers; 1 where they are all equal, so that one can divide by it."""
+        """Standard deviation of the numbers; 1 if they are all equal, because trainers divide by it."""
         return math.sqrt(self.squares / self.count) if self.low < self.high else 1.0
 
 

@@ -37,14 +37,14 @@ class Sample:
 
 @dataclass
 class Sampler:
-    """Draws a sample while all rows pass by. Each row has the same chance, and only drawn rows are kept.
+    """Draws a sample from a stream of rows. Each row is equally likely, and only drawn rows are kept.
 
     Attributes:
         columns: The inputs.
         label: Name of the label.
-        rows: Number of training rows that will pass.
+        rows: Number of training rows in the stream.
         generator: Random generator.
-        maximum: The most rows to draw; None for a number that depends on the size of a row.
+        maximum: Number of rows to draw; None for up to 20,000 rows and 16 MiB.
     """
 
     columns: Sequence[Column]

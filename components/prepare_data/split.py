@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
 from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler
-from kfp_distributed.components.prepare_data.remarks import ColumnCounts, remarks_of, text_form
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import describe_file
@@ -38,21 +38,21 @@ class Scan(NamedTuple):
         label: The label with its classes.
         class_counts: Rows of each class.
         missing: Rows of each input without a value.
-        remarks: One line for each problem of a column.
+        warnings: One line for each problem of a column.
     """
 
     columns: tuple[Column, ...]
     label: Label
     class_counts: tuple[int, ...]
     missing: dict[str, int]
-    remarks: list[str]
+    warnings: list[str]
 
 
 def scan(source: Source) -> Scan:
     """Check all rows, count the classes and collect the vocabularies.
 
     Raises:
-        ValueError: A row or a column cannot be used; the message says where and what to do.
+        ValueError: A row or column cannot be used. The message names it and what to do.
     """
     columns = {column.name: ColumnCounts(column.kind) for column in source.columns}
     label = ColumnCounts("label")
@@ -76,7 +76,7 @@ def scan(source: Source) -> Scan:
         Label(source.label, classes),
         tuple(label.values[name] for name in classes),
         {name: counts.missing for name, counts in columns.items()},
-        remarks_of(columns, label.values.total(), source.label, classes),
+        column_warnings(columns, label.values.total(), source.label, classes),
     )
 
 
@@ -102,7 +102,7 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
 
 
 def _counted(source: Source, pass_name: str) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield each batch with its file and the number of its first row, as a person counts; log the progress."""
+    """Yield each batch with its file and the line number of its first row, and log the progress."""
     rows: Counter[str] = Counter()
     for number, (file, batch) in enumerate(source.batches(), 1):
         yield file, rows[file] + source.first_row, batch
@@ -121,7 +121,7 @@ def draw_targets(
     is kept in memory.
 
     Args:
-        left: Rows of each class that each target still lacks, [classes, targets]. What is drawn is subtracted.
+        left: Rows of each class that each target still lacks, [classes, targets]. The drawn rows are subtracted.
         classes: The class of each row.
         generator: Random generator.
 
@@ -153,7 +153,7 @@ def write_splits(
     the training learns nothing about the other splits.
 
     Args:
-        source: The rows, as the first pass saw them.
+        source: The rows that the first pass has checked.
         columns: The inputs with their vocabularies.
         label: The label with its classes.
         plan: Rows of each class for each training shard, validation and test, from `plan_split`.

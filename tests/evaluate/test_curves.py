@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from kfp_distributed.components.evaluate.curves import ScoreCounts, bins_of, make_curve
 
 
-def random_answers(rows, classes, seed=0):
+def random_predictions(rows, classes, seed=0):
     """Probabilities of a classifier that is right more often than not, and the true classes."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, classes, rows)
@@ -20,7 +20,7 @@ def random_answers(rows, classes, seed=0):
 
 
 def test_areas_are_those_of_scikit_learn():
-    probabilities, labels = random_answers(3000, 4)
+    probabilities, labels = random_predictions(3000, 4)
     counts = ScoreCounts(4)
     for begin in range(0, 3000, 700):
         counts.add(probabilities[begin : begin + 700], labels[begin : begin + 700])
@@ -38,7 +38,7 @@ def test_areas_are_those_of_scikit_learn():
 
 
 def test_areas_are_exact_for_probabilities_that_fall_into_different_bins():
-    probabilities, labels = random_answers(60, 2, seed=3)
+    probabilities, labels = random_predictions(60, 2, seed=3)
     _, first_rows = np.unique(bins_of(probabilities[:, 1]), return_index=True)
     probabilities, labels = probabilities[first_rows], labels[first_rows]
     counts = ScoreCounts(2)
@@ -82,7 +82,7 @@ def test_a_class_without_rows_has_no_areas(recwarn):
 
 def test_a_thinned_curve_keeps_its_ends_and_its_shape():
     counts = ScoreCounts(2)
-    counts.add(*random_answers(5000, 2))
+    counts.add(*random_predictions(5000, 2))
     curve = counts.curves[1]
     thinned = curve.thinned(50)
     assert len(thinned.thresholds) <= 50

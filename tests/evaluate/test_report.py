@@ -27,7 +27,7 @@ def manifest_of(classes, labels, columns):
 
 
 def page_of(classes, probabilities, labels, columns=AGE_AND_TOWN, features=None):
-    """The page of an evaluation of these answers."""
+    """The page of an evaluation of these probabilities."""
     probabilities, labels = np.asarray(probabilities, float), np.asarray(labels)
     confusion = np.zeros((len(classes), len(classes)), int)
     predicted = probabilities.argmax(axis=1)

@@ -15,10 +15,10 @@ from sklearn.metrics import (
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.curves import ScoreCounts
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores, answer_matrix, check_probabilities
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores, check_probabilities, output_matrix
 
 
-def test_classes_that_are_never_predicted_or_without_examples():
+def test_scores_of_classes_without_rows_or_predictions():
     scores = Scores(("ant", "bee", "cat"), np.array([[2, 1, 0], [0, 0, 0], [1, 0, 0]]), 0.5)
     assert (scores.rows, scores.accuracy) == (4, 0.5)
     expected = [(2 / 3, 2 / 3, 2 / 3), (0.0, math.nan, 0.0), (math.nan, 0.0, 0.0)]
@@ -26,7 +26,7 @@ def test_classes_that_are_never_predicted_or_without_examples():
 
 
 def evaluation_of(probabilities, labels):
-    """The evaluation of these answers, and the predicted classes."""
+    """The evaluation of these probabilities, and the predicted classes."""
     classes = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)
     counts, calibration = ScoreCounts(classes), Calibration()
@@ -73,7 +73,7 @@ def test_undefined_scores_are_left_out():
 
 
 @pytest.mark.parametrize(("classes", "drawn"), [(100, 100), (101, 0)])
-def test_few_classes_are_drawn(classes, drawn):
+def test_up_to_100_classes_are_in_the_matrix_of_kfp(classes, drawn):
     names = tuple(map(str, range(classes)))
     assert Scores(names, np.eye(classes, dtype=int), 0.5).drawn == names[:drawn]
 
@@ -89,21 +89,21 @@ def test_few_classes_are_drawn(classes, drawn):
     ids=["softmax", "sigmoid", "flat sigmoid", "rounded"],
 )
 def test_probabilities_of_two_classes(output, expected):
-    values = answer_matrix(np.array(output), 1, 2)
+    values = output_matrix(np.array(output), 1, 2)
     np.testing.assert_allclose(check_probabilities(values, np.array([0])), expected)
 
 
 @pytest.mark.parametrize(
     ("output", "rows", "classes", "message"),
     [
-        ([[0.5, 0.5]], 1, 3, r"an array of shape \(1, 2\), where \(1, 3\) is needed"),
-        ([[0.5]], 1, 3, r"an array of shape \(1, 1\), where \(1, 3\)"),
-        ([[0.5, 0.5]], 2, 2, r"answered 2 rows with an array of shape \(1, 2\)"),
+        ([[0.5, 0.5]], 1, 3, r"an array of shape \(1, 2\) for 1 rows, where \(1, 3\) is needed"),
+        ([[0.5]], 1, 3, r"an array of shape \(1, 1\) .*\(1, 3\)"),
+        ([[0.5, 0.5]], 2, 2, r"an array of shape \(1, 2\) for 2 rows"),
         ([[1, 0], [2.5, -1.5]], 2, 2, r"row 101 is \[ 2.5 -1.5\], not probabilities: end it with a softmax"),
         ([[0.9, 0.9]], 1, 2, "not probabilities"),
         ([[3.0]], 1, 2, "not probabilities"),
     ],
 )
-def test_no_probabilities(output, rows, classes, message):
+def test_outputs_that_are_not_probabilities_are_refused(output, rows, classes, message):
     with pytest.raises(ValueError, match=message):
-        check_probabilities(answer_matrix(np.array(output), rows, classes), 100 + np.arange(rows))
+        check_probabilities(output_matrix(np.array(output), rows, classes), 100 + np.arange(rows))

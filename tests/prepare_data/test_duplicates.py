@@ -46,11 +46,11 @@ def test_with_many_rows_the_counts_are_estimated_from_a_bounded_number():
     assert result.share == pytest.approx(0.2, rel=0.2)
 
 
-def test_one_row_that_is_repeated_without_end_needs_no_memory():
+def test_a_repeated_row_is_kept_once():
     assert counted(np.ones((1000, 3)), np.arange(1000) % 2, maximum=1) == [Duplicates("validation", "train", 500, 1.0)]
 
 
-def test_all_spellings_of_a_missing_value_and_of_zero_have_one_hash():
+def test_all_nan_have_one_hash_and_so_have_both_zeros():
     negative_nan = np.array([0xFFC00000], np.uint32).view(np.float32)[0]
     hashes = row_hashes(np.array([[np.nan, 0.0], [negative_nan, -0.0], [0.0, np.nan]], np.float32))
     assert hashes[0] == hashes[1] != hashes[2]
@@ -68,6 +68,6 @@ def test_different_rows_have_different_hashes_of_random_bits(width):
         assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(rows))
 
 
-def test_no_row_overflows_aloud(recwarn):
+def test_large_numbers_cause_no_warnings(recwarn):
     row_hashes(np.full((3, 4), 3e38, np.float32))
     assert list(recwarn) == []

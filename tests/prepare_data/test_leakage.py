@@ -42,7 +42,7 @@ def test_error_reduction():
     ],
     ids=["code", "category", "other codes", "continuous", "ID in a sorted file", "2 % noise", "missing for a class"],
 )
-def test_a_column_that_gives_the_label_away(values, kind):
+def test_a_column_that_predicts_the_label_is_suspicious(values, kind):
     assert predictor(values, kind).error_reduction > SUSPICIOUS_REDUCTION
 
 
@@ -59,7 +59,7 @@ def test_a_column_that_gives_the_label_away(values, kind):
     ],
     ids=["noise", "ID as category", "ID in a mixed file", "informative", "missing", "30 % noise", "30 % missing"],
 )
-def test_a_column_that_does_not(values, kind):
+def test_other_columns_are_not_suspicious(values, kind):
     assert predictor(values, kind).error_reduction < 0.75
 
 
@@ -96,7 +96,7 @@ def test_columns_are_ranked_and_tensors_left_out():
     assert [result.column for result in rank_predictors(columns, values, LABELS)] == ["leak", "noise"]
 
 
-def test_too_few_rows_of_other_classes_are_not_judged():
+def test_nothing_is_measured_with_too_few_rows_of_other_classes():
     labels = np.zeros(ROWS, np.int32)
     labels[:19] = 1
     column = Column("x", "number", "float32")

@@ -1,4 +1,4 @@
-"""The HTML page."""
+"""The HTML overview."""
 
 import base64
 import io
@@ -101,7 +101,7 @@ def test_the_page_shows_the_content_literally():
     assert page.texts.count("a&b.csv") == 2  # The title and the heading.
     assert "column '<b>age' & others" in page.texts
     text = " ".join(" ".join(page.texts).split())
-    assert "From 0.9 on, a column is in the warnings." in text
+    assert "A column with at least 0.9 is in the warnings." in text
     assert "leaves at most 131,072 different rows" in text
     assert "3 training rows, drawn at random from 1,600" in text
 
@@ -173,7 +173,7 @@ def test_images_without_any_number_are_left_out(recwarn):
     assert list(recwarn) == []
 
 
-def test_rows_that_are_no_images_have_none():
+def test_rows_that_are_not_images_have_no_thumbnails():
     manifest = manifest_of("train", (Column("age", "number", "float32"),), ("a", "b"), (1, 1))
     assert sample_images(image_profile([[1], [2]], [0, 1]), manifest) == ()
 

@@ -21,7 +21,7 @@ def batch_of(numbers):
 
 
 def drawn(rows, maximum, seed=0, cut=40):
-    """A sample of the even ones of the rows 0, 1, 2, ..., which are the training rows."""
+    """A sample of the rows with even numbers, which are the training rows."""
     sampler = Sampler(COLUMNS, "kind", (rows + 1) // 2, np.random.default_rng(seed), maximum)
     for begin in range(0, rows, cut):
         numbers = np.arange(begin, min(begin + cut, rows))
@@ -29,7 +29,7 @@ def drawn(rows, maximum, seed=0, cut=40):
     return sampler.sample()
 
 
-def test_all_rows_are_drawn_where_they_are_few():
+def test_a_small_dataset_is_drawn_completely():
     sample = drawn(100, 1000)
     assert (len(sample.labels), sample.total) == (50, 50)
     values = sample.columns(COLUMNS)
@@ -51,7 +51,7 @@ def test_each_training_row_has_the_same_chance():
     assert np.abs(seen[::2] - 250).max() < 5 * np.sqrt(1000 * 0.25 * 0.75)
 
 
-def test_large_rows_are_fewer():
+def test_fewer_large_rows_are_drawn():
     column = Column("image", "tensor", "uint8", (1024, 1024))
     sampler = Sampler((column,), "kind", 1000, np.random.default_rng(0))
     assert len(sampler._numbers) == 4

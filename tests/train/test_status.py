@@ -8,7 +8,7 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import FOR_GOOD, how_it_ended, root_failure
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample, Span
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
     LAST_LINES,
@@ -63,6 +63,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         changed(6, "worker-1", "running", restart=1),
         Quiet(BEGIN + 6),
         line(7, "worker-1", "epoch 2"),
+        ReplicaSample(BEGIN + 7, "worker-1", memory_mib=512),
         changed(8, "worker-0", "succeeded", exit_code=0, restart=1),
         changed(8, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=5000),
         ended(9),
@@ -98,6 +99,23 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
                 BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, 0, BEGIN + 4, BEGIN + 3, ("boom",)
             )
         },
+        spans={
+            "worker-0": (
+                Span("waiting", BEGIN, BEGIN + 1),
+                Span("running", BEGIN + 1, BEGIN + 5),
+                Span("stopped", BEGIN + 5, BEGIN + 6, "worker-1 failed"),
+                Span("running", BEGIN + 6, BEGIN + 8, "restart 1"),
+                Span("succeeded", BEGIN + 8),
+            ),
+            "worker-1": (
+                Span("waiting", BEGIN, BEGIN + 1),
+                Span("running", BEGIN + 1, BEGIN + 4),
+                Span("failed", BEGIN + 4, BEGIN + 6, "signal 9 (SIGKILL), often a lack of memory"),
+                Span("running", BEGIN + 6, BEGIN + 8, "restart 1"),
+                Span("succeeded", BEGIN + 8),
+            ),
+        },
+        samples={"worker-1": (ReplicaSample(BEGIN + 7, "worker-1", memory_mib=512),)},
     )
 
 

@@ -1,26 +1,25 @@
 """Warnings about the data."""
 
 import html
-import re
 from collections import Counter
 
 import pytest
 
-from kfp_distributed.components.prepare_data.duplicates import Duplicates
-from kfp_distributed.components.prepare_data.leakage import Predictor
-from kfp_distributed.components.prepare_data.remarks import (
+from kfp_distributed.components.prepare_data.data_warnings import (
     ColumnCounts,
-    duplicate_remarks,
-    leakage_remarks,
-    remarks_of,
+    column_warnings,
+    duplicate_warnings,
+    leakage_warnings,
     text_form,
 )
+from kfp_distributed.components.prepare_data.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.leakage import Predictor
 
 DAYS = Counter({f"2024-01-{day:02}": 1 for day in range(1, 21)})
 
 
-def remarks(counts, rows=20):
-    return remarks_of({"x": counts}, rows, "kind", ("a", "b"))
+def warnings_of(counts, rows=20):
+    return column_warnings({"x": counts}, rows, "kind", ("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -55,15 +54,19 @@ def remarks(counts, rows=20):
             "drop_columns",
         ),
         (ColumnCounts("tensor", 0, lowest=0, highest=0), "column 'x' has the same value in all 1,000", "drop_columns"),
-        (ColumnCounts("number", lowest=-(2**24) - 2, highest=1), "column 'x' has numbers above 16,777,216", "Subtract an offset"),
+        (
+            ColumnCounts("number", lowest=-(2**24) - 2, highest=1),
+            "column 'x' has numbers above 16,777,216",
+            "Subtract an offset",
+        ),
     ],
     ids=[
         "number", "tensor", "category", "empty", "dates", "decimal commas", "constant number", "constant category",
         "constant tensor", "large",
     ],
 )  # fmt: skip
-def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
-    (line,) = remarks(counts, 1000)
+def test_a_problem_of_a_column_is_one_line(counts, beginning, advice):
+    (line,) = warnings_of(counts, 1000)
     assert line.startswith(beginning)
     assert advice in line
     assert "\n" not in line
@@ -82,8 +85,8 @@ def test_a_column_to_look_at_is_named_in_one_line(counts, beginning, advice):
     ],
     ids=["large numbers", "categories", "numbers", "many categories", "a small file", "a few numbers", "no rows"],
 )
-def test_a_usual_column_gets_no_line(counts):
-    assert remarks(counts, 1000) == []
+def test_a_usual_column_has_no_warning(counts):
+    assert warnings_of(counts, 1000) == []
 
 
 @pytest.mark.parametrize(
@@ -91,14 +94,14 @@ def test_a_usual_column_gets_no_line(counts):
     ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months", "007"],
 )
 def test_numbers_in_text_form(value):
-    assert "has numbers in text form" in remarks(ColumnCounts("category", 0, Counter({value: 9, "high": 8})))[0]
+    assert "has numbers in text form" in warnings_of(ColumnCounts("category", 0, Counter({value: 9, "high": 8})))[0]
 
 
 @pytest.mark.parametrize(
     "value", ["31.01.2024", "2024-01-31", "10:30", "A17", "10.0.0.1", "1-2", "kg", "", "12 kg, wet"]
 )
-def test_texts_that_are_no_numbers(value):
-    assert remarks(ColumnCounts("category", 0, Counter({value: 9, "high": 8}))) == []
+def test_texts_that_are_not_numbers(value):
+    assert warnings_of(ColumnCounts("category", 0, Counter({value: 9, "high": 8}))) == []
 
 
 @pytest.mark.parametrize(
@@ -121,42 +124,42 @@ def test_texts_that_are_no_numbers(value):
     ],
     ids=["many numbers", "decimal commas", "spellings", "digits", "words"],
 )
-def test_labels_to_look_at(classes, beginnings):
-    lines = remarks_of({}, 200, "y", classes)
+def test_problems_of_labels(classes, beginnings):
+    lines = column_warnings({}, 200, "y", classes)
     assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
 
 
-def test_constant_numbers_with_gaps_are_constant_and_such_categories_are_not():
-    gaps, constant = remarks(ColumnCounts("number", 5, lowest=3, highest=3))
+def test_a_constant_column_with_missing_values():
+    gaps, constant = warnings_of(ColumnCounts("number", 5, lowest=3, highest=3))
     assert "has no value in 5 of 20 rows" in gaps
     assert "has the same value in all 15 rows that have one" in constant
-    (gaps,) = remarks(ColumnCounts("category", 5, Counter(a=15)))
+    (gaps,) = warnings_of(ColumnCounts("category", 5, Counter(a=15)))
     assert "has no value in 5 of 20 rows" in gaps
 
 
 def test_columns_that_predict_the_label_alone():
-    (line,) = leakage_remarks([Predictor("leak", 0.951, 0.5), Predictor("x", 0.94, 0.5)])
+    (line,) = leakage_warnings([Predictor("leak", 0.951, 0.5), Predictor("x", 0.94, 0.5)])
     assert line.startswith("column 'leak' alone predicts the label of 95.1% of the rows; ")
     assert "50.0%" in line
     assert "drop_columns" in line
-    lines = leakage_remarks([Predictor(f"x{i}", 1.0, 0.5) for i in range(30)])
+    lines = leakage_warnings([Predictor(f"x{i}", 1.0, 0.5) for i in range(30)])
     assert (len(lines), lines[-1]) == (11, "… and 20 more such columns")
 
 
 def test_duplicates_between_splits():
     pairs = [Duplicates("validation", "train", 0, 0.0), Duplicates("test", "train", 1200, 0.1234)]
-    (line,) = duplicate_remarks(pairs)
+    (line,) = duplicate_warnings(pairs)
     assert line.startswith("1,200 rows of the test split (12.3%) have the same inputs as rows of the train split")
-    (line,) = duplicate_remarks([Duplicates("test", "train", 7, 0.1, is_exact=False)])
+    (line,) = duplicate_warnings([Duplicates("test", "train", 7, 0.1, is_exact=False)])
     assert line.startswith("about 7 rows ")
 
 
-def test_a_table_with_gaps_everywhere_gets_a_bounded_number_of_lines():
-    lines = remarks_of({f"c{i}": ColumnCounts("number", 1) for i in range(3000)}, 9, "kind", ("a", "b"))
+def test_the_number_of_warnings_is_bounded():
+    lines = column_warnings({f"c{i}": ColumnCounts("number", 1) for i in range(3000)}, 9, "kind", ("a", "b"))
     assert (len(lines), lines[-1]) == (51, "… and 2950 more such lines")
 
 
-def test_the_form_of_a_text_says_nothing_of_a_person():
+def test_the_form_of_a_text_has_none_of_its_letters_and_digits():
     assert text_form("Mrs. Ada Lovelace, 10.12.1815, Marylebone") == "aaa. aaa aaaaaaaa, 99.99.9999,"
 
 
@@ -168,13 +171,15 @@ def test_warnings_are_logged_and_shown_in_the_overview(run, file, tmp_path, caps
     ]
     text = "age,day,price,code,version,label\n" + "\n".join(rows + rows[:40]) + "\n"
     run(file("data.csv", text), shards=1, validation_fraction=0)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "drop_columns" in line or "split (" in line]
-    assert [re.split(r"[:;(]", line)[0] for line in lines] == [
-        "column 'age' has no value in 24 of 140 rows",
-        "column 'day' has 100 different texts in 140 rows, of the form '9999-99-99-9' ",
-        "column 'version' has the same value in all 140 rows",
-        "column 'code' alone predicts the label of 100.0% of the rows",
-        "7 rows of the test split ",
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    beginnings = [
+        "warning: column 'age' has no value in 24 of 140 rows: ",
+        "warning: column 'day' has 100 different texts in 140 rows, of the form '9999-99-99-9' ",
+        "warning: column 'price' has numbers in text form, such as '0,5', ",
+        "warning: column 'version' has the same value in all 140 rows: ",
+        "warning: column 'code' alone predicts the label of 100.0% of the rows; ",
+        "warning: 7 rows of the test split ",
     ]
+    assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
     page = html.unescape((tmp_path / "out" / "overview.html").read_text())
-    assert all(f"<li>{line}" in page for line in lines)
+    assert all(f"<li>{line.removeprefix('warning: ')}" in page for line in lines)

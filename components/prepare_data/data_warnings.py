@@ -10,7 +10,7 @@ from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
 
 # Nobody reads more lines.
-_MAXIMUM_REMARKS = 50
+_MAXIMUM_WARNINGS = 50
 _MAXIMUM_LEAKS = 10
 # With more distinct texts than this share of the rows, each value is in fewer than two rows on average.
 _DISTINCT_SHARE = 0.5
@@ -56,7 +56,7 @@ class ColumnCounts:
         return self.lowest == self.highest and self.missing < rows
 
 
-def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
+def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
     """Return one line for each problem of the source's columns.
 
     Args:
@@ -65,13 +65,13 @@ def remarks_of(columns: dict[str, ColumnCounts], rows: int, label: str, classes:
         label: Name of the label.
         classes: Values of the label.
     """
-    lines = [line for name, counts in columns.items() for line in _column_remarks(name, counts, rows)]
-    lines += _label_remarks(label, classes)
-    hidden = len(lines) - _MAXIMUM_REMARKS
-    return lines if hidden <= 0 else [*lines[:_MAXIMUM_REMARKS], f"… and {hidden} more such lines"]
+    lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows)]
+    lines += _warnings_of_label(label, classes)
+    hidden = len(lines) - _MAXIMUM_WARNINGS
+    return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
 
 
-def leakage_remarks(predictors: Sequence[Predictor]) -> list[str]:
+def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:
     """Return one line for each column that predicts the label nearly always.
 
     Args:
@@ -88,7 +88,7 @@ def leakage_remarks(predictors: Sequence[Predictor]) -> list[str]:
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_LEAKS], f"… and {hidden} more such columns"]
 
 
-def duplicate_remarks(duplicates: Sequence[Duplicates]) -> list[str]:
+def duplicate_warnings(duplicates: Sequence[Duplicates]) -> list[str]:
     """Return one line for each pair of splits that have rows in common."""
     return [
         f"{'' if pair.is_exact else 'about '}{pair.rows:,} rows of the {pair.split} split ({pair.share:.1%}) have the "
@@ -99,7 +99,7 @@ def duplicate_remarks(duplicates: Sequence[Duplicates]) -> list[str]:
     ]
 
 
-def _label_remarks(label: str, classes: Sequence[str]) -> list[str]:
+def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:
     lines = []
     are_numbers = all(re.fullmatch(r"-?\d+([.,]\d+)?", name) for name in classes)
     if are_numbers and (len(classes) > _CLASS_NUMBERS or re.search("[.,]", "".join(classes))):
@@ -119,7 +119,7 @@ def _label_remarks(label: str, classes: Sequence[str]) -> list[str]:
     return lines
 
 
-def _column_remarks(name: str, counts: ColumnCounts, rows: int) -> list[str]:
+def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]:
     lines, present = [], counts.values.total()
     if counts.missing == rows:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
