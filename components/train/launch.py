@@ -41,6 +41,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
@@ -112,13 +113,19 @@ class Outcome:
     metrics: Metrics
 
 
-def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Outcome:
+def launch(
+    request: Request,
+    runner: Runner,
+    show: Callable[[str], None],
+    on_start: Callable[[TrainingJob], object] = lambda job: None,
+) -> Outcome:
     """Runs a training from its dicts to its model. In the main thread, which alone gets signals.
 
     Args:
         request: What to run, on what data, how, and where the model goes.
         runner: Where the replicas run.
         show: Takes each line that a person who looks at the step should see.
+        on_start: Receives the job when it has started.
 
     Raises:
         ValueError: The request is wrong; nothing was started.
@@ -139,6 +146,7 @@ def launch(request: Request, runner: Runner, show: Callable[[str], None]) -> Out
             name = copy_training(request.resume_from, description)
             show(f"starts from checkpoint {name} of {request.resume_from}")
         runner.start(job)
+        on_start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:
         raise _failed(failure_cause(status), status, description)
@@ -256,7 +264,11 @@ def job_name(task_name: str, identity: Sequence[str]) -> str:
 
 def read_metrics(uri: str) -> Metrics:
     """Reads what the replicas kept of their epochs, by the replica's name; what cannot be read is left out."""
-    store = open_store(uri)
+    return stored_metrics(open_store(uri))
+
+
+def stored_metrics(store: Store) -> Metrics:
+    """Return the metrics of `read_metrics` from a store that is open at their folder."""
     found = {}
     for key in (TRAINING_METRICS, EVALUATOR_METRICS):
         # A store that is away must hide neither a model nor why there is none. A program of the user's may keep
