@@ -27,6 +27,7 @@ from sdk import VERSION, sdk_python
 from step_start import step_start_table
 
 from kfp_distributed.components.train.launch import Request, launch, plan_job
+from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
@@ -247,9 +248,9 @@ def _logs(namespace: str, request: Request) -> str:
     told: Counter[str] = Counter()
     stamps: list[float] = []
 
-    def show(line: str) -> None:
-        if "] line " in line:
-            told[line] += 1
+    def show(entry: LogEntry) -> None:
+        if entry.message.startswith("line "):
+            told[f"{entry.replica} {entry.message}"] += 1
             stamps.append(time.monotonic())
 
     launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)

@@ -19,7 +19,7 @@ from stub.stub_api import StubApi
 
 _README = Path(__file__).parent / "logs.md"
 _FOLLOWERS = Path(__file__).parent / "followers.py"
-_LINE = re.compile(rb"\[(?:Pod \S*-)?(worker-\d+)\]:? line (\d+) ")
+_LINE = re.compile(rb"(?:\S+Z INFO |\[Pod \S*-)(worker-\d+)(?:\]:)? line (\d+) ")
 _TEXT = """\
 # The logs of many replicas
 

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from prepare import digits_file
 from training import prepare
 
 from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.runners.local.interpreter import find_python
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 
@@ -154,9 +154,9 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
     )
     ends: list[tuple[float, int]] = []
 
-    def see(line: str) -> None:
-        # One replica says it for all; those beside it may say it too.
-        if re.match(rf"\[\S+\] epoch {len(ends) + 1}/", line):
+    def see(entry: LogEntry) -> None:
+        # The first replica that prints an epoch counts.
+        if entry.message.startswith(f"epoch {len(ends) + 1}/"):
             ends.append((time.monotonic(), _loopback_bytes()))
 
     started = time.monotonic()

@@ -16,7 +16,7 @@ _ARROW = ("numpy>=1.26,<3", "pyarrow>=19,<27")
 # kfp depends on both, but a step installs kfp alone. They find the object store of a pod and follow its job.
 _KUBERNETES = ("kubernetes>=29,<37", "PyYAML>=6,<7")
 
-_REPORTS = ("Jinja2>=3.1,<4",)
+_REPORTS = ("bokeh>=3.9,<4", "Jinja2>=3.1,<4")
 
 PACKAGES = {
     "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14"),

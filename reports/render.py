@@ -1,9 +1,16 @@
 """Renders the pages of the steps from the templates of this package."""
 
 import base64
+import json
 import re
+from functools import cache
+from typing import Any
 
+from bokeh.embed import json_item
+from bokeh.resources import Resources
+from bokeh.themes import Theme
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 """Escape sequences of terminals (ECMA-48): control sequences such as colours, control strings such as links, others."""
@@ -43,6 +50,57 @@ def _png_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
+_FONT = "system-ui, sans-serif"
+_THEME = Theme(
+    json={
+        "attrs": {
+            "Plot": {
+                "background_fill_color": None,
+                "border_fill_color": None,
+                "outline_line_color": None,
+                "min_border_right": 24,
+                "min_border_top": 12,
+            },
+            "Axis": {
+                "axis_label_standoff": 8,
+                "axis_label_text_font": _FONT,
+                "axis_label_text_font_size": "13px",
+                "axis_label_text_font_style": "normal",
+                "axis_line_color": None,
+                "major_label_text_font": _FONT,
+                "major_label_text_font_size": "12px",
+                "major_tick_in": 0,
+                "minor_tick_line_color": None,
+            },
+        }
+    }
+)
+"""What figures look like in both color schemes. The colors of axes and grids are CSS variables in style.css."""
+
+
+def _figure_json(figure: Any) -> Markup:  # noqa: ANN401
+    """Return a Bokeh model as JSON for a `script` element."""
+    text = json.dumps(_clean_texts(json_item(figure, theme=_THEME)), separators=(",", ":"))
+    # JSON inside HTML must neither end its element nor begin a comment.
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _clean_texts(value: Any) -> Any:  # noqa: ANN401
+    """Return a JSON value with all texts as the page shows them."""
+    if isinstance(value, dict):
+        return {key: _clean_texts(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean_texts(item) for item in value]
+    return _clean(value)
+
+
+@cache
+def _bokeh_script() -> Markup:
+    """Return BokehJS, from the files of the package bokeh."""
+    (script,) = Resources(mode="inline", components=["bokeh"], log_level="error").js_raw[:1]
+    return Markup(script)
+
+
 _ENVIRONMENT = Environment(
     loader=PackageLoader("kfp_distributed.reports"),
     autoescape=True,
@@ -53,3 +111,5 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.filters["png_uri"] = _png_uri
+_ENVIRONMENT.filters["figure_json"] = _figure_json
+_ENVIRONMENT.globals["bokeh_script"] = _bokeh_script

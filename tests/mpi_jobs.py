@@ -1,6 +1,7 @@
 """Jobs of type MPI on this machine, for the tests of the trainers that run in them."""
 
 from replicas import kill_replica
+from step_lines import brief
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
@@ -10,7 +11,8 @@ def train(digits, folder, workers, *, program, see=lambda line: None, parameters
     """Trains on the digits; returns what came of it, and what a person saw of it."""
     said = []
 
-    def show(line):
+    def show(entry):
+        line = brief(entry)
         said.append(line)
         see(line)
 

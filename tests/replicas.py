@@ -1,6 +1,9 @@
 """Replicas of this test's own jobs, which run as processes below it."""
 
 import psutil
+from step_lines import brief
+
+from kfp_distributed.components.train.log_format import LogEntry
 
 
 def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA") -> None:
@@ -23,7 +26,8 @@ class KillOnce:
         self._name, self._line = name, line
         self.lines: list[str] = []
 
-    def __call__(self, line: str) -> None:
+    def __call__(self, entry: LogEntry) -> None:
+        line = brief(entry)
         self.lines.append(line)
         if self._name and self._line in line:
             kill_replica(self._name)

@@ -33,6 +33,7 @@ TRAIN_LAYERS = (
         "deadline",
         "durations",
         "failures",
+        "history",
         "job",
         "kinds",
         "mpirun",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kfp_distributed.components.train.log_format import Level
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.components.train.topology import Topology
 from kfp_distributed.trainers.runtime.job import JobDescription
@@ -68,6 +69,44 @@ class ReplicaChanged:
 
 
 @dataclass(frozen=True)
+class ReplicaSample:
+    """Resource usage of a replica at one time. Values that the replica does not know are None.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        replica: Name of the replica.
+        memory_mib: Memory that its processes use, in MiB.
+        rows_per_second: Training rows processed per second.
+        gpu_percent: Utilization of its GPUs, 0 to 100.
+        gpu_memory_mib: Memory that is used on its GPUs, in MiB.
+    """
+
+    time: float
+    replica: str
+    memory_mib: float | None = None
+    rows_per_second: float | None = None
+    gpu_percent: float | None = None
+    gpu_memory_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """Period during which a replica was in one state.
+
+    Attributes:
+        state: The state.
+        begin: Seconds since 1970.
+        end: Seconds since 1970; None while the state lasts.
+        reason: Reason of the state, such as "exit code 1"; "" if unknown.
+    """
+
+    state: State
+    begin: float
+    end: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class LogLine:
     """A replica printed a line: text without its end, at most 64 KiB of it."""
 
@@ -78,10 +117,17 @@ class LogLine:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something happened to the job that is worth a line of its log."""
+    """An event of the job, for its log and timeline.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        text: The event, in one line.
+        level: Severity in the log.
+    """
 
     time: float
     text: str
+    level: Level = "INFO"
 
 
 @dataclass(frozen=True)
@@ -109,7 +155,7 @@ class JobEnded:
     reason: str = ""
 
 
-Fact = ReplicaChanged | LogLine | JobEvent | Quiet | JobEnded
+Fact = ReplicaChanged | ReplicaSample | LogLine | JobEvent | Quiet | JobEnded
 
 _BOOT = time.time() - time.monotonic()
 

@@ -1,4 +1,4 @@
-"""The one flow of a training: check everything, start the job, follow it to its end, look at what came of it."""
+"""Runs a training: checks the request, starts the job, follows it to its end, and verifies the model."""
 
 import hashlib
 import json
@@ -15,7 +15,17 @@ from typing import Any
 
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.deadline import call_within
-from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, TrainingJob, clock
+from kfp_distributed.components.train.job import (
+    Fact,
+    JobEnded,
+    JobEvent,
+    LogLine,
+    Quiet,
+    ReplicaSample,
+    TrainingJob,
+    clock,
+)
+from kfp_distributed.components.train.log_format import JOB, LogEntry
 from kfp_distributed.components.train.resume import (
     CHECKPOINTS,
     METRICS,
@@ -31,11 +41,11 @@ from kfp_distributed.components.train.status import (
     JobStatus,
     advance,
     begin,
-    describe,
     expired_budget,
     failure_cause,
     final_failure,
 )
+from kfp_distributed.components.train.step_log import log_entry, split_samples
 from kfp_distributed.components.train.topology import Topology, plan_topology
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
@@ -47,7 +57,7 @@ from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_p
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 
 STORE_AWAY_SECONDS = 600.0
-"""How long the object store may be away when a model is there: as long as its leader tries to save it."""
+"""How long to retry reading the model while the object store is away. The leader retries saving it as long."""
 
 METRICS_SECONDS = 3.0
 """How long reading the metrics of a failed job may delay its error. They are two small objects."""
@@ -56,11 +66,11 @@ Metrics = Mapping[str, Sequence[Mapping[str, float]]]
 
 
 class TrainingFailed(Exception):
-    """A training did not end with a model; the text says why in a few plain sentences.
+    """A training ended without a model. The text has the last log lines of the replica that failed, and the cause.
 
     Attributes:
-        status: Where the job stood when that was clear.
-        metrics: The epochs that the replicas had kept by then.
+        status: Status of the job when it failed.
+        metrics: Metrics of the epochs that were finished by then, by replica.
     """
 
     def __init__(self, cause: str, status: JobStatus, metrics: Metrics) -> None:
@@ -71,19 +81,19 @@ class TrainingFailed(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What a `train` step is asked for. Folders are URIs or local paths.
+    """Arguments of a `train` step. Folders are URIs or local paths.
 
     Attributes:
-        train_uri: Folder of the training Dataset.
-        validation_uri: Folder of the validation Dataset; "" where there is none.
-        model_uri: Folder that gets the model.
-        train_specification: What to run.
-        train_parameters: Its arguments.
-        distribution_specification: How it is distributed.
-        checkpoint_uri: Folder for the checkpoints of all jobs; "" means the folder `checkpoints` beside the model.
-        identity: The run ID, then what tells this training from all others of all runs.
-        task_name: For people to recognise the job by.
-        resume_from: Folder of another training, whose newest checkpoint this one starts from; "" for none.
+        train_uri: Folder of the training dataset.
+        model_uri: Folder to save the model in.
+        train_specification: What each replica runs.
+        identity: ID of the pipeline run, followed by values that identify this training within the run.
+        validation_uri: Folder of the validation dataset. Default: "", no validation.
+        train_parameters: Arguments of the trainer or function. Default: none.
+        distribution_specification: Type of the job and number and size of its replicas. Default: None, one process.
+        task_name: Name of the task, which becomes part of the job's name. Default: "train".
+        checkpoint_uri: Folder for the checkpoints of all jobs. Default: "", the folder `checkpoints` beside the model.
+        resume_from: Folder of another training, whose latest checkpoint this one starts from. Default: "", none.
     """
 
     train_uri: str
@@ -100,12 +110,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a training.
+    """Result of a training that succeeded.
 
     Attributes:
-        status: How it went.
-        model: The manifest of the model.
-        metrics: For each replica that kept any its epochs: [{"epoch": 1, "loss": ..., ...}, ...].
+        status: Final status of the job.
+        model: Manifest of the model.
+        metrics: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
     """
 
     status: JobStatus
@@ -116,35 +126,40 @@ class Outcome:
 def launch(
     request: Request,
     runner: Runner,
-    show: Callable[[str], None],
+    show: Callable[[LogEntry], object],
     on_start: Callable[[TrainingJob], object] = lambda job: None,
 ) -> Outcome:
-    """Runs a training from its dicts to its model. In the main thread, which alone gets signals.
+    """Run a training. Call it in the main thread, because it handles signals.
+
+    No process and no pod of the job is left running when it returns or raises.
 
     Args:
-        request: What to run, on what data, how, and where the model goes.
+        request: Arguments of the step.
         runner: Where the replicas run.
-        show: Takes each line that a person who looks at the step should see.
-        on_start: Receives the job when it has started.
+        show: Receives each entry of the step's log, such as `print`.
+        on_start: Receives the job when it has started. Default: does nothing.
+
+    Returns:
+        The result of the training.
 
     Raises:
-        ValueError: The request is wrong; nothing was started.
-        StorageError: The dataset cannot be read; nothing was started.
-        TrainingFailed: The job failed, ran out of time, or left no whole model. Nothing is left running.
-        ClusterError: The cluster refused the job; nothing is left running.
-        SystemExit: SIGTERM or SIGHUP came. Nothing is left running.
+        ValueError: The request is wrong. Nothing was started.
+        StorageError: A dataset cannot be read. Nothing was started.
+        TrainingFailed: The job failed, exceeded a timeout, or left no complete model.
+        ClusterError: The cluster refused the job.
+        SystemExit: The process received SIGTERM or SIGHUP.
     """
     job = plan_job(request)
     description = job.description
     resumes_other = check_resume(request.resume_from, description)
-    # An earlier start of this step may have left the job, and a cancel ends that too.
+    # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
         runner.check(job)
-        # Replicas begin by looking for a checkpoint: whether the store lets us in is known before they start.
+        # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here, before they start.
         open_store(description.checkpoint_uri).make_bucket()
         if resumes_other:
             name = copy_training(request.resume_from, description)
-            show(f"starts from checkpoint {name} of {request.resume_from}")
+            show(LogEntry(clock(), "INFO", JOB, f"starts from checkpoint {name} of {request.resume_from}"))
         runner.start(job)
         on_start(job)
         status = _follow(runner, job, show)
@@ -155,24 +170,24 @@ def launch(
         if model.job != job.name:
             raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
     except (ModelIncomplete, StorageError) as error:
-        fault = "left no whole model" if isinstance(error, ModelIncomplete) else "its model could not be looked at"
+        fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
         cause = f"The job succeeded, but {fault}: {error}."
         raise _failed(cause, status, description) from None
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
 
 def _failed(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
-    """The error of a started job. A store that does not answer must not hold it back; the report then has no curves."""
+    """Return the error of a job that was started. If the object store does not answer in time, it has no metrics."""
     metrics = call_within(METRICS_SECONDS, lambda: read_metrics(description.metrics_uri))
     return TrainingFailed(cause, status, metrics or {})
 
 
 def plan_job(request: Request) -> TrainingJob:
-    """Checks a request and makes the job of it; nothing is started.
+    """Check a request and return its job. Nothing is started.
 
     Raises:
-        ValueError: Something in it is wrong; the text names it.
-        StorageError: A Dataset cannot be read.
+        ValueError: The request is wrong.
+        StorageError: A dataset cannot be read.
     """
     specification = parse_distribution(request.distribution_specification)
     if request.checkpoint_uri:
@@ -188,7 +203,7 @@ def plan_job(request: Request) -> TrainingJob:
     )
     _check_data(train_uri, validation_uri, topology, specification)
     name = job_name(request.task_name, request.identity)
-    # The last part of the model's path, which a store's settings may follow.
+    # Replaces the last part of the model's path. A query with settings of the store may follow it.
     beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
     folder = join_uri(checkpoint_uri or beside_model, name)
     description = JobDescription(
@@ -204,7 +219,7 @@ def plan_job(request: Request) -> TrainingJob:
         data_replicas=topology.data_replicas,
         parameter_servers=specification.number_of_parameter_servers,
         tensorboard=specification.tensorboard,
-        # Not under `checkpoint_uri`: that may be a volume, which the step does not mount.
+        # Not below `checkpoint_uri`, which may be on a volume that the step does not mount.
         heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
     )
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
@@ -212,10 +227,10 @@ def plan_job(request: Request) -> TrainingJob:
 
 
 def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
-    """Checks that a program can be distributed in the specified way.
+    """Check that a program supports a distribution.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: The program does not support it.
     """
     types = TRAINERS[program.name] if program.kind == "trainer" else ()
     if types and specification.distribution_type not in types:
@@ -233,13 +248,13 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
 def _check_data(
     train_uri: str, validation_uri: str, topology: Topology, specification: DistributionSpecification
 ) -> None:
-    """Reads the manifests of the Datasets, and checks that there is a row for each rank.
+    """Read the manifests of the datasets, and check that there is a row for each rank.
 
     Raises:
         ValueError: There are too few rows.
-        StorageError: A Dataset cannot be read.
+        StorageError: A dataset cannot be read.
     """
-    # A replica has a rank for each of its slots, and an elastic job may get more workers.
+    # A replica has one rank for each slot, and an elastic job may get more workers.
     added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
     readers = (len(topology.data_replicas) + added) * specification.slots_per_worker
     rows = fetch_manifest(train_uri).rows
@@ -250,12 +265,15 @@ def _check_data(
 
 
 def _label(text: str) -> str:
-    """A text as the value of a Kubernetes label."""
+    """Return a text as a valid value of a Kubernetes label."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
 
 
 def job_name(task_name: str, identity: Sequence[str]) -> str:
-    """Names a job: a DNS-1035 label of at most 50 characters, so that names of pods fit, always the same for a task."""
+    """Return the name of a job, which is always the same for a task of a run.
+
+    It is a DNS-1035 label of at most 50 characters, so that the names of its pods have at most 63.
+    """
     readable = re.sub(r"[^a-z0-9]+", "-", task_name.lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"train-{readable}"
@@ -263,68 +281,77 @@ def job_name(task_name: str, identity: Sequence[str]) -> str:
 
 
 def read_metrics(uri: str) -> Metrics:
-    """Reads what the replicas kept of their epochs, by the replica's name; what cannot be read is left out."""
+    """Return the epochs that replicas recorded, by replica. Files that cannot be read are left out."""
     return stored_metrics(open_store(uri))
 
 
 def stored_metrics(store: Store) -> Metrics:
-    """Return the metrics of `read_metrics` from a store that is open at their folder."""
-    found = {}
+    """Return the result of `read_metrics` from a store that was opened at their folder."""
+    metrics = {}
     for key in (TRAINING_METRICS, EVALUATOR_METRICS):
-        # A store that is away must hide neither a model nor why there is none. A program of the user's may keep
-        # something else there, of which the replica has said so.
+        # A store that is away must not hide the outcome of the training. A user's program may write a file of another
+        # form, in which case its replica has printed that.
         with suppress(StorageError, KeyError, TypeError, ValueError, OverflowError):
-            kept = json.loads(store.read(key))
-            found[str(kept["replica"])] = [
-                {"epoch": entry["epoch"] * 1.0}
-                | {key: each for key, each in entry.items() if isinstance(each, int | float)}
-                for entry in kept["epochs"]
+            content = json.loads(store.read(key))
+            metrics[str(content["replica"])] = [
+                {"epoch": epoch["epoch"] * 1.0}
+                | {name: value for name, value in epoch.items() if isinstance(value, int | float)}
+                for epoch in content["epochs"]
             ]
-    return found
+    return metrics
 
 
-def _follow(runner: Runner, job: TrainingJob, show: Callable[[str], None]) -> JobStatus:
+def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]) -> JobStatus:
     status = begin(job, clock())
-    told = [JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")]
-    if job.description.tensorboard:
-        told.append(JobEvent(clock(), f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}"))
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
-    for fact in chain(told, _facts(runner)):
+    for fact in chain(_first_events(job), _facts(runner)):
         if isinstance(fact, LogLine):
             if re.search(STARTUP_REMARK, fact.line):
                 continue
-            show(f"[{fact.replica}] {fact.line}")
-            # There may be millions of lines, and of those before the newest the status keeps nothing.
+            show(LogEntry(fact.time, "INFO", fact.replica, fact.line))
+            # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
             lines[fact.replica].append(fact)
             continue
-        status = reduce(advance, chain(*lines.values()), status)
-        lines.clear()
-        over = ""
+        # 300 replicas print 30 samples a second, for which the lines can wait.
+        if not isinstance(fact, ReplicaSample):
+            status = reduce(advance, chain(*lines.values()), status)
+            lines.clear()
+        end_reason = ""
         if isinstance(fact, Quiet):
             spec = job.specification
-            over = expired_budget(status, spec, fact.time) or final_failure(status, spec)
+            end_reason = expired_budget(status, spec, fact.time) or final_failure(status, spec)
             if _reader_is_gone():
-                over = "Nobody reads this step's output any more."
-        if over:
-            fact = JobEnded(fact.time, False, over)
+                end_reason = "Nobody reads the output of this step any more."
+        if end_reason:
+            fact = JobEnded(fact.time, False, end_reason)
         status = advance(status, fact)
-        if text := describe(fact):
-            show(text)
-        if over:
+        if entry := log_entry(fact):
+            show(entry)
+        if end_reason:
             break
     return status
 
 
+def _first_events(job: TrainingJob) -> Iterator[JobEvent]:
+    yield JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")
+    if job.description.tensorboard:
+        yield JobEvent(clock(), f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}")
+
+
 def _facts(runner: Runner) -> Iterator[Fact]:
-    """The runner's facts. A cluster that refuses what a started job needs ends the job, so its failure has a status."""
+    """Yield the facts of a runner, with the samples apart from the lines that have them.
+
+    An error of the cluster becomes the end of the job, so that the failure has a status.
+    """
     try:
-        yield from runner.facts()
+        for fact in runner.facts():
+            yield from split_samples(fact)
     except ClusterError as error:
         yield JobEnded(clock(), False, f"{str(error).rstrip('.')}.")
 
 
 def _reader_is_gone() -> bool:
-    """Whether our output is a pipe or terminal that nobody reads any more: who ran this step was killed."""
+    """Return whether standard output is a pipe or terminal without a reader, because its process was killed."""
     output = select.poll()
     output.register(1, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))

@@ -10,7 +10,8 @@ from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import how_it_ended
 from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.status import JobStatus
-from kfp_distributed.reports.parts import LineChart, Table, line_chart
+from kfp_distributed.reports.charts import Chart, line_chart
+from kfp_distributed.reports.parts import Table
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class JobPage:
     outcome: str
     job: str
     cause: str
-    charts: tuple[LineChart, ...]
+    charts: tuple[Chart, ...]
     replicas: Table
     timeline: Table
     manifest: str
@@ -87,11 +88,13 @@ def _replica_row(replica: ReplicaChanged) -> tuple[str, ...]:
     )
 
 
-def _charts(metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[LineChart, ...]:
+def _charts(metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Chart, ...]:
     """Return a chart for each measure, with a line for each replica and one for its validation data."""
     names = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
     return tuple(
         line_chart(
+            measure,
+            "epoch",
             measure,
             {
                 f"{replica} {name}": [(epoch["epoch"], epoch[name]) for epoch in epochs if name in epoch]

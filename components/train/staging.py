@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS, Request, job_name
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST
@@ -50,9 +51,9 @@ def staged(request: Request) -> Iterator[Request]:
             stays = not brought and f"model_uri/{MODEL_MANIFEST}" in keys
             store.delete([key for key in keys if not (stays and key.startswith("model_uri/"))])
             if stays:
-                print(f"the model is whole, and stays in {join_uri(root, 'model_uri')}", flush=True)
+                log("WARNING", f"the model is whole, and stays in {join_uri(root, 'model_uri')}")
         except StorageError as error:  # It must not hide how the training ended.
-            print(f"what was staged could not be deleted: {error}", flush=True)
+            log("WARNING", f"what was staged could not be deleted: {error}")
 
     with ended_by_signals(clean_up):
         for name in local.keys() - {"model_uri"}:

@@ -15,7 +15,18 @@ from kfp_distributed.components.train.failures import (
     how_it_ended,
     root_failure,
 )
-from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, ReplicaChanged, TrainingJob
+from kfp_distributed.components.train.history import add_change, add_sample
+from kfp_distributed.components.train.job import (
+    Fact,
+    JobEnded,
+    JobEvent,
+    LogLine,
+    ReplicaChanged,
+    ReplicaSample,
+    Span,
+    TrainingJob,
+)
+from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.specification import DistributionSpecification
 
@@ -62,6 +73,8 @@ class JobStatus:
         failures: The last failure of each replica that had any; it may have been started again since.
         spared: The replicas whose failure is not why the job failed.
         title: Task and run of the job, for people; "" where it has none.
+        spans: Periods of each replica's states, oldest first.
+        samples: Samples of each replica's resource usage, oldest first.
     """
 
     job: str
@@ -76,6 +89,8 @@ class JobStatus:
     failures: Mapping[str, ReplicaStatus] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
     title: str = ""
+    spans: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
+    samples: Mapping[str, tuple[ReplicaSample, ...]] = field(default_factory=dict)
 
 
 def begin(job: TrainingJob, now: float) -> JobStatus:
@@ -83,7 +98,8 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
     replicas = {each.name: ReplicaStatus(now, each.name, "waiting", since=now) for each in job.topology.replicas}
     leader, slots, spared = job.topology.leader, job.specification.slots_per_worker, job.topology.spared
     title = "{task} of run {run}".format_map(job.labels) if job.labels else ""
-    return JobStatus(job.name, leader, slots, now, now, replicas, spared=spared, title=title)
+    spans = {name: (Span("waiting", now),) for name in replicas}
+    return JobStatus(job.name, leader, slots, now, now, replicas, spared=spared, title=title, spans=spans)
 
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
@@ -95,8 +111,12 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
         tail = (*before.tail, fact.line)[-LAST_LINES:] if known else before.tail
         after = replace(before, heard=fact.time, tail=tail)
         return replace(status, replicas={**status.replicas, before.replica: after})
+    if isinstance(fact, ReplicaSample):
+        return replace(status, samples=add_sample(status.samples, fact))
     if isinstance(fact, ReplicaChanged):
         before = status.replicas[fact.replica]
+        is_restart = fact.restart > before.restart
+        status = replace(status, spans=add_change(status.spans, fact, is_restart=is_restart))
         since = before.since if fact.state == before.state else fact.time
         # The peak is that of all its starts. Not every fact knows how long pip took.
         install_seconds = fact.install_seconds or before.install_seconds
@@ -162,7 +182,7 @@ def failure_cause(status: JobStatus) -> str:
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
-    lines = [f"[{each.replica}] {line}" for each in shown for line in each.tail]
+    lines = [str(LogEntry(root.time, "ERROR", each.replica, line)) for each in shown for line in each.tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 

@@ -1,16 +1,17 @@
-"""Between KFP's artifacts and `launch`: what a `train` step reads, writes and says."""
+"""Runs the `train` step: reads KFP's input artifacts, runs the training, and writes the output artifacts."""
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
 from kfp_distributed.components.train.launch import Metrics, Outcome, Request, TrainingFailed, launch
+from kfp_distributed.components.train.log_format import JOB, LogEntry, log, parse_line
 from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
@@ -38,26 +39,26 @@ def run_step(
     task_config: Any = None,  # noqa: ANN401
     **fields: Any,  # noqa: ANN401
 ) -> None:
-    """Runs a training and writes the step's outputs.
+    """Run a training and write the outputs of the step.
 
     Args:
-        train_dataset: kfp's Dataset, likewise `validation_dataset`, which may be None.
-        validation_dataset: See above.
-        model: kfp's Model; the leader of the replicas writes it.
-        metrics: kfp's Metrics: the last epoch's.
-        report: kfp's HTML, also of a training that failed.
+        train_dataset: Training dataset, an artifact of KFP.
+        validation_dataset: Validation dataset, or None.
+        model: Model artifact, whose files the leader of the replicas writes.
+        metrics: Metrics artifact for the values of the last epoch.
+        report: HTML artifact. It is also written if the training fails.
         runner: "auto", "kubernetes" or "local".
-        cluster_configuration_secret: Name of the Secret of another cluster; "" means the step's own.
-        task_config: kfp's TaskConfig or None, for replicas that are pods: others have the step's environment.
+        cluster_configuration_secret: Name of the Secret of another cluster. Default: "", the step's own cluster.
+        task_config: TaskConfig of the KFP task, which is applied to pods. Default: None.
         fields: The other fields of `Request`.
 
     Raises:
-        SystemExit: The training failed. The text ends the step's log, which is all that KFP shows of a failure: the
-            cause and, where a job has run, the address of its report.
+        SystemExit: The training failed. The text has the last lines of the step's log: the cause and, if a job was
+            started, the location of its report. KFP shows nothing else of a failed step.
     """
-    # A replica may print what our own output cannot: that line must not end the training.
+    # A replica may print characters that the encoding of our output lacks. That must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    tracker = open_tracker(os.environ, lambda level, text: print(f"{level} {text}", flush=True))
+    tracker = open_tracker(os.environ, log)
     try:
         parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
@@ -75,7 +76,7 @@ def run_step(
         raise SystemExit(last_lines) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         tracker.finish("FAILED", {})
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+        raise SystemExit(_error_lines(f"{type(error).__name__}: {error}")) from None
     finally:
         tracker.finish("KILLED", {})  # A signal ended the training.
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
@@ -92,7 +93,7 @@ def _request(
     model: Any,  # noqa: ANN401
     parameters: Mapping[str, Any],
 ) -> Request:
-    # Replicas that see this step's disk take what KFP has put there, and need no credentials.
+    # Replicas on the disk of this step read and write the artifacts there, without credentials of a store.
     train_uri, validation_uri, model_uri = (
         (artifact.path if runner.shares_disk else artifact.uri) if artifact else ""
         for artifact in (train_dataset, validation_dataset, model)
@@ -113,12 +114,12 @@ def _run_job(
     report: Any,  # noqa: ANN401
     tracker: Tracker,
 ) -> tuple[Outcome, str]:
-    """Run the job and write its report. Return the result and the report's page."""
+    """Run the job and write its report; return the result and the page of the report."""
     is_staged = not runner.shares_disk and "://" not in request.model_uri
     request_of_replicas = staged(request) if is_staged else nullcontext(request)
     with request_of_replicas as visible_request:
-        outcome = launch(visible_request, runner, partial(print, flush=True), tracker.start)
-        # Inside the context: if the staged model cannot be downloaded, the step fails but has the job's report.
+        outcome = launch(visible_request, runner, _print, tracker.start)
+        # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
         page = _render_report(outcome.status, outcome.metrics, runner)
         _write(report, page)
     return outcome, page
@@ -130,23 +131,33 @@ def _render_report(status: JobStatus, metrics: Metrics, runner: Runner, cause: s
 
 def _log_metrics(metrics: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
     for measure, value in values.items():
-        # KFP takes metrics as JSON, which has no NaN. An integer may be too large for a float.
+        # KFP stores metrics as JSON, which has no NaN. An integer may be too large for a float.
         if isinstance(value, int | float) and abs(value) <= sys.float_info.max:
             metrics.log_metric(measure, value)
         else:
-            print(f"{measure} = {value!r} is left out of the step's metrics: they are finite numbers", flush=True)
+            log("WARNING", f"{measure} = {value!r} is left out of the metrics of the step: it is not a finite number")
 
 
 def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
-    """Saves the report of a failed training; returns the cause and, after it, where the report is."""
+    """Save the report of a failed training; return the lines with the cause and with the location of the report."""
     # A full disk must not hide the cause.
     with suppress(OSError):
         _write(report, page)
-    return f"\n{cause}\n\n{store_report(report.uri, page)}"
+    return f"{_error_lines(cause)}\n{LogEntry(time.time(), 'INFO', JOB, store_report(report.uri, page))}"
+
+
+def _error_lines(text: str) -> str:
+    """Return a text as lines of level ERROR. Lines that have the form of the log already stay as they are."""
+    now = time.time()
+    return "\n".join(line if parse_line(line) else str(LogEntry(now, "ERROR", JOB, line)) for line in text.split("\n"))
+
+
+def _print(entry: LogEntry) -> None:
+    print(entry, flush=True)
 
 
 def _manifest(dataset: Any) -> str:  # noqa: ANN401
-    """The manifest of a Dataset on this machine's disk; "" where there is none."""
+    """Return the manifest of a dataset on this machine's disk, or "" if there is none."""
     file = Path(dataset.path, DATASET_MANIFEST) if dataset else None
     return file.read_text(encoding="utf-8") if file and file.exists() else ""
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from kfp_distributed.components.train.job import TrainingJob
+from kfp_distributed.components.train.log_format import Level
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-Log = Callable[[Literal["INFO", "WARNING"], str], object]
+Log = Callable[[Level, str], object]
 
 
 class Tracker:

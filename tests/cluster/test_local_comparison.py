@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from cluster.jobs import left_behind
 from mirrored_classifier import mirrored_classifier
+from step_lines import into
 
 from kfp_distributed.components.train.launch import Request, launch, plan_job
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
@@ -63,7 +64,7 @@ def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, program, dis
         identity=tuple(step.request["identity"]),
     )
     said: list[str] = []
-    here = launch(request, LocalRunner(), said.append)
+    here = launch(request, LocalRunner(), into(said))
     if program is MIRRORED:
         assert all("[worker-0] trained on 2 CPU devices" in lines for lines in (step.log.splitlines(), said))
     assert there["metrics"].keys() == here.metrics.keys()

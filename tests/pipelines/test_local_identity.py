@@ -49,7 +49,7 @@ def test_a_retry_resumes_and_another_task_does_not(tmp_path, capfd):
 
     with local_run(tmp_path):
         three_trainings(stopped=str(tmp_path / "stopped"))
-    begun = re.findall(r"\[worker-0\] (\d epochs: begins after \d)$", capfd.readouterr().out, re.MULTILINE)
+    begun = re.findall(r" INFO worker-0 (\d epochs: begins after \d)$", capfd.readouterr().out, re.MULTILINE)
     assert list(dict.fromkeys(begun)) == [
         "2 epochs: begins after 0",
         "3 epochs: begins after 0",

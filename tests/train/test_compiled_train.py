@@ -6,6 +6,7 @@ from pathlib import Path
 import compiled
 import pytest
 from kfp import compiler
+from step_lines import brief_lines
 
 from kfp_distributed.components import steps
 
@@ -61,7 +62,7 @@ def train(specs, data, tmp_path):
             specs=specs,
         )
         done = compiled.run_step_command(command, tmp_path)
-        return done.returncode, done.stdout.splitlines()
+        return done.returncode, brief_lines(done.stdout)
 
     return run
 

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from step_lines import brief_lines, into
 from train.programs.jobs import make_job
 
 from kfp_distributed.components.train import failed_report
@@ -41,7 +42,7 @@ def failed_step(data, folder):
             runner="local",
             train_specification={"function": "fit", "source": "def fit(model_dir):\n    1 / 0\n"},
         )
-    return end.value.code
+    return "\n".join(brief_lines(end.value.code))
 
 
 def point_to(monkeypatch, endpoint, access_key="key", secret_key="secret"):
@@ -56,10 +57,10 @@ def test_a_failed_step_stores_its_report_and_says_where(data, tmp_path, monkeypa
         point_to(monkeypatch, server.endpoint, server.access_key, server.secret_key)
         text = failed_step(data, tmp_path)
         stored = open_store(f"s3://mlpipeline/{RUN}").read("report").decode()
-    cause, _, location = text.partition("\n\n")
+    cause, _, location = text.partition("\nReport: ")
     assert re.search(CAUSE, cause + "\n")
     assert location == (
-        f"Report: minio://mlpipeline/{RUN}/report\n"
+        f"minio://mlpipeline/{RUN}/report\n"
         f"  in a browser: ADDRESS_OF_THE_KFP_UI/artifacts/minio/mlpipeline/{RUN}/report?namespace=kubeflow\n"
         f"  as a file: aws s3 cp s3://mlpipeline/{RUN}/report report.html --endpoint-url {server.endpoint}"
     )
@@ -158,6 +159,6 @@ class Refused:
 
 def test_a_cluster_that_refuses_a_running_job_fails_it_with_a_status():
     lines = []
-    status = _follow(Refused(), make_job(["unused"]), lines.append)
+    status = _follow(Refused(), make_job(["unused"]), into(lines))
     assert (status.ended.succeeded, status.ended.reason) == (False, "tfjobs.kubeflow.org is forbidden.")
     assert lines[1:] == ["worker-0: running", "the job failed: tfjobs.kubeflow.org is forbidden."]

@@ -10,6 +10,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
+from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
@@ -250,7 +251,7 @@ def test_what_cannot_be_deleted_is_named_and_all_else_is_deleted(api, capsys):
     api.refuses = HTTPStatus.FORBIDDEN
     runner.stop()
     said = "{} could not be deleted: Forbidden; to remove it: kubectl delete {} -n default"
-    assert capsys.readouterr().out.splitlines() == [
+    assert brief_lines(capsys.readouterr().out) == [
         said.format("/apis/kubeflow.org/v1/namespaces/default/tfjobs/a-job", "tfjobs a-job"),
         said.format("/api/v1/namespaces/default/secrets/a-job-object-store", "secrets a-job-object-store"),
     ]
@@ -315,7 +316,7 @@ def test_what_a_job_leaves(api, capsys, keep_job, ended, left, said):
         assert list(runner.facts())[-1].succeeded
     told = len(api.requests)
     runner.stop()
-    assert (sorted(api.objects), capsys.readouterr().out) == (left, said)
+    assert (sorted(api.objects), brief_lines(capsys.readouterr().out)) == (left, said.splitlines())
     # A cancel has time for one request.
     assert (keep_job and ended) or api.requests[told] == f"DELETE {JOB}"
     told = len(api.requests)
@@ -403,7 +404,7 @@ def test_a_step_whose_reader_is_gone_deletes_its_job(api, wanted):
     os.dup2(writer, 1)
     os.close(reader)
     try:
-        with pytest.raises(TrainingFailed, match=r"^Nobody reads this step's output any more\.$"):
+        with pytest.raises(TrainingFailed, match=r"^Nobody reads the output of this step any more\.$"):
             launch(wanted, KubernetesRunner(api.connect(), ClusterSettings("default")), lambda line: None)
     finally:
         os.dup2(output, 1)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from step_lines import brief_lines, into
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.launch import (
     Request,
     TrainingFailed,
@@ -23,6 +24,7 @@ from kfp_distributed.components.train.launch import (
     plan_job,
     read_metrics,
 )
+from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.components.train.step import run_step
@@ -68,7 +70,7 @@ def request(data, folder, **changed):
 def run(request):
     """What came of it, and what a person saw of it."""
     said = []
-    return launch(request, LocalRunner(), said.append), said
+    return launch(request, LocalRunner(), into(said)), said
 
 
 def failure(request):
@@ -167,7 +169,7 @@ WRONG = [
 def test_a_wrong_request_is_refused_before_anything_is_started_or_written(data, tmp_path, changed, message):
     said = []
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
-        launch(request(data, tmp_path, **changed), LocalRunner(), said.append)
+        launch(request(data, tmp_path, **changed), LocalRunner(), into(said))
     assert (str(error.value), said, list(tmp_path.iterdir())) == (message, [], [])
 
 
@@ -192,7 +194,7 @@ def test_a_dataset_that_is_not_there_is_named(data, tmp_path, which):
 def test_a_program_that_fails_is_explained_by_its_own_last_lines(data, tmp_path):
     cause = failure(request(data, tmp_path, train_specification=function("def fit(model_dir):\n    1 / 0\n")))
     *tail, last = cause.splitlines()
-    assert re.fullmatch(r"\[worker-\d\] ZeroDivisionError: division by zero", tail[-1])
+    assert re.fullmatch(r"\S+Z ERROR worker-\d ZeroDivisionError: division by zero", tail[-1])
     assert re.match(r"worker-\d failed with exit code 1, .* after the start of the job\.", last)
     assert last.endswith("Exit codes from 1 to 127 are not tried again.")
 
@@ -246,11 +248,34 @@ def test_remarks_that_tensorflow_prints_at_each_start_are_not_shown():
         JobEnded(4, False, "It failed."),
     )
     said = []
-    status = _follow(runner, make_job(["unused"], {}), said.append)
+    status = _follow(runner, make_job(["unused"], {}), into(said))
     assert [line for line in said if line.startswith("[")] == [
         "[worker-0] F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"
     ]
     assert "oneDNN" not in failure_cause(status)
+
+
+def test_samples_are_kept_and_not_shown_and_do_not_count_as_output():
+    """A program that hangs is still sampled by a thread beside it."""
+    job = make_job(["unused"], {"silence_timeout": 60})
+    runner = Told(
+        ReplicaChanged(job_time := 1000.0, "worker-0", "running"),
+        LogLine(job_time, "worker-0", "begun"),
+        *(LogLine(job_time + second, "worker-0", "sample memory=512MiB rows/s=12") for second in (2, 12, 22, 32)),
+        LogLine(job_time + 59, "worker-0", "10%|###      sample memory=513MiB"),
+        Quiet(job_time + 61),
+        LogLine(job_time + 110, "worker-0", "sample memory=514MiB"),
+        Quiet(job_time + 120),
+    )
+    said = []
+    status = _follow(runner, job, into(said))
+    assert said[2:] == [
+        "[worker-0] begun",
+        "[worker-0] 10%|###      ",
+        "the job failed: silence_timeout ran out after 1 min: worker-0 silent for 1 min 1 s.",
+    ]
+    assert [sample.memory_mib for sample in status.samples["worker-0"]] == [512] * 4 + [513, 514]
+    assert status.samples["worker-0"][0] == ReplicaSample(job_time + 2, "worker-0", 512, 12)
 
 
 def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next_start():
@@ -264,7 +289,7 @@ def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next
         later,
     )
     said = []
-    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), said.append)
+    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(said))
     assert status.ended == JobEnded(4, False, "Exit codes from 1 to 127 are not tried again.")
     assert said == [
         "checkpoints are stored in ",
@@ -276,7 +301,7 @@ def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next
     ]
     assert list(runner.facts()) == [later]
     assert re.fullmatch(
-        r"\[worker-1\] ValueError: no such column\n\[launcher-0\]   Process name: \[\[51234,1\],1\]\n"
+        r"\S+ ERROR worker-1 ValueError: no such column\n\S+ ERROR launcher-0   Process name: \[\[51234,1\],1\]\n"
         r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did\. "
         r"Exit codes from 1 to 127 are not tried again\.",
         failure_cause(status),
@@ -298,7 +323,7 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
         launch(request(data, tmp_path), Careless(), lambda line: None)
     why = f"the one in {model} is of the job {job_name('train', ('an earlier run',))!r}."
     missing = f"{model} has no model.json: no model was saved there whole."
-    assert str(error.value) == f"The job succeeded, but left no whole model: {why if earlier else missing}"
+    assert str(error.value) == f"The job succeeded, but left no complete model: {why if earlier else missing}"
 
 
 def test_a_model_that_cannot_be_looked_at_is_not_said_to_be_missing(data, tmp_path, monkeypatch):
@@ -317,7 +342,7 @@ def test_a_model_that_cannot_be_looked_at_is_not_said_to_be_missing(data, tmp_pa
         uris = {"model_uri": "s3://bucket/model", "checkpoint_uri": str(tmp_path)}
         with pytest.raises(TrainingFailed) as error:
             launch(request(data, tmp_path, **uris), ThenAway(), lambda line: None)
-    start = "The job succeeded, but its model could not be looked at: "
+    start = "The job succeeded, but its model could not be read: "
     assert re.match(rf"{start}.*bucket.*model", str(error.value)), error.value
     assert error.value.metrics["worker-0"][-1]["loss"] == 0.5
 
@@ -399,12 +424,13 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     assert "<h1>train of run 4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11 succeeded after " in report
     assert f"<p>Job {STEP_JOB}" in report
     assert "worker-0 loss" in report
-    said = capsys.readouterr().out.splitlines()
+    said = brief_lines(capsys.readouterr().out)
     assert "[worker-0] begins after epoch 0 on 1 shard" in said
-    assert "accuracy = nan is left out of the step's metrics: they are finite numbers" in said
-    assert "remark = 'good' is left out of the step's metrics: they are finite numbers" in said
+    assert "accuracy = nan is left out of the metrics of the step: it is not a finite number" in said
+    assert "remark = 'good' is left out of the metrics of the step: it is not a finite number" in said
     assert any(
-        line.startswith("updates = 1000") and line.endswith("left out of the step's metrics: they are finite numbers")
+        line.startswith("updates = 1000")
+        and line.endswith("left out of the metrics of the step: it is not a finite number")
         for line in said
     )
 
@@ -422,7 +448,7 @@ def fit(model_dir, tensorboard_dir):
 
 def test_logs_for_tensorboard_are_kept_where_log_and_report_say(data, tmp_path, capsys):
     _, _, report = step(data, tmp_path, train_specification=LOGS, distribution_specification={"tensorboard": "true"})
-    (said,) = re.findall("^TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    (said,) = re.findall(" INFO job TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert said == f"{tmp_path}/checkpoints/{STEP_JOB}/metrics/tensorboard"
     assert Path(said, "run", "events").read_text() == "logged"
     assert said in report
@@ -431,7 +457,7 @@ def test_logs_for_tensorboard_are_kept_where_log_and_report_say(data, tmp_path, 
 def test_where_nobody_wants_logs_for_tensorboard_there_is_no_folder_for_them(data, tmp_path, capsys):
     step(data, tmp_path, train_specification=LOGS)
     said = capsys.readouterr().out
-    assert "[worker-0] given ''" in said
+    assert " INFO worker-0 given ''\n" in said
     assert "TensorBoard" not in said
 
 
@@ -444,7 +470,8 @@ def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data,
             distribution_specification={"total_timeout": 0.5},
         )
     assert re.match(
-        r"\ntotal_timeout ran out after 0\.5 s: worker-0 silent for .* s\.\n\nReport: .*/r$", end.value.code
+        r"\S+Z ERROR job total_timeout ran out after 0\.5 s: worker-0 silent for .* s\.\n\S+Z INFO job Report: .*/r$",
+        end.value.code,
     )
     assert f"<p>Job {STEP_JOB}" in (tmp_path / "r").read_text()
 
@@ -459,7 +486,8 @@ def test_a_report_has_no_control_characters_whatever_a_replica_prints(data, tmp_
 def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):
     with pytest.raises(SystemExit) as end:
         step(data, tmp_path, train_parameters={"epochs": "many"})
-    assert end.value.code == "\nValueError: train_parameters of fit: epochs is 'many'; allowed is int"
+    entry = parse_line(end.value.code)
+    assert entry[1:] == ("ERROR", "job", "ValueError: train_parameters of fit: epochs is 'many'; allowed is int")
     assert list(tmp_path.iterdir()) == []
 
 

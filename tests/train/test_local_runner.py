@@ -19,6 +19,7 @@ import psutil
 import pytest
 from package_index import package_index, write_wheel
 from process_hygiene import started
+from step_lines import brief_lines, into
 from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
@@ -95,7 +96,7 @@ def follow(job):
     try:
         runner.check(job)
         runner.start(job)
-        return said, _follow(runner, job, said.append)
+        return said, _follow(runner, job, into(said))
     finally:
         runner.stop()
 
@@ -259,7 +260,8 @@ def test_a_replica_that_fails_ends_the_job_with_its_name_exit_code_and_last_line
     )
     said, status = follow(make_job(shell(program), workers(3)))
     *tail, cause = failure_cause(status).splitlines()
-    assert tail == ["[worker-1] line 1", "[worker-1] line 2", "[worker-1] line 3"]
+    lines = ["[worker-1] line 1", "[worker-1] line 2", "[worker-1] line 3"]
+    assert brief_lines("\n".join(tail)) == lines
     assert cause.startswith("worker-1 failed with exit code 3, ")
     assert cause.endswith(f" s after the start of the job. {FINAL}")
     assert {name: each.state for name, each in status.replicas.items()} == {
@@ -268,7 +270,7 @@ def test_a_replica_that_fails_ends_the_job_with_its_name_exit_code_and_last_line
         "worker-2": "stopped",
     }
     assert said[-1] == f"the job failed: {FINAL}"
-    assert [line for line in said if line.startswith("[worker-1]")] == tail
+    assert [line for line in said if line.startswith("[worker-1]")] == lines
 
 
 def test_a_killed_replica_restarts_all_in_fresh_folders_at_new_addresses(tmp_path):

@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pytest
 from kubernetes import client
+from step_lines import brief
 from stub_api import StubApi
 from train.programs.jobs import make_job, workers
 
@@ -36,8 +37,8 @@ def follow(lines, replicas, cut, show):
 def test_each_line_of_many_replicas_is_shown_once_and_in_order(cut):
     shown = defaultdict(list)
 
-    def show(text):
-        replica, _, line = text.partition(" line ")
+    def show(entry):
+        replica, _, line = brief(entry).partition(" line ")
         shown[replica].append(line[:6])
 
     status, requests = follow(2000, 50, cut, show)
@@ -58,9 +59,9 @@ def test_a_job_that_ends_while_its_reader_is_behind_loses_no_line(monkeypatch):
     monkeypatch.setattr(watching, "_READS", 4)
     count = 0
 
-    def show(text):
+    def show(entry):
         nonlocal count
-        count += " line " in text
+        count += entry.message.startswith("line ")
         if count % 2000 == 0:
             time.sleep(0.1)
 

@@ -1,6 +1,7 @@
 """A step that Argo starts again while the job of its previous attempt is still being removed."""
 
 import pytest
+from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
@@ -47,7 +48,7 @@ def test_a_job_is_created_only_when_the_pods_of_the_previous_attempt_have_ended(
         "pod ended",
         f"POST {JOB}",
     ]
-    assert capsys.readouterr().out.splitlines()[0] == (
+    assert brief_lines(capsys.readouterr().out)[0] == (
         "waiting for the pods of the previous attempt to end: a-job-worker-0"
     )
 

@@ -9,6 +9,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from step_lines import brief_lines
 from train.programs.jobs import make_job
 
 from kfp_distributed.components.train.runners import choose
@@ -190,7 +191,7 @@ def test_a_job_of_its_own_secret_and_without_an_owner(pem, server, monkeypatch, 
     host = f"https://127.0.0.1:{server.server_port}"
     runner = kubernetes_runner(Home(described(pem, host, **STORE)), "s3://models", "gpu")
     runner.check(make_job([]))
-    assert capsys.readouterr().out == f"the job runs in namespace training of {host}\n"
+    assert brief_lines(capsys.readouterr().out) == [f"the job runs in namespace training of {host}"]
     objects = {body["kind"] + " " + body["metadata"]["name"]: body for _, body in server.sent}
     assert list(objects) == [
         "Job a-job",

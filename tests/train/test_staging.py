@@ -1,6 +1,7 @@
 """Local folders of a step whose replicas are pods: through a real object store, there and back."""
 
 import pytest
+from step_lines import brief_lines
 
 from kfp_distributed.components.train.launch import Request
 from kfp_distributed.components.train.staging import staged
@@ -45,7 +46,7 @@ def test_a_whole_model_that_cannot_be_brought_home_stays(request_, tmp_path, cap
     with pytest.raises(FileExistsError), staged(request_) as visible:
         train(visible, "model.json", "weights/part-0")
     assert kept() == ["model_uri/model.json", "model_uri/weights/part-0"]
-    assert capsys.readouterr().out == f"the model is whole, and stays in {visible.model_uri}\n"
+    assert brief_lines(capsys.readouterr().out) == [f"the model is whole, and stays in {visible.model_uri}"]
 
 
 def test_a_whole_model_of_a_step_that_fails_stays(request_):

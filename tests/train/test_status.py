@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from step_lines import brief_lines
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.durations import format_seconds
@@ -210,7 +211,7 @@ def test_root_failure(ends, root):
     ],
 )
 def test_failure_cause(facts, cause):
-    assert failure_cause(follow(*facts)) == cause
+    assert "\n".join(brief_lines(failure_cause(follow(*facts)))) == cause
 
 
 def test_what_started_again_is_named_by_the_root_of_the_newest_failures():
@@ -278,7 +279,7 @@ def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
         ended(64, "It is so."),
     ):
         status = advance(status, fact)
-    assert failure_cause(status) == (
+    assert "\n".join(brief_lines(failure_cause(status))) == (
         "[worker-1] epoch 5/9\n[launcher-0] 1 of the workers are left, and min_workers is 2\n"
         "[launcher-0] Process name: 1\nlauncher-0 failed with exit code 137 (SIGKILL), often a lack of memory, "
         "1 min 3 s after the start of the job, as a process of worker-1 did. "

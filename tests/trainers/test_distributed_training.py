@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from saved_models import score
+from step_lines import into
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
@@ -148,7 +149,7 @@ def test_a_command_that_knows_only_tensorflows_variable(digits, tmp_path):
         distribution_specification={"distribution_type": "TF", "number_of_parameter_servers": 0},
         identity=("run", str(tmp_path)),
     )
-    outcome = launch(request, LocalRunner(), said.append)
+    outcome = launch(request, LocalRunner(), into(said))
     rows = [re.fullmatch(r"\[worker-(.)\] worker \1 of 2 has (\d+) rows", line) for line in said]
     assert sum(int(found[2]) for found in rows if found) == 1300, "\n".join(said)
     assert outcome.model.format == "saved_model"

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from environments import trainer_python
+from step_lines import into
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
@@ -44,7 +45,7 @@ def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, tr
     )
     said, begin = [], time.monotonic()
     with pytest.raises(TrainingFailed) as raised:
-        launch(request, LocalRunner(), said.append)
+        launch(request, LocalRunner(), into(said))
     assert time.monotonic() - begin < SECONDS, "a rank waited for another"
     assert re.search(r"failed with exit code 1\b", str(raised.value))
     assert "the training diverged in epoch 1: the loss is nan" in str(raised.value)

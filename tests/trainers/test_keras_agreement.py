@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from mirrored_classifier import mirrored_classifier
+from step_lines import into
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.ports import free_ports
@@ -192,7 +193,7 @@ def test_the_example_mirrors_on_three_devices(digits, tmp_path, alone):
         identity=(str(tmp_path),),
     )
     said = []
-    outcome = launch(request, LocalRunner(), said.append)
+    outcome = launch(request, LocalRunner(), into(said))
     assert "[worker-0] trained on 3 CPU devices" in said
     losses = [epoch["loss"] for epoch in outcome.metrics["worker-0"]]
     assert losses == pytest.approx(curve(alone, "parts"), rel=EXACT)

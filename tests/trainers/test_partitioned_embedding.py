@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from partitioned_embedding import partitioned_embedding
 from replicas import KillOnce
+from step_lines import into
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, launch
@@ -63,7 +64,7 @@ def small(train, tmp_path_factory):
     """Two trainings of one table, the first with a kill: their lines, the second one's outcome, where they were."""
     folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", "epoch 2/4"), []
     train(folder, {**SMALL, "epochs": 4}, show)
-    outcome = train(folder, {**SMALL, "epochs": 6}, again.append, workers=1, servers=1)
+    outcome = train(folder, {**SMALL, "epochs": 6}, into(again), workers=1, servers=1)
     return show.lines, again, outcome, folder
 
 

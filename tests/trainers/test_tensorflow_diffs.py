@@ -7,6 +7,7 @@ import pytest
 from environments import trainer_python
 from examples.test_diffs import PAGE, code_of
 from saved_models import score
+from step_lines import into
 
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
@@ -91,7 +92,7 @@ def test_the_changed_program_trains(section, number, digits, tmp_path, monkeypat
         identity=("run", str(tmp_path)),
     )
     said = []
-    launch(request, LocalRunner(), said.append)
+    launch(request, LocalRunner(), into(said))
     assert ("[worker-0] on 2" in said) == (before == DEVICES)
     flat = replace(digits, test_inputs=digits.test_inputs.reshape(-1, 64) / 16)
     (tmp_path / "score").mkdir()
@@ -134,7 +135,7 @@ def test_the_table_in_parts_learns(digits, tmp_path):
         identity=("run", str(tmp_path)),
     )
     said = []
-    launch(request, LocalRunner(), said.append)
+    launch(request, LocalRunner(), into(said))
     assert "[chief-0] parts [50000, 50000]" in said
     assert f"[chief-0] learned {[[3.0] * 4] * 4}" in said
 

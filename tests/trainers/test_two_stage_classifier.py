@@ -13,6 +13,7 @@ import pytest
 import two_stage_classifier as example
 from environments import trainer_python
 from replicas import KillOnce
+from step_lines import into
 from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
@@ -160,7 +161,7 @@ def test_a_batch_goes_through_in_micro_batches(request_for):
     """All of a step go forward before the first gradient comes back; 13 steps of 3 after the exchange of the rows."""
     parameters = {"example": str(Path(example.__file__).parent), "parameters": {**PARAMETERS, "epochs": 1}}
     lines = []
-    launch(request_for(parameters, program=listened_to), LocalRunner(), lines.append)
+    launch(request_for(parameters, program=listened_to), LocalRunner(), into(lines))
     assert sorted(line for line in lines if "begins with" in line) == [
         "[master-0] rank 0 begins with isend 649, recv 650, "
         "isend 34, isend 33, isend 33, recv 34, recv 33, recv 33 and sends 40",

@@ -48,6 +48,7 @@ from kfp_distributed.trainers.runtime.job import (
 )
 from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.sampling import print_samples, store_usage
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
@@ -81,8 +82,10 @@ def main() -> int:
     os.environ[REPLICA_VARIABLE] = name
     if has_ranks(os.environ):
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on reading the heartbeat.
+        print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
         return _run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
     elastic = is_elastic(os.environ)
+    _start_samples(job, rank, elastic)
     if elastic:
         end_without_launcher(lambda: _end(PEER_LOST))
     # Any rank of an elastic job may become the first, which alone writes what is kept.
@@ -135,6 +138,22 @@ def replica_name(
     # Of an elastic job there may be more workers than were asked for at first.
     number = int(environment.get("RANK", 0))
     return f"worker-{number - 1}" if number else job.leader
+
+
+def _start_samples(job: JobDescription, rank: Rank | None, elastic: bool) -> None:
+    """Sample this process. Of the ranks of one replica only one prints."""
+    local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("HOROVOD_LOCAL_RANK") or 0)
+    if is_rank(os.environ):
+        store_usage(local_rank)  # The parent process prints.
+    elif rank and not elastic:
+        slots = max(1, rank.size // len(job.data_replicas))
+        first = rank.rank // slots * slots
+        if rank.rank == first:
+            print_samples(range(first + 1, first + slots))
+        else:
+            store_usage(rank.rank)
+    elif not (elastic and local_rank):
+        print_samples()
 
 
 def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int] | None:

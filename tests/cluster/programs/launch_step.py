@@ -1,5 +1,7 @@
 """A train step as a process of its own: reads a request as JSON from its input, prints what the step shows.
 
+Each line is the time in seconds, [REPLICA] and the message.
+
 The last line is VERDICT and a JSON: {"succeeded", "cause", "metrics", "seconds"}, seconds since all was imported.
 """
 
@@ -8,6 +10,7 @@ import sys
 import time
 
 from kfp_distributed.components.train.launch import Request, TrainingFailed, launch
+from kfp_distributed.components.train.log_format import JOB, LogEntry
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -20,7 +23,8 @@ task_config = given.pop("task_config", {})
 request = Request(**{**given, "identity": tuple(given["identity"])})
 
 
-def show(line: str) -> None:
+def show(entry: LogEntry) -> None:
+    line = entry.message if entry.replica == JOB else f"[{entry.replica}] {entry.message}"
     print(f"{time.time():.3f} {line}", flush=True)
 
 

@@ -1,6 +1,7 @@
 """A train step as its own process: `step.py MARKER COMMAND...` runs a job whose two workers run the command."""
 
 import sys
+from functools import partial
 
 from train.programs.jobs import MARKER, make_job, workers
 
@@ -13,4 +14,4 @@ runner = LocalRunner()
 with ended_by_signals(runner.stop):
     runner.check(job)
     runner.start(job)
-    launch._follow(runner, job, lambda line: print(line, flush=True))
+    launch._follow(runner, job, partial(print, flush=True))

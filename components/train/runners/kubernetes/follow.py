@@ -125,7 +125,7 @@ class Follower:
         if isinstance(news, ThreadFailed):
             raise news.error
         if isinstance(news, Trouble):
-            yield JobEvent(clock(), news.text)
+            yield JobEvent(clock(), news.text, "WARNING")
         elif isinstance(news, Printed):
             spec = self._objects.job.specification
             yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
@@ -73,7 +74,7 @@ class Heartbeat:
             try:
                 self._store.delete([""])
             except StorageError as error:
-                print(f"the heartbeat {self._uri} could not be deleted, delete it by hand: {error}", flush=True)
+                log("WARNING", f"the heartbeat {self._uri} could not be deleted, delete it by hand: {error}")
 
 
 def _write(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 import time
 
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -29,7 +30,7 @@ def await_pods_gone(api: ClusterApi, job_name: str) -> None:
     while pods := api.call("GET", path, query=query)["items"]:
         names = " ".join(sorted(pod["metadata"]["name"] for pod in pods))
         if not announced:
-            print(f"waiting for the pods of the previous attempt to end: {names}", flush=True)
+            log("INFO", f"waiting for the pods of the previous attempt to end: {names}")
             announced = True
         if time.monotonic() - started > PODS_GONE_SECONDS:
             raise ClusterError(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.kfp_store import Read
@@ -100,7 +101,7 @@ def open_remote_cluster(read: Read, namespace: str, name: str) -> tuple[RemoteCl
     except ClusterError as error:
         keys = "token" if error.status == 401 else "host and ca.crt"
         raise ValueError(f"the cluster of the Secret {secret} is not to be used, see its {keys}: {error}") from None
-    print(f"the job runs in namespace {cluster.namespace} of {cluster.host}", flush=True)
+    log("INFO", f"the job runs in namespace {cluster.namespace} of {cluster.host}")
     return cluster, api
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kfp_distributed.components.train.job import Fact, JobEvent, Quiet, TrainingJob, clock
+from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
@@ -261,9 +262,9 @@ class KubernetesRunner:
                 existed = delete(self._api, path)
             except ClusterError as error:
                 command = removal_command(self._api, path)
-                print(f"{path} could not be deleted: {error}; to remove it: {command}", flush=True)
+                log("WARNING", f"{path} could not be deleted: {error}; to remove it: {command}")
                 continue
             if existed and path == job_path and not has_ended:
-                print(f"{self._objects.title} is deleted", flush=True)
+                log("INFO", f"{self._objects.title} is deleted")
         if is_kept:
-            print(f"the job is kept (keep_job); to remove it: {removal_command(self._api, job_path)}", flush=True)
+            log("INFO", f"the job is kept (keep_job); to remove it: {removal_command(self._api, job_path)}")

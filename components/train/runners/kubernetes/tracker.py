@@ -145,7 +145,8 @@ class Tracker:
     def restart_event(self) -> JobEvent:
         """Announces the restart of a job that `may_start_again`; for a moment only, for failures do not stay recent."""
         root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)")
+        text = f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)"
+        return JobEvent(clock(), text, "WARNING")
 
     def start_again(self) -> Iterator[Fact]:
         """The job was deleted, and is created anew."""
@@ -210,7 +211,7 @@ class Tracker:
             del self._passing[uid]
             for name, seen in list(self._seen.items()):
                 if seen.uid == uid and seen.state.state in _NOT_STARTED:
-                    yield JobEvent(clock(), f"{pod}: {text}")
+                    yield JobEvent(clock(), f"{pod}: {text}", "WARNING")
                     yield from self._change(name, seen._replace(state=seen.state._replace(reason=text)))
 
     def tell_event(self, event: Object) -> Iterator[Fact]:
@@ -228,7 +229,7 @@ class Tracker:
         if passes:
             self._passing.setdefault(uid, (clock(), about, text))
             return
-        yield JobEvent(clock(), f"{about}: {text}")
+        yield JobEvent(clock(), f"{about}: {text}", "WARNING")
         if reason.startswith("FailedCreate"):
             for name, seen in list(self._seen.items()):
                 if not seen.uid:

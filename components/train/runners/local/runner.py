@@ -118,12 +118,16 @@ class LocalRunner:
         """Starts the replicas and tells what happens until the job has ended."""
         program = self._job.description.program
         if program.get("image"):
-            yield JobEvent(clock(), f"image of train_specification is ignored: {self._python} runs all")
+            yield JobEvent(clock(), f"image of train_specification is ignored: {self._python} runs all", "WARNING")
         if self._job.specification.volumes:
-            yield JobEvent(clock(), "volumes of distribution_specification are ignored: a path is of this machine")
+            yield JobEvent(
+                clock(), "volumes of distribution_specification are ignored: a path is of this machine", "WARNING"
+            )
         wanted, here = sum(each.resources.gpus for each in self._job.topology.replicas), len(machine_gpus())
         if wanted > here and len(self._last) > 1:
-            yield JobEvent(clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without")
+            yield JobEvent(
+                clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without", "WARNING"
+            )
         own = self._python == sys.executable
         needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
         if needed.packages or needed.alone:
@@ -177,7 +181,7 @@ class LocalRunner:
             number = max(self._last[name].restart for name in step.replicas) + 1
             limit = self._job.specification.restart_limit
             who = "all replicas" if len(step.replicas) == len(self._last) else ", ".join(step.replicas)
-            yield JobEvent(clock(), f"restart {number} of {limit}: {who} ({step.reason})")
+            yield JobEvent(clock(), f"restart {number} of {limit}: {who} ({step.reason})", "WARNING")
         running = [name for name in step.replicas if self._last[name].state in ("starting", "running")]
         self._group.stop(running)
         for name in running:

@@ -1,0 +1,65 @@
+"""The form of the lines in the log of a `train` step: `TIME LEVEL REPLICA MESSAGE`."""
+
+import re
+import time
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+Level = Literal["INFO", "WARNING", "ERROR"]
+
+JOB = "job"
+"""The name in place of a replica's, in the lines of the step itself."""
+
+_LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) (?P<level>INFO|WARNING|ERROR) (?P<replica>job|[a-z]+-\d+)"
+    r"(?: (?P<message>.*))?",
+    re.DOTALL,
+)
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class LogEntry(NamedTuple):
+    """An entry of the log. `str()` returns its line, or several where the message has several.
+
+    Attributes:
+        time: Seconds since 1970. The line has whole seconds.
+        level: Severity. What a replica prints is INFO.
+        replica: Name of the replica that printed the message, such as "worker-0"; JOB for the step itself.
+        message: The text.
+    """
+
+    time: float
+    level: Level
+    replica: str
+    message: str
+
+    def __str__(self) -> str:
+        start = f"{_format_time(int(self.time))} {self.level} {self.replica}"
+        if "\n" in self.message:
+            return "\n".join(f"{start} {line}".rstrip() for line in self.message.split("\n"))
+        return f"{start} {self.message}" if self.message else start
+
+
+def parse_line(line: str) -> LogEntry | None:
+    """Return the entry that a line was made of, or None if the line has another form."""
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return None
+    try:
+        moment = datetime.strptime(match["time"], _TIME_FORMAT).replace(tzinfo=timezone.utc)
+    except ValueError:  # Such as month 13.
+        return None
+    level: Level = match["level"]  # type: ignore[assignment]  # The pattern has these three.
+    return LogEntry(moment.timestamp(), level, match["replica"], match["message"] or "")
+
+
+def log(level: Level, message: str) -> None:
+    """Print a line of the step itself."""
+    print(LogEntry(time.time(), level, JOB, message), flush=True)
+
+
+@lru_cache(maxsize=64)
+def _format_time(seconds: int) -> str:
+    """Return a time as RFC 3339 in UTC. Most lines of a busy job share their second."""
+    return time.strftime(_TIME_FORMAT, time.gmtime(seconds))

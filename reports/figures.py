@@ -1,0 +1,319 @@
+"""Draws the figures of charts by Bokeh. Pure: data -> a Bokeh model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bokeh.core.properties import value
+from bokeh.models import (
+    Axis,
+    BasicTicker,
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    LabelSet,
+    NumeralTickFormatter,
+    Range1d,
+)
+from bokeh.plotting import figure
+
+from kfp_distributed.reports.palette import MARK, SERIES, STATES
+
+HEIGHT = 280
+"""Height of a figure in CSS pixels, if its content needs no other."""
+
+_FONT = value("system-ui, sans-serif")
+
+TEXT = "text"
+"""Tag of models whose text is inside the figure. The page's script gives them the page's text color."""
+
+_ROW_LABELS = 40
+"""Number of rows up to which a timeline names each row at its axis."""
+
+_FINAL_STATES = {"succeeded": "circle", "failed": "x", "stopped": "square"}
+"""Markers of the states in which a replica ends."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a line chart: its name, its points, its CSS color, and whether it is dashed."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    color: str
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A span of a timeline: number and name of its row, the state, and seconds since the left edge."""
+
+    row: int
+    replica: str
+    state: str
+    begin: float
+    end: float
+    reason: str
+
+
+def draw_lines(x: str, y: str, lines: Sequence[Line], marks: Sequence[tuple[float, float, str]]) -> figure:
+    """Draw lines and marked points."""
+    plot = _figure(x, y, tools="xbox_zoom")
+    for dashed in (False, True):
+        drawn = [line for line in lines if line.dashed == dashed]
+        if not drawn:
+            continue
+        many = len(lines) > len(SERIES)
+        source = ColumnDataSource(
+            {
+                "xs": [[_short(point[0]) for point in line.points] for line in drawn],
+                "ys": [[_short(point[1]) for point in line.points] for line in drawn],
+                "label": [line.label for line in drawn],
+                "color": [line.color for line in drawn],
+            }
+        )
+        renderer = plot.multi_line(
+            "xs",
+            "ys",
+            source=source,
+            line_color="color",
+            line_width=1 if many else 2,
+            line_alpha=0.6 if many else 1,
+            line_dash="dashed" if dashed else "solid",
+            line_join="round",
+            hover_line_alpha=1,
+            hover_line_width=3,
+            hover_line_color="color",
+        )
+        plot.add_tools(
+            HoverTool(
+                renderers=[renderer],
+                tooltips=[("", "@label"), (x, "$snap_x{0.[0000]}"), (y, "$snap_y{0.[0000]}")],
+                line_policy="nearest",
+            )
+        )
+    _draw_single_points(plot, x, y, [line for line in lines if len(line.points) == 1])
+    if marks:
+        _draw_marks(plot, marks)
+    if all(float(point[0]).is_integer() for line in lines for point in line.points):
+        plot.xaxis.ticker = BasicTicker(min_interval=1)
+        plot.xgrid.ticker = plot.xaxis[0].ticker
+    return plot
+
+
+def draw_bars(x: str, y: str, categories: Sequence[str], series: Mapping[str, tuple[str, Sequence[float]]]) -> figure:
+    """Draw a group of bars for each category; `series` has the color and the values by label."""
+    plot = _figure(x, y, x_range=Range1d(-0.5, max(len(categories), 1) - 0.5))
+    width = 0.8 / max(len(series), 1)
+    for number, (label, (color, values)) in enumerate(series.items()):
+        left = [index - 0.4 + number * width for index in range(len(categories))]
+        source = ColumnDataSource(
+            {
+                "left": left,
+                "right": [edge + width * 0.92 for edge in left],
+                "top": list(values),
+                "category": list(categories),
+            }
+        )
+        bars = plot.quad(left="left", right="right", bottom=0, top="top", source=source, color=color, line_color=None)
+        plot.add_tools(HoverTool(renderers=[bars], tooltips=[(x or label, "@category"), (label, "@top{0,0.[0000]}")]))
+    _name_ticks(plot.xaxis[0], categories, 40)
+    plot.xgrid.visible = False
+    plot.xaxis.major_label_orientation = 0.7 if sum(map(len, categories)) > 60 else 0
+    plot.y_range.start = 0
+    return plot
+
+
+def draw_histogram(x: str, y: str, edges: Sequence[float], series: Mapping[str, tuple[str, Sequence[float]]]) -> figure:
+    """Draw the bins of each series; `series` has the color and the heights by label."""
+    plot = _figure(x, y)
+    for label, (color, values) in series.items():
+        source = ColumnDataSource({"left": list(edges[:-1]), "right": list(edges[1:]), "top": list(values)})
+        bins = plot.quad(
+            left="left",
+            right="right",
+            bottom=0,
+            top="top",
+            source=source,
+            fill_color=color,
+            fill_alpha=0.35,
+            line_color=color,
+            line_width=1.5,
+        )
+        tooltips = [(label, "@top{0,0.[0000]}"), ("from", "@left{0.[0000]}"), ("to", "@right{0.[0000]}")]
+        plot.add_tools(HoverTool(renderers=[bins], tooltips=tooltips))
+    plot.y_range.start = 0
+    return plot
+
+
+def draw_heatmap(
+    x: str, y: str, rows: Sequence[str], columns: Sequence[str], counts: Sequence[Sequence[float]]
+) -> figure:
+    """Draw a matrix. The opacity of a cell is its share of the row's sum."""
+    height = max(HEIGHT, min(640, 90 + 34 * len(rows)))
+    x_range = Range1d(-0.5, len(columns) - 0.5)
+    plot = _figure(x, y, height=height, x_range=x_range, y_range=Range1d(len(rows) - 0.5, -0.5))
+    cells = [(i, j, value, sum(values)) for i, values in enumerate(counts) for j, value in enumerate(values)]
+    source = ColumnDataSource(
+        {
+            "x": [j for _, j, _, _ in cells],
+            "y": [i for i, _, _, _ in cells],
+            "row": [rows[i] for i, _, _, _ in cells],
+            "column": [columns[j] for _, j, _, _ in cells],
+            "count": [value for _, _, value, _ in cells],
+            "text": [f"{value:,}" if value else "" for _, _, value, _ in cells],
+            "share": [value / total if total else 0.0 for _, _, value, total in cells],
+            "alpha": [0.04 + 0.56 * value / total if total else 0.04 for _, _, value, total in cells],
+        }
+    )
+    rects = plot.rect(
+        "x", "y", width=0.96, height=0.94, source=source, fill_color=SERIES[0], fill_alpha="alpha", line_color=None
+    )
+    plot.add_tools(
+        HoverTool(
+            renderers=[rects],
+            tooltips=[(y, "@row"), (x, "@column"), ("count", "@count{0,0.[00]}"), ("share of the row", "@share{0.0%}")],
+        )
+    )
+    if len(columns) <= 20 and len(rows) <= 25:
+        plot.add_layout(
+            LabelSet(
+                x="x",
+                y="y",
+                text="text",
+                source=source,
+                text_align="center",
+                text_baseline="middle",
+                text_font_size="12px",
+                text_font=_FONT,
+                tags=[TEXT],
+            )
+        )
+    _name_ticks(plot.xaxis[0], columns, 40)
+    _name_ticks(plot.yaxis[0], rows, 40)
+    plot.grid.visible = False
+    plot.xaxis.major_label_orientation = 0.7 if sum(map(len, columns)) > 60 else 0
+    return plot
+
+
+def draw_points(x: str, y: str, points: Sequence[tuple[float, float, str]]) -> figure:
+    """Draw single points with labels on hover."""
+    plot = _figure(x, y)
+    source = ColumnDataSource({name: [point[i] for point in points] for i, name in enumerate(("x", "y", "label"))})
+    dots = plot.scatter("x", "y", source=source, size=8, fill_color=SERIES[0], fill_alpha=0.7, line_color=None)
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@label"), (x, "@x{0.[0000]}"), (y, "@y{0.[0000]}")]))
+    return plot
+
+
+def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
+    """Draw a row for each replica and a bar for each span. The end of a replica is a marker."""
+    height = max(140, min(640, 90 + 26 * len(replicas)))
+    plot = _figure("time since the start (h:mm:ss)", "", height=height, tools="box_zoom")
+    plot.y_range = Range1d(len(replicas) - 0.4, -0.6)
+    tooltips = [("", "@replica"), ("state", "@state"), ("from", "@begin{00:00:00}"), ("to", "@end{00:00:00}")]
+    tooltips += [("reason", "@reason")]
+    lasting = [bar for bar in bars if bar.state not in _FINAL_STATES or bar.end > bar.begin]
+    renderer = plot.hbar(
+        y="row",
+        left="begin",
+        right="end",
+        height=0.72 if len(replicas) <= _ROW_LABELS else 0.94,
+        source=_source_of_bars(lasting),
+        fill_color="color",
+        line_color=None,
+    )
+    plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
+    for state, marker in _FINAL_STATES.items():
+        ends = [bar for bar in bars if bar.state == state and bar.end <= bar.begin]
+        if ends:
+            renderer = plot.scatter(
+                "begin",
+                "row",
+                source=_source_of_bars(ends),
+                marker=marker,
+                color="color",
+                size=9 if len(replicas) <= _ROW_LABELS else 4,
+                line_width=2.5 if marker == "x" else 1,
+            )
+            plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
+    _name_ticks(plot.yaxis[0], replicas, _ROW_LABELS)
+    plot.ygrid.visible = False
+    plot.xaxis.formatter = NumeralTickFormatter(format="00:00:00")
+    plot.x_range.start = 0
+    return plot
+
+
+def format_clock(seconds: float) -> str:
+    """Return seconds as "h:mm:ss"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _figure(x: str, y: str, *, height: int = HEIGHT, tools: str = "", **ranges: Range1d) -> figure:
+    return figure(
+        height=height,
+        sizing_mode="stretch_width",
+        x_axis_label=x or None,
+        y_axis_label=y or None,
+        tools=tools,
+        toolbar_location=None,
+        **ranges,
+    )
+
+
+def _draw_marks(plot: figure, marks: Sequence[tuple[float, float, str]]) -> None:
+    source = ColumnDataSource({name: [mark[i] for mark in marks] for i, name in enumerate(("x", "y", "label"))})
+    plot.scatter("x", "y", source=source, size=10, fill_color=None, line_color=MARK, line_width=2)
+    plot.add_layout(
+        LabelSet(
+            x="x",
+            y="y",
+            text="label",
+            source=source,
+            y_offset=8,
+            text_align="center",
+            text_font_size="12px",
+            text_font=_FONT,
+            tags=[TEXT],
+        )
+    )
+
+
+def _draw_single_points(plot: figure, x: str, y: str, lines: Sequence[Line]) -> None:
+    """Draw the series of one point, of which a line shows nothing."""
+    if not lines:
+        return
+    columns = {
+        "x": [line.points[0][0] for line in lines],
+        "y": [line.points[0][1] for line in lines],
+        "label": [line.label for line in lines],
+        "color": [line.color for line in lines],
+    }
+    dots = plot.scatter("x", "y", source=ColumnDataSource(columns), size=7, color="color")
+    plot.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@label"), (x, "@x{0.[0000]}"), (y, "@y{0.[0000]}")]))
+
+
+def _source_of_bars(bars: Sequence[Bar]) -> ColumnDataSource:
+    return ColumnDataSource(
+        {
+            "row": [bar.row for bar in bars],
+            "replica": [bar.replica for bar in bars],
+            "state": [bar.state for bar in bars],
+            "begin": [round(bar.begin, 1) for bar in bars],
+            "end": [round(bar.end, 1) for bar in bars],
+            "reason": [bar.reason for bar in bars],
+            "color": [STATES.get(bar.state, SERIES[0]) for bar in bars],
+        }
+    )
+
+
+def _name_ticks(axis: Axis, names: Sequence[str], most: int) -> None:
+    """Name the integers of an axis; with more than `most` names only each nth."""
+    step = -(-len(names) // most) if names else 1
+    axis.ticker = FixedTicker(ticks=list(range(0, len(names), step)), minor_ticks=[])
+    axis.major_label_overrides = {index: names[index] for index in range(0, len(names), step)}
+
+
+def _short(number: float) -> float:
+    """Round to five digits: the size of the page counts, and no screen shows more."""
+    return int(number) if float(number).is_integer() and abs(number) < 1e15 else float(f"{number:.5g}")

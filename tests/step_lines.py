@@ -1,0 +1,20 @@
+"""The log of a train step without what differs in each run: `[REPLICA] MESSAGE`, and of the step itself `MESSAGE`."""
+
+from collections.abc import Callable
+
+from kfp_distributed.components.train.log_format import JOB, LogEntry, parse_line
+
+
+def brief(entry: LogEntry) -> str:
+    """An entry without time and level."""
+    return entry.message if entry.replica == JOB else f"[{entry.replica}] {entry.message}"
+
+
+def into(lines: list[str]) -> Callable[[LogEntry], None]:
+    """A function for `launch` that collects entries in brief."""
+    return lambda entry: lines.append(brief(entry))
+
+
+def brief_lines(text: str) -> list[str]:
+    """Printed lines in brief; those of another form as they are."""
+    return [brief(entry) if (entry := parse_line(line)) else line for line in text.splitlines()]

@@ -1,0 +1,63 @@
+"""The line with a replica's resource usage, which it prints every 10 s and the train step reads. Pure."""
+
+import re
+from typing import NamedTuple
+
+_LINE = re.compile(
+    r"sample(?=.*=)"
+    r"(?: memory=(?P<memory>\d+)MiB)?"
+    r"(?: rows/s=(?P<rows>\d+(?:\.\d+)?))?"
+    r"(?: gpu=(?P<gpu>\d+)%)?"
+    r"(?: gpu_memory=(?P<gpu_memory>\d+)MiB)?$"
+)
+
+
+class Sample(NamedTuple):
+    """Resource usage of one replica at one moment. A value is None where it is unknown.
+
+    Attributes:
+        memory_mib: Resident memory of the replica's processes in MiB.
+        rows_per_second: Training rows read per second since the previous sample.
+        gpu_percent: Mean utilization of the replica's GPUs, from 0 to 100.
+        gpu_memory_mib: Memory used on all of the replica's GPUs in MiB.
+    """
+
+    memory_mib: int | None = None
+    rows_per_second: float | None = None
+    gpu_percent: int | None = None
+    gpu_memory_mib: int | None = None
+
+
+def format_sample(sample: Sample) -> str:
+    """Return the line of a sample, such as "sample memory=512MiB rows/s=1200", or "" if no value is known."""
+    rows = sample.rows_per_second
+    values = {
+        "memory={}MiB": sample.memory_mib,
+        # Whole numbers from 10 on: more digits say nothing.
+        "rows/s={}": None if rows is None else f"{rows:.0f}" if rows >= 10 else f"{rows:.1f}",
+        "gpu={}%": sample.gpu_percent,
+        "gpu_memory={}MiB": sample.gpu_memory_mib,
+    }
+    known = [pattern.format(value) for pattern, value in values.items() if value is not None]
+    return " ".join(["sample", *known]) if known else ""
+
+
+def split_sample(line: str) -> tuple[str, Sample | None]:
+    """Split a line that a replica printed into the program's own text and the sample.
+
+    A sample is printed while the program may be in the middle of a line, so text may precede it.
+
+    Returns:
+        The line itself and None if it has no sample.
+    """
+    # Nearly all lines have none, and this search is faster than the pattern.
+    if "sample " not in line or not (match := _LINE.search(line)):
+        return line, None
+    memory, rows, gpu, gpu_memory = match.group("memory", "rows", "gpu", "gpu_memory")
+    sample = Sample(
+        None if memory is None else int(memory),
+        None if rows is None else float(rows),
+        None if gpu is None else int(gpu),
+        None if gpu_memory is None else int(gpu_memory),
+    )
+    return line[: match.start()], sample
