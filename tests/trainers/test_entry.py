@@ -327,7 +327,7 @@ def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, d
     assert replicas.wait("worker-0") == code
     text = replicas.text("worker-0")
     # A link of checkpoint_dir that cannot be stored ends no training, and is said once.
-    assert text.count("left out of what is stored: ") == 1
+    assert text.count("not stored: ") == 1
     assert "newest is a link to nowhere, which does not exist" in text
     last, first = complete_checkpoints(store := open_store(replicas.job.checkpoint_uri))
     assert [entry.key for entry in store.list(f"{first}/")] == [f"{first}/state"]

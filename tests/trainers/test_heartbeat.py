@@ -117,4 +117,4 @@ def test_a_store_that_does_not_answer_is_no_lost_step(store, monkeypatch, capfd)
         # The time before the outage counts, the outage does not.
         assert [name for name, ended in watchers.items() if not ended.wait(60)] == []
     said = capfd.readouterr().out
-    assert said.count("cannot read the train step's heartbeat, and keeps trying: StorageError: ") == len(FAULTS)
+    assert said.count("cannot read the heartbeat of the train step, retrying: StorageError: ") == len(FAULTS)

@@ -43,7 +43,7 @@ def epochs(said):
 
 def places(said):
     """Each rank's place at each start: (ranks, rank, rows, epoch after which it goes on)."""
-    pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and goes on after epoch (\d+)"
+    pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and continues after epoch (\d+)"
     found = [tuple(map(int, match.groups())) for line in said if (match := re.match(pattern, line))]
     return [(size, rank, rows, epoch) for rank, size, rows, epoch in found]
 
@@ -74,7 +74,7 @@ def test_the_others_go_on_when_ranks_die_and_the_next_one_saves(run):
 
 def test_all_start_again_where_too_few_are_left(run):
     outcome, said = run(TRAINER, {"worker-1": "epoch 3/"}, workers=2, min_workers=2, restart_limit=1)
-    assert "[launcher-0] 1 of the workers are left, and min_workers is 2" in said
+    assert "[launcher-0] 1 workers are left, which is fewer than min_workers=2" in said
     assert "restart 1 of 1: all replicas (launcher-0 failed)" in said
     shown = [epoch for _, epoch in epochs(said)]
     assert sorted(set(shown)) == list(range(1, EPOCHS + 1))

@@ -134,7 +134,7 @@ def test_workers_with_other_checkpoints_start_again_all():
         for each in running:
             each.kill()
     assert [each.returncode for each in running] == [5, 5]
-    assert said == [f"this worker's checkpoint is of epoch {done}, another's is not\n" for done in (2, 3)]
+    assert said == [f"the checkpoint of this worker is of epoch {done}, and that of another worker is not\n" for done in (2, 3)]
 
 
 def curve(place, training, measure="loss"):

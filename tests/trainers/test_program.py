@@ -72,7 +72,7 @@ def test_the_other_forms():
         ({"packages": 5}, "packages is 5; allowed: a list of strings"),
         ({"packages": {"scipy": "1.16"}}, "packages is {'scipy': '1.16'}; allowed: a list of strings"),
         ({"image": 5}, "image is 5; allowed: a string"),
-        ({"image": "Registry/Trainer:1"}, "image = 'Registry/Trainer:1' is no image's name"),
+        ({"image": "Registry/Trainer:1"}, "image = 'Registry/Trainer:1' is not a valid name of an image"),
     ],
 )
 def test_an_image_or_packages_that_are_none_are_refused(options, reason):
@@ -136,7 +136,7 @@ def without_model(train_dir):
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (closure(), "closure: it uses size of the function around it"),
+        (closure(), "closure: it uses size of the enclosing function"),
         (lambda model_dir: None, "a lambda has no name"),
         (Trainer.fit, "a method of Trainer"),
         (Trainer().fit, "not a plain Python function"),
@@ -145,21 +145,21 @@ def without_model(train_dir):
         (functools.partial(fit, epochs=1), "not a plain Python function"),
         (cached, "not a plain Python function"),
         (wrapped, "fit is decorated"),
-        (decorated, "decorated is decorated, and the decorator does not travel"),
-        (global_user, "uses SCALE, json of the module around it"),
+        (decorated, "decorated is decorated, and a decorator is not sent"),
+        (global_user, "uses SCALE, json of its module"),
         (generator, "is a generator"),
         (asynchronous, "is asynchronous"),
         (
             default_of_the_module,
             "the default of scale is SCALE (SCALE is not a constant expression); allowed: literals and",
         ),
-        (by_position, "before a '/'"),
+        (by_position, "positional-only parameters"),
         (without_model, "no parameter model_dir"),
         (eval(compile("lambda: None", "nowhere", "eval")), "lambda"),
         ("keras_clasifier", "trainer is 'keras_clasifier'; allowed: keras_classifier"),
-        ({"trainer": "keras_classifier"}, "a dict goes to the step train as it is"),
-        (None, "None is no trainer's name, function or command"),
-        ([], "command is []; allowed: at least a program's name"),
+        ({"trainer": "keras_classifier"}, "Pass a dict to the step `train` directly"),
+        (None, "None is not the name of a trainer, a function or a command"),
+        ([], "command is []; allowed: at least the name of a program"),
         (["a", 1], "command is ['a', 1]; allowed: a list of strings"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_program_that_cannot_run_is_refused(what, reason):
 def test_a_function_without_a_file_is_refused():
     names = {}
     exec("def fit(model_dir): pass", names)
-    with pytest.raises(ValueError, match="the source of fit cannot be had"):
+    with pytest.raises(ValueError, match="the source of fit is not available"):
         train_specification(names["fit"])
 
 
@@ -182,7 +182,7 @@ def test_a_function_without_a_file_is_refused():
         ({"Command": ["x" * 1000]}, "x; allowed: one of the keys trainer, function, command"),
         (
             {"command": ["x"], "packages": ["a @ git+https://me:key@example.com/a.git"]},
-            "packages has an address with a",
+            "packages contains a URL with a",
         ),
         ([1], "train_specification is [1]; allowed: a dict"),
         ("keras_classifier", "allowed: a dict"),
@@ -190,7 +190,7 @@ def test_a_function_without_a_file_is_refused():
         ({"trainer": "keras_classifier", "source": ""}, "a key is 'source'; allowed: trainer, image, packages"),
         ({"command": "python main.py"}, "a list of strings"),
         ({"command": ["main", "--out={modeldir}"]}, "command: a folder is '{modeldir}'; allowed: train_dir, "),
-        ({"function": "fit", "source": "def fit(:"}, "is not Python"),
+        ({"function": "fit", "source": "def fit(:"}, "is not valid Python"),
         ({"function": "fit", "source": "def fut(model_dir): pass"}, "no function 'fit'"),
         ({"function": "fit"}, "no function 'fit'"),
         ({"trainer": 3}, "trainer is 3; allowed: a string"),
