@@ -41,7 +41,7 @@ test: $(STAMP) lint types  ## everything that needs no cluster
 environments: $(STAMP)  ## makes the Python environments that Horovod, PyTorch and some tests need, once; says why where they cannot be made
 	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
-	@for name in steps kfp-oldest kfp-2.0; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
+	@for name in steps kfp-oldest kfp-2.0 mlflow; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
 
 cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \

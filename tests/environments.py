@@ -62,6 +62,8 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "kfp-oldest": _with_oldest_kfp,
     # kfp-pipeline-spec 0.2.2 is what KFP 2.0.0 reads a pipeline with.
     "kfp-2.0": lambda: ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"],
+    # The MLflow server. The extra `auth` has what its login needs.
+    "mlflow": lambda: ["mlflow[auth]==3.17.2"],
 }
 """The requirements of each environment, by its name."""
 

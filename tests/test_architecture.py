@@ -24,7 +24,12 @@ ROOMS = {
 }
 """The rooms, and the rooms below each of them, which it may import."""
 
-SHARED_BY_STEPS = ("components.artifacts", "components.row_texts", "components.startup_remarks")
+SHARED_BY_STEPS = (
+    "components.artifacts",
+    "components.mlflow_client",
+    "components.row_texts",
+    "components.startup_remarks",
+)
 """Modules beside the steps that several of them import."""
 
 TRAIN = "components.train"
@@ -45,7 +50,7 @@ TRAIN_LAYERS = (
     ("manifests",),
     ("runners",),
     ("identity", "launch", "resume", "staging", "status", "step_log"),
-    ("component", "failed_report", "report", "step"),
+    ("component", "failed_report", "mlflow_tracker", "report", "step", "tracker", "tracking"),
 )
 """The modules and packages of components/train. Each imports its own layer and those before it."""
 
@@ -88,8 +93,10 @@ OPTIONAL_PACKAGES = {
 LATE_IMPORTS = {
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
     "components.export_model.component": "the same",
+    "components.export_model.step": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "components.prepare_data.component": "the same",
     "components.train.component": "the same",
+    "components.train.tracking": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "library.bootstrap": "the template that stands in compiled steps tries whether the library is installed",
 }
 """Modules that import the library's own modules inside functions, and why."""

@@ -1,4 +1,4 @@
-"""What runs inside a training job's replicas: the entry program and the trainers."""
+"""The code that runs in the replicas of a training job: the entry program and the trainers."""
 
 from kfp_distributed.trainers.authoring import train_specification
 from kfp_distributed.trainers.program import FOLDERS, TRAINERS, Program, check_parameters, parse_program

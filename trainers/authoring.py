@@ -1,4 +1,4 @@
-"""What the author of a pipeline calls: it makes a train_specification, and stays at home when the steps run."""
+"""Makes a train_specification. Authors of pipelines call it; steps and replicas do not."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ def train_specification(
     """Return the train_specification of a trainer, a Python function or a command.
 
     Args:
-        what: A trainer's name ("keras_classifier"); or a function, whose source travels: it imports what it
-            needs inside its body and takes by name those of train_dir, validation_dir, model_dir,
-            checkpoint_dir, metrics_dir and tensorboard_dir that it wants; or a command as a list of words, in which
-            {train_dir} and the like are replaced.
-        image: Container image to run in, where the default does not do.
-        packages: pip requirements to install before the program starts.
+        what: Program to run. A string is the name of a trainer, such as "keras_classifier". A function is sent to the
+            job as source code: it must import all that it needs inside its body. It receives those of train_dir,
+            validation_dir, model_dir, checkpoint_dir, metrics_dir and tensorboard_dir that are among its parameters.
+            A list of words is a command, in which {train_dir} and the names of the other folders are replaced.
+        image: Container image of the replicas. Default: the image for the trainer and the type of job.
+        packages: Requirements that pip installs before the program starts. Default: none.
 
     Returns:
-        A plain JSON dict.
+        The specification, as a dict that JSON can hold.
 
     Raises:
-        ValueError: The trainer is unknown, the function cannot travel, `image` is no image's name, or `packages` is no
-            list of texts; the message says why.
+        ValueError: The trainer is unknown, the function cannot be sent to the job, `image` is not the name of an
+            image, or `packages` is not a list of strings.
     """
     specification: dict[str, Any]
     if isinstance(what, str):
         specification = {"trainer": what}
     elif callable(what):
         source = _source_of(what)
-        _check_travels(source, what.__name__)
+        _check_self_contained(source, what.__name__)
         specification = {"function": what.__name__, "source": source}
     elif isinstance(what, Sequence):
         specification = {"command": list(what)}
     else:
-        raise ValueError(  # noqa: TRY004 - as all that is wrong with a specification
-            f"{what!r} is no trainer's name, function or command; a dict goes to the step train as it is"
+        raise ValueError(  # noqa: TRY004 - like all errors in a specification
+            f"{what!r} is not the name of a trainer, a function or a command. Pass a dict to the step `train` directly"
         )
     if image:
         specification["image"] = image
@@ -65,37 +65,41 @@ def train_specification(
 def _source_of(function: Callable[..., object]) -> str:
     name = getattr(function, "__name__", repr(function))
     if not inspect.isfunction(function):
-        raise ValueError(f"{name} is not a plain Python function (def …), so its source cannot travel to the job")
+        raise ValueError(f"{name} is not a plain Python function (def …), so its source cannot be sent to the job")
     outer = function.__qualname__.rpartition(".")[0]
     if name == "<lambda>":
-        raise ValueError("a lambda has no name and no body that could travel to the job; write a function (def …)")
+        raise ValueError("a lambda has no name and no body that could be sent to the job; write a function (def …)")
     if outer and not outer.endswith("<locals>"):
         raise ValueError(f"{name} is a method of {outer}; write a function outside of any class")
     if hasattr(function, "__wrapped__"):
-        raise ValueError(f"{name} is decorated, and the decorator does not travel to the job; give the bare function")
+        raise ValueError(f"{name} is decorated, and a decorator is not sent to the job; pass the undecorated function")
     if function.__code__.co_freevars:
         raise ValueError(
-            f"{name} is a closure: it uses {', '.join(function.__code__.co_freevars)} of the function around it, "
-            "which does not travel to the job; make it a parameter"
+            f"{name} is a closure: it uses {', '.join(function.__code__.co_freevars)} of the enclosing function, "
+            "which is not sent to the job; make it a parameter"
         )
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{name}() is asynchronous (async def); the job calls an ordinary function")
     try:
         return textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
-        raise ValueError(f"the source of {name} cannot be had; write the function into a file") from None
+        raise ValueError(f"the source of {name} is not available; write the function into a file") from None
 
 
-def _check_travels(source: str, name: str) -> None:
-    """Refuse a function that cannot run where there is nothing but its source."""
+def _check_self_contained(source: str, name: str) -> None:
+    """Check that a function can run where only its source exists.
+
+    Raises:
+        ValueError: It cannot.
+    """
     function = find_function(source, name)
     if function.decorator_list:
         decorators = ", ".join("@" + ast.unparse(decorator) for decorator in function.decorator_list)
-        raise ValueError(f"{name}() is decorated with {decorators}, which does not travel to the job")
+        raise ValueError(f"{name}() is decorated with {decorators}, which is not sent to the job; remove the decorator")
     if function.args.posonlyargs:
-        raise ValueError(f"{name}() has parameters before a '/': all are given by name, so write it without")
+        raise ValueError(f"{name}() has positional-only parameters. Arguments are passed by name: remove the '/'")
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(function)):
-        raise ValueError(f"{name}() is a generator (it has a yield): calling it would run nothing")
+        raise ValueError(f"{name}() is a generator, so a call would not run its body; remove the yield")
     module = symtable.symtable("from __future__ import annotations\n" + source, name, "exec")
     table = next(child for child in module.get_children() if child.get_name() == name)
     known = {*dir(builtins), name, "__file__", "__name__"}
@@ -104,13 +108,13 @@ def _check_travels(source: str, name: str) -> None:
     used = {symbol.get_name() for scope in scopes for symbol in scope.get_symbols() if symbol.is_global()}
     if used - known:
         raise ValueError(
-            f"{name}() uses {', '.join(sorted(used - known))} of the module around it, which does not travel to "
-            "the job: import it inside the function's body, or make it a parameter"
+            f"{name}() uses {', '.join(sorted(used - known))} of its module, which is not sent to the job: import it "
+            "inside the function's body, or make it a parameter"
         )
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, those of the functions inside it left out."""
+    """Yield the nodes of a function's body, except those of nested functions."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)):
             yield child
@@ -118,7 +122,7 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    """Yield the scopes whose names are looked up when the function runs; annotations are not."""
+    """Yield the scopes whose names are looked up when the function runs. Annotations are not looked up."""
     yield table
     for child in table.get_children():
         if child.get_type() in ("function", "class"):

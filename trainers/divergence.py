@@ -1,4 +1,4 @@
-"""Ends a training of ours that diverged: its loss or a weight became NaN or infinite."""
+"""Ends the training of a built-in trainer that diverged: its loss or a weight became NaN or infinite."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The evaluator replica: scores each new checkpoint of keras_classifier while the training goes on."""
+"""The evaluator replica: scores each new checkpoint of keras_classifier while the training continues."""
 
 import os
 import time
@@ -18,14 +18,16 @@ from kfp_distributed.trainers.runtime.sync import read_epochs, record_epoch
 def evaluate_checkpoints(
     model: tf_keras.Model, validation_dir: str, checkpoint_dir: Path, metrics_dir: Path, epochs: int
 ) -> None:
-    """Score new checkpoints until that of the last epoch is done; one that is overtaken may be left out.
+    """Score new checkpoints until the checkpoint of the last epoch is scored.
+
+    A checkpoint that is replaced by a newer one before it is read is skipped.
 
     Args:
-        model: A model as the training's.
-        validation_dir: The validation dataset; without one there is nothing to do.
+        model: Model with the architecture of the one that is trained.
+        validation_dir: Folder of the validation dataset. If it is "", nothing is scored.
         checkpoint_dir: Local folder for one checkpoint.
-        metrics_dir: Gets evaluator.json; what is in it is continued.
-        epochs: The last epoch.
+        metrics_dir: Folder of evaluator.json. Epochs that this file already has are kept.
+        epochs: Number of the last epoch.
     """
     store = open_store(JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).checkpoint_uri)
     file, seen = metrics_dir / EVALUATOR_METRICS, ""
@@ -34,10 +36,10 @@ def evaluate_checkpoints(
         try:
             if (newest := max(complete_checkpoints(store), default="")) == seen:
                 continue
-            # What is fetched may be a newer one, or, where the newest is damaged, the one before.
+            # The download may get a newer checkpoint, or the previous one if the latest is damaged.
             seen = max(newest, restore_checkpoint(store, checkpoint_dir))
-        except StorageError as error:  # The training goes on without us, and so do we.
-            print(f"no checkpoint can be read, trying again: {error}", flush=True)
+        except StorageError as error:  # The training continues, so the evaluator does as well.
+            print(f"cannot read a checkpoint, retrying: {error}", flush=True)
             continue
         if path := tf.train.latest_checkpoint(checkpoint_dir):
             tf.train.Checkpoint(model=model).restore(path).expect_partial()

@@ -1,4 +1,4 @@
-"""The trainer `keras_classifier`: a Keras network for classes, trained the way the job's topology says."""
+"""The trainer `keras_classifier`: a Keras classifier that uses the TensorFlow strategy for the job's topology."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from kfp_distributed.trainers.runtime.job import TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sync import record_epoch
 
 _STEPS_AT_ONCE = 50
-"""Synchronous steps that run as one call: three workers on two processors need a third less time so."""
+"""Synchronous steps in one call. With 50, three workers on two processors need a third less time than with 1."""
 
 
 def keras_classifier(
@@ -37,23 +37,24 @@ def keras_classifier(
 ) -> None:
     """Train a fully connected network and save it as a SavedModel.
 
-    Without TF_CONFIG it trains on this machine's devices; with parameter servers in it by asynchronous
-    ParameterServerStrategy; with workers alone by synchronous MultiWorkerMirroredStrategy. Goes on after the last
-    epoch that checkpoint_dir has. An evaluator scores the job's checkpoints instead.
+    TF_CONFIG decides about the strategy. With parameter servers it is ParameterServerStrategy (asynchronous), with
+    several workers MultiWorkerMirroredStrategy (synchronous). Without TF_CONFIG, the devices of this machine train.
+    The training continues after the last epoch in checkpoint_dir. An evaluator scores the checkpoints of the job
+    instead of training.
 
     Args:
-        train_dir: The training dataset's manifest and the shards of this process.
-        validation_dir: The validation dataset; "" where there is none.
-        model_dir: Gets the SavedModel, in the leader.
-        checkpoint_dir: Gets a checkpoint after each epoch.
-        metrics_dir: Gets training.json; that of the leader is kept.
-        tensorboard_dir: Gets the leader's metrics as TensorBoard reads them; "" where nobody wants them.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights, over all synchronous workers.
-        learning_rate: Of the Adam optimizer.
-        hidden_units: Sizes of the hidden layers.
-        seed: For the first weights and the order of the rows.
-        scale_learning_rate: Whether to multiply learning_rate by the number of devices of one update.
+        train_dir: Folder with the manifest of the training dataset and the shards of this process.
+        validation_dir: Folder of the validation dataset; "" for none.
+        model_dir: Folder for the SavedModel. The leader writes it.
+        checkpoint_dir: Folder for checkpoints, one after each epoch.
+        metrics_dir: Folder for training.json. The leader's file is stored.
+        tensorboard_dir: Folder for the leader's metrics in TensorBoard's format; "" for none.
+        epochs: Number of passes over all rows. Default: 10.
+        batch_size: Rows in one update of the weights, over all synchronous workers. Default: 32.
+        learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
+        hidden_units: Sizes of the hidden layers. Default: [128].
+        seed: Seed of the initial weights and of the order of the rows. Default: 0.
+        scale_learning_rate: Whether to multiply learning_rate by the number of devices in one update. Default: false.
     """
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
@@ -63,10 +64,11 @@ def keras_classifier(
         evaluate_checkpoints(model, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
         return
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
-    strategy = _strategy(cluster)  # Before all else: TensorFlow sets its collective operations up but once.
-    # The leader scores and saves a copy of the model that lives in its own process.
+    strategy = _strategy(cluster)  # First of all: TensorFlow can set up its collective operations only once.
+    # The leader scores and saves a copy of the model in its own process.
     copy = build_model(manifest, hidden_units)
-    # Beside parameter servers each step is one worker's, of endless records: nothing has to come out even.
+    # With parameter servers, each step belongs to one worker, which reads its records endlessly. So workers need not
+    # have the same number of steps.
     ranks = (1, 1) if has_servers else (workers, strategy.num_replicas_in_sync // workers)
     plan = plan_epoch(manifest.rows, batch_size, *ranks)
     rate = learning_rate * (strategy.num_replicas_in_sync if scale_learning_rate else 1)
@@ -74,7 +76,7 @@ def keras_classifier(
         model = build_model(manifest, hidden_units)
         compile_model(model, tf_keras.optimizers.Adam(rate), 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE))
     done, save = keep_checkpoints(model, checkpoint_dir, has_servers)
-    if not has_servers:  # Beside them the workers have written their own records.
+    if not has_servers:  # With parameter servers, the workers have written their own records.
         _check_agreement(strategy, done)
         write_records(Path(train_dir), manifest, slices_of_rank(manifest, cluster.index, workers), plan.records)
 
@@ -105,20 +107,23 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
         return tf.distribute.ParameterServerStrategy(resolver)
     if cluster.workers > 1:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
-        # It takes the signal for itself, and this process would train on.
+        # The strategy has replaced the handler of SIGTERM. Without this line the process would continue to train.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         return strategy
-    # Of GPUs, where there are any, else of CPUs: a program may have divided its one with TensorFlow beforehand.
+    # Uses the GPUs, or several logical CPUs if the program has configured them.
     mirrored = tf.distribute.MirroredStrategy()
     return mirrored if mirrored.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
 
 
 def _check_agreement(strategy: tf.distribute.Strategy, done: int) -> None:
-    """Make sure that all workers start with the same epoch: each has fetched the newest checkpoint by itself.
+    """Check that all workers start with the same epoch.
 
-    One may have done so just before the last upload ended. So this reads as the loss of a peer, and all start again.
+    Each worker has fetched the latest checkpoint itself, and one may have done so before the last upload ended.
+
+    Raises:
+        tf.errors.UnavailableError: They do not. It counts as the loss of a peer, so all workers restart.
     """
     total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(done)), axis=None)
     if int(total) != done * strategy.num_replicas_in_sync:
-        message = f"this worker's checkpoint is of epoch {done}, another's is not"
+        message = f"the checkpoint of this worker is of epoch {done}, and that of another worker is not"
         raise tf.errors.UnavailableError(None, None, message)

@@ -1,4 +1,4 @@
-"""What our Keras trainers have in common around `fit`: what it is compiled with, and what it goes on from."""
+"""Functions that the Keras trainers share: compilation, checkpoints, and the input of `fit`."""
 
 import ctypes
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from kfp_distributed.trainers.runtime.sampling import count_rows
 
 
 def compile_model(model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer, steps_at_once: int) -> None:
-    """Make a model ready to be trained, inside its strategy's scope."""
+    """Compile a model for training. Call it inside the scope of the strategy."""
     model.compile(
         optimizer,
         "sparse_categorical_crossentropy",
-        # Weighted, for Keras' own loss counts the rows of weight 0 that fill up an epoch.
+        # Weighted, because Keras' own loss counts the rows of weight 0 that fill up an epoch.
         weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
         steps_per_execution=steps_at_once,
     )
@@ -30,11 +30,18 @@ def has_finite_weights(model: tf_keras.Model) -> bool:
 def keep_checkpoints(
     model: tf_keras.Model, folder: str, has_servers: bool = False
 ) -> tuple[int, Callable[[int], object]]:
-    """Load the newest checkpoint of a folder; return how many epochs it has, and what saves one after an epoch.
+    """Load the latest checkpoint of a folder.
 
-    This does what Keras' BackupAndRestore does, with one difference that BackupAndRestore has no option for: the chief
-    of a cluster with parameter servers reads and writes all the files. Otherwise each server would write its part
-    to its own file system.
+    This works like Keras' BackupAndRestore, except that the chief of a cluster with parameter servers reads and writes
+    all files. BackupAndRestore has no option for that, and each server would write its part to its own disk.
+
+    Args:
+        model: Model to restore and to save.
+        folder: Folder of the checkpoints.
+        has_servers: Whether the cluster has parameter servers. Default: false.
+
+    Returns:
+        Number of finished epochs in the checkpoint, and a function that saves a checkpoint, given this number.
     """
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=1)
     chief = "/job:chief/replica:0/task:0/device:CPU:0" if has_servers else None
@@ -46,14 +53,15 @@ def keep_checkpoints(
 
 
 def keep_input(model: tf_keras.Model, rows_of_step: Callable[[], int]) -> None:
-    """Make fit's input iterator outlive the process.
+    """Keep the input iterator of `fit` alive until the process ends, and count its rows.
 
-    Its destructor, here or in a remote worker, waits for a tf.data thread that may miss its wake-up and then sleeps
-    on for up to a minute (tensorflow 2.21, Model::OptimizeLoop: it is notified before IsCancelled() says so).
+    Its destructor, here or in a remote worker, waits for a thread of tf.data. This thread may miss its notification
+    and then sleeps for up to a minute (TensorFlow 2.21, Model::OptimizeLoop: the notification comes before
+    IsCancelled() returns true).
 
     Args:
-        model: The model, before its fit.
-        rows_of_step: Returns how many rows this process reads in a step. They are counted for its samples.
+        model: Compiled model, before the call of `fit`.
+        rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
     """
     make_train_function, kept = model.make_train_function, set()
 

@@ -1,4 +1,4 @@
-"""The trainer `keras_horovod`: a Keras network for classes, trained by Horovod's all-reduce among the ranks of MPI."""
+"""The trainer `keras_horovod`: a Keras classifier whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ from kfp_distributed.trainers.runtime.horovodrun import is_elastic
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sync import record_epoch
 
-# TensorFlow 2.15 leaves Keras as it is, but does not know this name of it: rewriting all of it takes 15 s a start.
+# AutoGraph of TensorFlow 2.15 skips Keras, but only under the name `keras`. To convert tf_keras takes 15 s each start.
 config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
 
 
@@ -39,31 +39,32 @@ def keras_horovod(
 ) -> None:
     """Train a fully connected network on all ranks together and save it as a SavedModel.
 
-    Each rank computes the gradients of its own rows, Horovod averages them, and all apply the same. Rank 0 alone
-    keeps checkpoints and metrics and saves the model; what it goes on from reaches the others by broadcast.
+    Each rank computes the gradients of its own rows. Horovod averages them, and all ranks apply the average. Only rank
+    0 writes checkpoints, metrics and the model. It broadcasts the restored checkpoint to the other ranks.
 
-    In an elastic job the ranks that are left when one dies meet anew, divide the rows among themselves, and go on
-    after the last epoch that all have finished.
+    In an elastic job, the remaining ranks form a new ring when a rank is lost. They divide the rows among themselves,
+    and continue after the last epoch that all of them have finished.
 
     Args:
-        train_dir: The training dataset's manifest and the shards of this rank; of an elastic job all shards.
-        validation_dir: The validation dataset; "" where there is none.
-        model_dir: Gets the SavedModel, in rank 0.
-        checkpoint_dir: Gets a checkpoint after each epoch.
-        metrics_dir: Gets training.json.
-        tensorboard_dir: Gets rank 0's metrics as TensorBoard reads them; "" where nobody wants them.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights, over all ranks.
-        learning_rate: Of the Adam optimizer.
-        hidden_units: Sizes of the hidden layers.
-        seed: For the first weights and the order of the rows.
-        scale_learning_rate: Whether to multiply learning_rate by the number of ranks.
+        train_dir: Folder with the manifest of the training dataset and the shards of this rank, or all shards in an
+            elastic job.
+        validation_dir: Folder of the validation dataset; "" for none.
+        model_dir: Folder for the SavedModel of rank 0.
+        checkpoint_dir: Folder for checkpoints, one after each epoch.
+        metrics_dir: Folder for training.json.
+        tensorboard_dir: Folder for rank 0's metrics in TensorBoard's format; "" for none.
+        epochs: Number of passes over all rows. Default: 10.
+        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
+        hidden_units: Sizes of the hidden layers. Default: [128].
+        seed: Seed of the initial weights and of the order of the rows. Default: 0.
+        scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
     """
     hvd.init()
     check_size(os.environ, hvd.size())
-    if gpus := tf.config.list_physical_devices("GPU"):  # One for each rank of a worker.
+    if gpus := tf.config.list_physical_devices("GPU"):  # Each rank of a worker uses one.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    # An order of its own for each rank; the first weights are those of rank 0, by broadcast.
+    # Each rank shuffles its rows with its own seed. The initial weights are those of rank 0, by broadcast.
     tf_keras.utils.set_random_seed(seed + hvd.rank())
     manifest, kept = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
@@ -88,7 +89,7 @@ def keras_horovod(
     def train(state: hvd.elastic.KerasState) -> None:
         if hvd.rank() == 0 and state.metrics:
             kept.write_text(state.metrics)
-        # In an elastic job the number of ranks may be another one each time.
+        # In an elastic job, the number of ranks can change between two calls.
         model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
         callback = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
         _fit(model, train_dir, batch_size, seed, range(state.done, epochs), callback)
@@ -96,7 +97,7 @@ def keras_horovod(
     keep_input(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch)
     if elastic:
         hvd.elastic.run(train)(state)
-        if state.done < epochs:  # It takes some errors of TensorFlow's for its own, and returns.
+        if state.done < epochs:  # Horovod mistakes some errors of TensorFlow for its own, and returns.
             raise RuntimeError(f"Horovod ended the training after epoch {state.done} of {epochs}")
     else:
         state.sync()
@@ -113,12 +114,12 @@ def _fit(
     epochs: range,
     callback: tf_keras.callbacks.Callback,
 ) -> None:
-    """Train a model for some epochs on the rows of this rank, of as many ranks as there are now."""
+    """Train a model for some epochs on the rows of this rank. The rows depend on the current number of ranks."""
     rank, size, manifest = hvd.rank(), hvd.size(), read_manifest(train_dir)
     plan = plan_epoch(manifest.rows, batch_size, size)
     slices = slices_of_rank(manifest, rank, size)
     rows = sum(part.stop - part.start for part in slices)
-    print(f"rank {rank} of {size} has {rows} rows and goes on after epoch {epochs.start}", flush=True)
+    print(f"rank {rank} of {size} has {rows} rows and continues after epoch {epochs.start}", flush=True)
     write_records(Path(train_dir), manifest, slices, plan.records)
     model.fit(
         read_records(manifest, plan.batch, seed),

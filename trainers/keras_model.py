@@ -1,4 +1,4 @@
-"""The Keras network for classes: built from a dataset's manifest, scored, and exported."""
+"""The Keras classifier: its construction from a dataset's manifest, its evaluation and its export."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -13,17 +13,21 @@ from kfp_distributed.trainers.runtime.feed import categories, read_manifest, sca
 
 
 def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_keras.Model:
-    """Return a new Keras model from raw inputs, as `read_batches` yields them, to class probabilities.
+    """Return a new Keras model that maps raw inputs, as `read_batches` yields them, to class probabilities.
 
-    Inputs are float32 [n, width]. What they need happens inside: numbers are scaled with the manifest's mean and
-    standard deviation, a missing one counts as the mean, categories are embedded.
+    Inputs are float32 [n, width]. The model includes the preprocessing: numbers are scaled with the manifest's mean and
+    standard deviation, a missing number counts as the mean, and categories are embedded.
+
+    Args:
+        manifest: Manifest of the training dataset.
+        hidden_units: Sizes of the hidden layers.
     """
     mean, std, scale = scaling(manifest)
     inputs = tf_keras.Input(mean.shape, name="features")
     scaled = (inputs - mean) / std * scale
     parts = [tf.where(tf.math.is_nan(scaled), 0.0, scaled)]
-    for place, kinds in categories(manifest).items():
-        parts.append(tf_keras.layers.Embedding(kinds, min(kinds, 16))(tf.cast(inputs[:, place], tf.int32)))
+    for column, count in categories(manifest).items():
+        parts.append(tf_keras.layers.Embedding(count, min(count, 16))(tf.cast(inputs[:, column], tf.int32)))
     values = tf.concat(parts, 1)
     for units in hidden_units:
         values = tf_keras.layers.Dense(units, "relu")(values)
@@ -31,12 +35,15 @@ def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_ke
 
 
 def score(model: tf_keras.Model, folder: str) -> dict[str, float]:
-    """Return a model's mean cross entropy ("val_loss") and accuracy over a local dataset; {} where it has no rows."""
+    """Return the mean cross entropy ("val_loss") and the accuracy ("val_accuracy") of a model over a local dataset.
+
+    The result is {} if the dataset has no rows.
+    """
     parts = []
     for inputs, labels in read_batches(Path(folder), read_manifest(folder)):
-        found = model(inputs, training=False)
-        loss = tf_keras.losses.sparse_categorical_crossentropy(labels, found)
-        parts.append([loss.numpy(), found.numpy().argmax(1) == labels])
+        probabilities = model(inputs, training=False)
+        loss = tf_keras.losses.sparse_categorical_crossentropy(labels, probabilities)
+        parts.append([loss.numpy(), probabilities.numpy().argmax(1) == labels])
     if not parts:
         return {}
     loss, accuracy = np.concatenate(parts, axis=1).mean(axis=1).tolist()
@@ -47,8 +54,8 @@ _summary_writer = cache(tf.summary.create_file_writer)
 
 
 def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
-    """Write an epoch's metrics for TensorBoard, which draws "loss" and "val_loss" as two runs in one chart."""
-    # As tf.summary.scalar does, which wants the package tensorboard.
+    """Write the metrics of an epoch for TensorBoard, with "loss" and "val_loss" as two runs in one chart."""
+    # This is what tf.summary.scalar does, but that needs the package tensorboard.
     kind = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
     for name, value in metrics.items():
         run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
@@ -59,7 +66,7 @@ def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
 
 
 def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) -> None:
-    """Write a SavedModel: "features" float32 [n, *input_shape] to "probabilities" float32 [n, classes]."""
+    """Write a SavedModel that maps "features", float32 [n, *input_shape], to "probabilities", float32 [n, classes]."""
 
     def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"probabilities": model(tf.reshape(features, [-1, model.inputs[0].shape[1]]), training=False)}

@@ -1,4 +1,4 @@
-"""What a job runs: a trainer of ours, a Python function or a command, and the parameters it takes."""
+"""Parses a train_specification (a built-in trainer, a Python function or a command) and checks its parameters."""
 
 import json
 import re
@@ -15,27 +15,27 @@ TRAINERS = {
     "torch_classifier": ("Job", "PyTorch"),
     "torch_horovod": ("MPI",),
 }
-"""Our trainers, and the types of job that each is for: each is a function in the file of its name beside this one."""
+"""The built-in trainers, and the types of job that each one supports. Each is a function in the module of its name."""
 
 ELASTIC = ("keras_horovod", "torch_classifier")
-"""Those of our trainers that go on when a worker is lost."""
+"""The built-in trainers that continue when a worker is lost."""
 
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")
-"""The local folders that a program is given by name; no train_parameter may be called so."""
+"""Names of the local folders that a program receives. A train_parameter must not have one of these names."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A train_specification that was read and checked.
+    """A parsed train_specification.
 
     Attributes:
-        kind: Which of the three forms it is: "trainer", "function" or "command".
-        name: The function's name; for a command its first word.
-        source: The source text that has the function; "" for a command.
-        command: The command's words; empty for the other forms.
-        parameters: What train_parameters may name, the folders left out.
-        folders: Those of FOLDERS that the function's signature has; all of them for a command.
-        others: The type of further train_parameters, which a command and `**kwargs` take; None if there may be none.
+        kind: Its form: "trainer", "function" or "command".
+        name: Name of the function; for a command its first word.
+        source: Source code that defines the function; "" for a command.
+        command: Words of the command; empty for the other forms.
+        parameters: Parameters of the function, without the folders.
+        folders: Those of FOLDERS that are parameters of the function; all of them for a command.
+        others: Type of additional train_parameters, which a command and `**kwargs` accept; None if none are accepted.
     """
 
     kind: str
@@ -48,18 +48,21 @@ class Program:
 
 
 def parse_program(specification: Mapping[str, Any] | str) -> Program:
-    """Read a train_specification, given as a dict or as its JSON text.
+    """Parse a train_specification.
+
+    Args:
+        specification: The dict, or its JSON text.
 
     Raises:
-        ValueError: It has none or two of the forms, an unknown key, or a program that cannot run.
+        ValueError: It has not exactly one of the three forms, an unknown key, or a program that cannot run.
     """
-    given = _read_dict("train_specification", specification)
-    kinds = [kind for kind in ("trainer", "function", "command") if kind in given]
+    values = _read_dict("train_specification", specification)
+    kinds = [kind for kind in ("trainer", "function", "command") if kind in values]
     if len(kinds) != 1:
         _refuse("train_specification", specification, "one of the keys trainer, function, command")
     kind = kinds[0]
     allowed = [kind, "image", "packages"] + ["source"] * (kind == "function")
-    for key, value in given.items():
+    for key, value in values.items():
         if key not in allowed:
             _refuse("train_specification: a key", key, ", ".join(allowed))
         form = list if key in ("command", "packages") else str
@@ -67,13 +70,13 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
             _refuse(f"train_specification: {key}", value, "a list of strings" if form is list else "a string")
         if key == "packages" and re.search(r"://[^/\s]*@", " ".join(value)):
             raise ValueError(
-                "train_specification: packages has an address with a password, which logs and manifests would show; "
+                "train_specification: packages contains a URL with a password, which logs and manifests would show; "
                 "set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
             )
-    name, source = given[kind], given.get("source", "")
+    name, source = values[kind], values.get("source", "")
     if kind == "command":
         if not name:
-            _refuse("train_specification: command", name, "at least a program's name")
+            _refuse("train_specification: command", name, "at least the name of a program")
         for word in {*re.findall(r"(?<!\$){(\w*dir)}", " ".join(name))} - {*FOLDERS}:
             _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
         return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"))
@@ -84,36 +87,40 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     parameters, others = read_signature(source, name)
     folders = tuple(parameter.name for parameter in parameters if parameter.name in FOLDERS)
     if "model_dir" not in folders:
-        raise ValueError(f"{name}() has no parameter model_dir: the folder in which it has to leave the model")
+        raise ValueError(f"{name}() has no parameter model_dir, the folder that the model is saved in; add it")
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
     return Program(kind, name, source, (), own, folders, others)
 
 
 def check_parameters(program: Program, parameters: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Return the train_parameters with the types that the program's signature asks for.
+    """Return the train_parameters, converted to the types in the program's signature.
 
-    Numbers and booleans may come as KFP writes them ("5", 5.0, "5.0", "true"). Whole numbers become ints, at any depth,
-    unless the annotation asks for float.
+    KFP may change numbers and booleans to "5", 5.0, "5.0" or "true". Whole numbers become ints at any depth, unless the
+    annotation is float.
+
+    Args:
+        program: The program.
+        parameters: The dict, or its JSON text. None means no parameters.
 
     Raises:
-        ValueError: A parameter is missing, unknown or of a wrong type, or one of a trainer of ours is not more than
-            0; names it and what is allowed.
+        ValueError: A parameter is missing, unknown or of the wrong type, or a number of a built-in trainer is not
+            positive. The message names the parameter and what is allowed.
     """
-    given = _read_dict("train_parameters", parameters)
+    values = _read_dict("train_parameters", parameters)
     known, others = {parameter.name: parameter for parameter in program.parameters}, program.others
-    for name in given:
+    for name in values:
         if program.kind == "command" and not re.fullmatch(r"\w[\w.-]*", name):
-            _refuse("train_parameters: a name", name, "letters, digits and '_', and behind the first '-' and '.'")
+            _refuse("train_parameters: a name", name, "letters, digits, '_', and '-' and '.' after the first character")
         if name in FOLDERS or not (name in known or others):
             names = ", ".join(known) or "none"
             raise ValueError(f"train_parameters: {program.name} has no parameter {name!r} to set; it has: {names}")
-    missing = [name for name, parameter in known.items() if parameter.required and name not in given]
+    missing = [name for name, parameter in known.items() if parameter.required and name not in values]
     if missing:
         raise ValueError(f"train_parameters: {program.name} needs {', '.join(missing)}")
     try:
         converted = {
             name: (known.get(name) or Parameter(name, others.type if others else "")).convert(value)
-            for name, value in given.items()
+            for name, value in values.items()
         }
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_positive(name, value)
@@ -123,16 +130,25 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
 
 
 def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401
-    """Refuse a number of one of our trainers that no training can take: only a seed may be 0."""
+    """Check that a number of a built-in trainer is positive. A seed may be 0.
+
+    Raises:
+        ValueError: It is not.
+    """
     numbers = value if isinstance(value, list) else [value]
     if any(number < 0 or (number == 0 and name != "seed") for number in numbers if not isinstance(number, bool)):
         raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
 
 
 def command_line(program: Program, folders: Mapping[str, str], parameters: Mapping[str, Any]) -> list[str]:
-    """Return a command's words with the folders put in and the parameters added as --name=value.
+    """Return the words of a command, with its folders replaced and its parameters appended as --NAME=VALUE.
 
-    A parameter that is None is left out; true and false, lists and dicts are written as JSON.
+    A parameter that is None is left out. Booleans, lists and dicts are written as JSON.
+
+    Args:
+        program: The command.
+        folders: Path of each folder, by name.
+        parameters: Checked train_parameters.
     """
     words = list(program.command)
     for name, folder in folders.items():
@@ -145,11 +161,11 @@ def command_line(program: Program, folders: Mapping[str, str], parameters: Mappi
 
 def _read_dict(key: str, value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     try:
-        found = json.loads(value) if isinstance(value, str) else value
-        return {**({} if found is None else found)}
+        parsed = json.loads(value) if isinstance(value, str) else value
+        return {**({} if parsed is None else parsed)}
     except (TypeError, ValueError):
         _refuse(key, value, "a dict")
 
 
-def _refuse(what: str, value: object, allowed: str) -> NoReturn:
-    raise ValueError(f"{what} is {value!r:.200}; allowed: {allowed}") from None
+def _refuse(name: str, value: object, allowed: str) -> NoReturn:
+    raise ValueError(f"{name} is {value!r:.200}; allowed: {allowed}") from None

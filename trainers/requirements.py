@@ -1,4 +1,4 @@
-"""What pip installs where a program runs in an image that is not known to hold it."""
+"""Requirements that pip installs before a program starts, and the images that need none."""
 
 import re
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 STOCK_IMAGE = "python:3.11"
-"""The image of replicas whose train_specification names none."""
+"""Image of replicas if train_specification names none."""
 
 URLLIB3 = "urllib3>=2,<3"
 STORE = ("minio>=7.2.15,<8", "certifi>=2023.7", URLLIB3)
-"""What the client of the object store imports."""
+"""Requirements of the client of the object store."""
 
 ENTRY = ("numpy>=1.26,<3", "pyarrow>=19,<27", *STORE)
-"""Of the entry program, which runs in each replica."""
+"""Requirements of the entry program, which runs in each replica."""
 
 TENSORFLOW = (
     'tensorflow-cpu==2.21.0; sys_platform == "linux" and platform_machine == "x86_64"',
@@ -22,64 +22,100 @@ TENSORFLOW = (
 
 
 class Requirements(NamedTuple):
-    """Requirements in pip's notation: `packages`, and those to install `alone`, without what they depend on."""
+    """Requirements in pip's notation.
+
+    Attributes:
+        packages: Requirements to install with their dependencies.
+        alone: Requirements to install without their dependencies.
+    """
 
     packages: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
 
 
 _IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch", "torch_horovod": "horovod-pytorch"}
-"""The images, of those in images/, of trainers that a stock image is not made to run: of PyTorch pip installs 7 GB."""
+"""Images, of those in images/, of the trainers that do not run in a stock image. Pip would install 7 GB of PyTorch."""
 
-# tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
+# tf_keras requires the package tensorflow. tensorflow-cpu is the same code in a fifth of the size.
 _TRAINERS = {
     "keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",)),
-    # From PyTorch 2 on, the export needs onnx.
+    # The export of PyTorch 2 and later needs onnx.
     "torch_classifier": Requirements(("torch>=1.13,<3", "onnx>=1.16,<2")),
 }
 
 
 def missing_here(program: Mapping[str, Any]) -> Requirements:
-    """What this Python lacks of what a train_specification needs, and all that it asks for by itself."""
-    needed = requirements_of({**program, "image": "", "packages": ()})
-    lacking = [tuple(each for each in names if find_spec(_module(each)) is None) for names in needed]
-    return Requirements((*lacking[0], *program.get("packages", ())), lacking[1])
+    """Return the requirements of a program that this Python lacks, and the `packages` of its train_specification."""
+    requirements = requirements_of({**program, "image": "", "packages": ()})
+    packages, alone = (tuple(name for name in names if find_spec(_module(name)) is None) for names in requirements)
+    return Requirements((*packages, *program.get("packages", ())), alone)
 
 
 def image_name(program: Mapping[str, Any], distribution_type: str) -> str:
-    """Which of images/, and of the environments that `make environments` makes, a program runs in; "" for any."""
+    """Return the name of the image in images/, and of the environment of `make environments`, that a program needs.
+
+    Args:
+        program: A train_specification.
+        distribution_type: Type of the job.
+
+    Returns:
+        The name; "" if any image will do.
+    """
     if program.get("trainer"):
         return _IMAGES.get(program["trainer"], "")
     return {"MPI": "horovod", "PyTorch": "pytorch"}.get(distribution_type, "")
 
 
-def variable_of(name: str, what: str) -> str:
-    """The environment variable that names such an image, or a Python that has what it has."""
-    return f"KFP_DISTRIBUTED_{(name or 'tensorflow').upper().replace('-', '_')}_{what}"
+def variable_of(name: str, kind: str) -> str:
+    """Return the environment variable for an image, or for a Python with the same packages.
+
+    Args:
+        name: Name of the image, from `image_name`.
+        kind: "IMAGE" or "PYTHON".
+    """
+    return f"KFP_DISTRIBUTED_{(name or 'tensorflow').upper().replace('-', '_')}_{kind}"
 
 
 def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapping[str, str]) -> str:
-    """The image that a train_specification names, or KFP_DISTRIBUTED_HOROVOD_IMAGE or the like; else the stock image.
+    """Return the image of the replicas.
+
+    It is the image of the train_specification, else that of a variable such as KFP_DISTRIBUTED_HOROVOD_IMAGE, else the
+    stock image.
+
+    Args:
+        program: A train_specification.
+        distribution_type: Type of the job.
+        variables: Environment variables of the step.
 
     Raises:
-        ValueError: It has to be named, and is not, or its name is none.
+        ValueError: The stock image does not run the program and no image is named, or a name is not valid.
     """
     name = image_name(program, distribution_type)
     variable = variable_of(name, "IMAGE")
-    found = program.get("image") or variables.get(variable)
-    if found or not (distribution_type == "MPI" or program.get("trainer") in _IMAGES):
-        return checked_image("train_specification: image" if program.get("image") else variable, found or STOCK_IMAGE)
+    image = program.get("image") or variables.get(variable)
+    if image or not (distribution_type == "MPI" or program.get("trainer") in _IMAGES):
+        return checked_image("train_specification: image" if program.get("image") else variable, image or STOCK_IMAGE)
     raise ValueError(
-        f"train_specification: image is not given, and {STOCK_IMAGE} has no {name}; name one that has, there or "
-        f"in {variable} of the step's environment"
+        f"train_specification: image is missing, and the default image {STOCK_IMAGE} has no {name}; set an image with "
+        f"{name} there or in {variable} of the step's environment"
     )
 
 
 def checked_image(key: str, name: str) -> str:
-    """The name of an image, of which `key` says where it stands; ValueError where no image can be called so."""
+    """Return the name of an image if it is valid.
+
+    Args:
+        key: Key or variable that has the name, for the error.
+        name: Name of the image.
+
+    Raises:
+        ValueError: The name is not valid.
+    """
     if re.fullmatch(r"(?a)([\w.:[\]-]+/)?[a-z\d]+([._/-]+[a-z\d]+)*(:[\w.-]+)?(@\w+:\w+)?", name):
         return name
-    raise ValueError(f"{key} = {name!r:.200} is no image's name; write it as HOST/NAME:TAG, with NAME in lower case")
+    raise ValueError(
+        f"{key} = {name!r:.200} is not a valid name of an image; write HOST/NAME:TAG, with NAME in lower case"
+    )
 
 
 def _module(requirement: str) -> str:
@@ -87,9 +123,9 @@ def _module(requirement: str) -> str:
 
 
 def requirements_of(program: Mapping[str, Any]) -> Requirements:
-    """What a train_specification needs installed. An image that it names holds all but the `packages` it names."""
-    wanted = tuple(program.get("packages", ()))
+    """Return what pip installs for a train_specification. With an image, these are only its own `packages`."""
+    packages = tuple(program.get("packages", ()))
     if program.get("image"):
-        return Requirements(wanted)
+        return Requirements(packages)
     trainer = _TRAINERS.get(program.get("trainer", ""), Requirements())
-    return Requirements((*ENTRY, *trainer.packages, *wanted), trainer.alone)
+    return Requirements((*ENTRY, *trainer.packages, *packages), trainer.alone)

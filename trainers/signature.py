@@ -1,4 +1,4 @@
-"""A function's signature, read from its source without running it, and values made to fit it."""
+"""Reads the signature of a function from its source, without running it, and converts values to its types."""
 
 import ast
 import json
@@ -18,10 +18,10 @@ class Parameter:
     """One parameter of a function.
 
     Attributes:
-        name: Its name.
-        type: Its annotation as text, such as "list[int] | None"; "" where it has none.
+        name: Name.
+        type: Annotation as text, such as "list[int] | None"; "" for none.
         required: Whether it has no default.
-        default: Its default value; None where it has none.
+        default: Default value; None if it has none.
     """
 
     name: str
@@ -30,16 +30,16 @@ class Parameter:
     default: Any = None
 
     def convert(self, value: Any) -> Any:  # noqa: ANN401  (any JSON value)
-        """Return the value with the parameter's type.
+        """Return a value, converted to the type of the parameter.
 
-        An annotation that is none of int, float, str, bool, list, dict, Optional takes any value. Without an
-        annotation the default says the type, where a whole number stands for any number.
+        An annotation other than int, float, str, bool, list, dict and Optional accepts any value. Without an
+        annotation, the type of the default applies, and an int as default allows any number.
 
         KFP passes numbers inside dicts and lists as floats. A whole number becomes an int again, at any depth, unless
-        the annotation asks for float.
+        the annotation is float.
 
         Raises:
-            ValueError: The value does not fit; the message says what is allowed.
+            ValueError: The value has another type. The message names the allowed type.
         """
         if value is None and not self.required and self.default is None:
             return None
@@ -54,11 +54,15 @@ _CONSTANT = (
     *(ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Load),
     *(ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator),
 )
-"""Node types of a constant expression: literals and arithmetic, no names and no calls."""
+"""Node types of a constant expression: literals and arithmetic, without names and calls."""
 
 
 def read_signature(source: str, name: str) -> tuple[tuple[Parameter, ...], Parameter | None]:
-    """Return the parameters of the function called `name`, and its `**kwargs` parameter or None.
+    """Return the parameters of a function, and its `**kwargs` parameter or None.
+
+    Args:
+        source: Source code that defines the function.
+        name: Name of the function.
 
     Raises:
         ValueError: There is no such function, or it has a default that is not a constant expression.
@@ -85,7 +89,11 @@ def _unparse(annotation: ast.expr | None) -> str:
 
 
 def _evaluate(expression: ast.expr) -> Any:  # noqa: ANN401
-    """Return the value of a constant expression; a TypeError names what is neither a constant nor arithmetic."""
+    """Return the value of a constant expression.
+
+    Raises:
+        TypeError: It has a part that is neither a constant nor arithmetic. The message has this part.
+    """
     for node in ast.walk(expression):
         if not isinstance(node, _CONSTANT):
             raise TypeError(f"{ast.unparse(node)} is not a constant expression")
@@ -93,13 +101,17 @@ def _evaluate(expression: ast.expr) -> Any:  # noqa: ANN401
 
 
 def find_function(source: str, name: str) -> ast.FunctionDef:
-    """Return the function called `name` of a source; a ValueError says why there is none."""
+    """Return a function of a source by its name.
+
+    Raises:
+        ValueError: The source has no such function, or is not valid Python.
+    """
     try:
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return node
     except SyntaxError as error:
-        raise ValueError(f"the source of {name} is not Python: {error}") from None
+        raise ValueError(f"the source of {name} is not valid Python: {error}") from None
     raise ValueError(f"the source has no function {name!r}")
 
 
@@ -121,7 +133,7 @@ def _convert(text: str, value: Any) -> Any:  # noqa: ANN401
 
 
 def whole_numbers(value: Any) -> Any:  # noqa: ANN401
-    """Return a JSON value in which each float that is a whole number of 64 bits is an int. 1e30 stays a float."""
+    """Return a JSON value in which each float that is a 64-bit whole number is an int. 1e30 stays a float."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, list):
@@ -132,7 +144,7 @@ def whole_numbers(value: Any) -> Any:  # noqa: ANN401
 
 
 def _number(value: Any) -> Any:  # noqa: ANN401
-    """A whole number as int, whatever it is written as; else a finite float. An int never becomes a float between."""
+    """Return a number or its text as an int if it is whole, else as a finite float. Large ints keep all digits."""
     if isinstance(value, str):
         value = int(value) if _INTEGER.fullmatch(value) else float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -146,7 +158,7 @@ def _parsed(value: Any) -> Any:  # noqa: ANN401
     return json.loads(value) if isinstance(value, str) else value
 
 
-# Each raises one of the errors that `convert` expects, where a value is not of its type.
+# For a value of another type, each raises one of the errors that `Parameter.convert` expects.
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: operator.index(_number(value)),
     "float": lambda value: float(_number(value)),

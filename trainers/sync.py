@@ -1,6 +1,6 @@
-"""Functions that a training function may call: `flush` stores its checkpoints at once, `record_epoch` its metrics.
+"""Functions for training functions: `flush` stores checkpoints at once, `record_epoch` stores the metrics of an epoch.
 
-The import path is public. `kfp_distributed.trainers` itself stays light, without the client of the object store.
+This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """
 
 from kfp_distributed.trainers.runtime.sync import flush, record_epoch

@@ -1,4 +1,4 @@
-"""The trainer `torch_classifier`: a PyTorch network for classes, trained by all ranks of a job together."""
+"""The trainer `torch_classifier`: a PyTorch classifier trained with DistributedDataParallel."""
 
 import ctypes
 import os
@@ -25,9 +25,9 @@ from kfp_distributed.trainers.torch_fit import (
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 _LONGEST_WAIT = timedelta(minutes=5)
-"""For the other ranks in one exchange: rank 0 stores a checkpoint meanwhile, and may try for four minutes to reach a
-store that does not answer. Gloo by itself would wait for half an hour, also for a peer whose machine is gone, or whose
-end it has missed, as it may where one dies in the middle of an exchange (Debian's, for PyTorch 1.13: one in fifty)."""
+"""Timeout of one collective operation. Rank 0 may spend four minutes of it on storing a checkpoint while the object
+store does not answer. Gloo's default is half an hour, which it would also wait for a lost machine, or for a peer whose
+end it missed because the peer died during an exchange (one in fifty with Debian's PyTorch 1.13)."""
 
 
 def torch_classifier(
@@ -45,21 +45,21 @@ def torch_classifier(
 ) -> None:
     """Train a fully connected network and save it as ONNX.
 
-    With RANK and WORLD_SIZE it is one of several processes that average their gradients, by nccl where there are GPUs,
-    else by gloo; without them it is alone. Goes on after the last epoch that rank 0 has in checkpoint_dir.
+    With RANK and WORLD_SIZE, several processes average their gradients, over NCCL if there are GPUs, else over Gloo.
+    Without them, one process trains. The training continues after the last epoch that rank 0 has in checkpoint_dir.
 
     Args:
-        train_dir: The training dataset's manifest and the shards of this process.
-        validation_dir: The validation dataset; "" where there is none.
-        model_dir: Gets model.onnx, of rank 0.
-        checkpoint_dir: Gets a checkpoint after each epoch, of rank 0.
-        metrics_dir: Gets training.json, of rank 0.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights, over all processes.
-        learning_rate: Of the Adam optimizer.
-        hidden_units: Sizes of the hidden layers.
-        seed: For the first weights and the order of the rows.
-        scale_learning_rate: Whether to multiply learning_rate by the number of processes.
+        train_dir: Folder with the manifest of the training dataset and the shards of this process.
+        validation_dir: Folder of the validation dataset; "" for none.
+        model_dir: Folder for model.onnx of rank 0.
+        checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
+        metrics_dir: Folder for training.json of rank 0.
+        epochs: Number of passes over all rows. Default: 10.
+        batch_size: Rows in one update of the weights, over all processes. Default: 32.
+        learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
+        hidden_units: Sizes of the hidden layers. Default: [128].
+        seed: Seed of the initial weights and of the order of the rows. Default: 0.
+        scale_learning_rate: Whether to multiply learning_rate by the number of processes. Default: false.
     """
     torch.manual_seed(seed)
     manifest, (device, group) = read_manifest(train_dir), _join()
@@ -70,7 +70,7 @@ def torch_classifier(
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
     done = restore(checkpoint[0], network, optimizer)
-    # All weights are rank 0's from here on; the buffers never change.
+    # From here on, all ranks have the weights of rank 0. The buffers never change.
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     rest = range(done + 1, epochs + 1)
     for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
@@ -84,16 +84,16 @@ def torch_classifier(
 
 
 def _join() -> tuple[torch.device, dist.ProcessGroup]:
-    """Join the other ranks; return the device of this one, and what it exchanges with them through."""
+    """Join the other ranks; return the device of this rank and the process group for its exchanges."""
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ.get("LOCAL_RANK", 0))
     if on_gpu:
         torch.cuda.set_device(local_rank)
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if on_gpu else "gloo", **alone)
-    # A group of its own: to come the others may take longer.
+    # A separate group, because the default group has the longer timeout that the start of the other ranks may need.
     group = dist.new_group(timeout=_LONGEST_WAIT)
-    for each in (dist.group.WORLD, group):
-        # It outlives the process: gloo's destructor waits for a thread, which may be waiting for Python's lock that the
+    for process_group in (dist.group.WORLD, group):
+        # Never destroyed: Gloo's destructor waits for a thread, which may wait for the interpreter lock that the
         # destructor holds (PyTorch 1.13).
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(process_group))
     return torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"), group

@@ -1,4 +1,4 @@
-"""What our PyTorch trainers have in common: the epochs of one of several ranks, and the checkpoint between them."""
+"""Functions that the PyTorch trainers share: the epochs of a rank, and checkpoints."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -23,13 +23,13 @@ _CHECKPOINT = "checkpoint.pt"
 
 
 class Ranks(NamedTuple):
-    """The processes that train together, as one of them sees them.
+    """One of the processes that train together.
 
     Attributes:
-        rank: Its number.
-        size: How many there are.
-        device: The device of this one.
-        add: Makes a tensor the sum of what it is in all ranks.
+        rank: Number of this process, from 0.
+        size: Number of processes.
+        device: Device of this process.
+        add: Sums a tensor over all ranks, in place.
     """
 
     rank: int
@@ -39,17 +39,19 @@ class Ranks(NamedTuple):
 
 
 def load_checkpoint(folder: str) -> dict[str, Any]:
-    """Return the checkpoint that `keep_epoch` has left in a folder; {} where there is none.
+    """Return the checkpoint that `keep_epoch` saved in a folder; {} if there is none.
 
-    `weights_only` lets the file make tensors and plain values, and run no code.
+    With `weights_only`, the file can contain tensors and plain values, but no code.
     """
     file = Path(folder, _CHECKPOINT)
-    found: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.exists() else {}
-    return found
+    if not file.exists():
+        return {}
+    checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return checkpoint
 
 
 def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Put a checkpoint into a network and its optimizer; return how many epochs it has."""
+    """Load a checkpoint into a network and its optimizer; return its number of finished epochs."""
     if not checkpoint:
         return 0
     network.load_state_dict(checkpoint["network"])
@@ -66,9 +68,19 @@ def keep_epoch(
     epochs: int,
     metrics: dict[str, float],
 ) -> None:
-    """Keep what an epoch has come to: for rank 0 alone."""
+    """Save the checkpoint and the metrics of an epoch. Only rank 0 calls it.
+
+    Args:
+        checkpoint_dir: Folder of the checkpoint.
+        metrics_dir: Folder of training.json.
+        network: Network to save.
+        optimizer: Optimizer whose state is saved.
+        epoch: Number of the epoch, from 1.
+        epochs: Number of the last epoch.
+        metrics: Metrics of the epoch.
+    """
     with unfinished_file(Path(checkpoint_dir, _CHECKPOINT)) as stream:
-        # Without the optimizer's settings: torch 1.13 reads no float with weights_only, and they are parameters anyway.
+        # Without the optimizer's settings: torch 1.13 cannot read a float with weights_only, and they are parameters.
         optimizer_state = optimizer.state_dict()["state"]
         torch.save({"epoch": epoch, "network": network.state_dict(), "optimizer_state": optimizer_state}, stream)
     replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
@@ -78,14 +90,22 @@ def keep_epoch(
 def batches_of_epochs(
     train_dir: str, manifest: DatasetManifest, ranks: Ranks, batch_size: int, seed: int, epochs: range
 ) -> Iterator[tuple[int, Iterator[tuple[NDArray[np.float32], int]]]]:
-    """Yield each epoch with its batches: records of this rank, and the rows of the step over all ranks.
+    """Yield each epoch with its batches: the records of this rank, and the number of rows of the step over all ranks.
 
-    Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so none waits for another
-    in vain; one that has fewer rows than there are steps has empty batches.
+    Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so that none waits for a rank
+    that has finished. A rank with fewer rows than steps has empty batches.
+
+    Args:
+        train_dir: Folder of the training dataset.
+        manifest: Manifest of this dataset.
+        ranks: This rank.
+        batch_size: Rows of a step over all ranks, at most.
+        seed: Seed of the order of the rows.
+        epochs: Numbers of the epochs.
     """
     write_records(Path(train_dir), manifest, slices_of_rank(manifest, ranks.rank, ranks.size))
-    records, place = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
-    print(f"{place} has {len(records)} rows and goes on after epoch {epochs.start - 1}", flush=True)
+    records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
+    print(f"{name} has {len(records)} rows and continues after epoch {epochs.start - 1}", flush=True)
     steps = steps_of_epoch(manifest.rows, batch_size, ranks.size, ranks.rank)
     for epoch in epochs:
         order = np.random.default_rng((seed, ranks.rank, epoch)).permutation(len(records))
@@ -103,18 +123,18 @@ def train_epoch(
     ranks: Ranks,
     batches: Iterator[tuple[NDArray[np.float32], int]],
 ) -> dict[str, float]:
-    """Train on an epoch's batches; return the mean loss and the accuracy over all ranks."""
+    """Train on the batches of an epoch; return the mean loss and the accuracy over all ranks."""
     totals = torch.zeros(3, dtype=torch.double, device=ranks.device)
     for records, rows_of_step in batches:
         values = torch.from_numpy(records).to(ranks.device)
         labels = values[:, -2].long()
-        found = model(values[:, :-2])
-        loss = cross_entropy(found, labels, reduction="sum")
+        logits = model(values[:, :-2])
+        loss = cross_entropy(logits, labels, reduction="sum")
         optimizer.zero_grad()
-        # Gradients are averaged over the ranks: so each row counts as in a step of one process with all rows.
+        # Gradients are averaged over the ranks. With this factor, a row counts as in one process with all rows.
         (loss * (ranks.size / rows_of_step)).backward()
         optimizer.step()
-        totals += _totals(loss, found, labels)
+        totals += _totals(loss, logits, labels)
     return _means(totals, ranks)
 
 
@@ -124,24 +144,31 @@ def has_finite_weights(network: Network) -> bool:
 
 
 def score(network: Network, folder: str, ranks: Ranks) -> dict[str, float]:
-    """Return val_loss and val_accuracy over a dataset, of which each rank takes a part; nothing where folder is ""."""
+    """Return val_loss and val_accuracy over a dataset. Each rank scores a part of it.
+
+    Args:
+        network: Network to score.
+        folder: Folder of the dataset. If it is "", the result is {}.
+        ranks: This rank.
+    """
     if not folder:
         return {}
     manifest, totals = read_manifest(folder), torch.zeros(3, dtype=torch.double, device=ranks.device)
     with torch.no_grad():
         for inputs, classes in read_batches(Path(folder), manifest, slices_of_rank(manifest, ranks.rank, ranks.size)):
             labels = torch.tensor(classes, device=ranks.device).long()
-            found = network(torch.from_numpy(inputs).to(ranks.device))
-            totals += _totals(cross_entropy(found, labels, reduction="sum"), found, labels)
+            logits = network(torch.from_numpy(inputs).to(ranks.device))
+            totals += _totals(cross_entropy(logits, labels, reduction="sum"), logits, labels)
     return {f"val_{name}": value for name, value in _means(totals, ranks).items()}
 
 
-def _totals(loss: Tensor, found: Tensor, labels: Tensor) -> Tensor:
-    right = (found.argmax(1) == labels).sum()
-    return torch.stack([loss.detach(), right, torch.full_like(right, len(labels))])
+def _totals(loss: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss, the number of correct predictions, and the number of rows of a batch."""
+    correct = (logits.argmax(1) == labels).sum()
+    return torch.stack([loss.detach(), correct, torch.full_like(correct, len(labels))])
 
 
 def _means(totals: Tensor, ranks: Ranks) -> dict[str, float]:
     ranks.add(totals)
-    loss, right, rows = totals.tolist()
-    return {"loss": loss / rows, "accuracy": right / rows} if rows else {}
+    loss, correct, rows = totals.tolist()
+    return {"loss": loss / rows, "accuracy": correct / rows} if rows else {}

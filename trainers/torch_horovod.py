@@ -1,4 +1,4 @@
-"""The trainer `torch_horovod`: a PyTorch network for classes, trained by Horovod's all-reduce among ranks of MPI."""
+"""The trainer `torch_horovod`: a PyTorch classifier whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
 from functools import partial
@@ -38,21 +38,21 @@ def torch_horovod(
 ) -> None:
     """Train a fully connected network on all ranks together and save it as ONNX.
 
-    Each rank computes the gradients of its own rows, Horovod averages them, and all apply the same. Rank 0 alone
-    keeps checkpoints and metrics and saves the model; what it goes on from reaches the others by broadcast.
+    Each rank computes the gradients of its own rows. Horovod averages them, and all ranks apply the average. Only rank
+    0 writes checkpoints, metrics and the model. It broadcasts the restored checkpoint to the other ranks.
 
     Args:
-        train_dir: The training dataset's manifest and the shards of this rank.
-        validation_dir: The validation dataset; "" where there is none.
-        model_dir: Gets model.onnx, of rank 0.
-        checkpoint_dir: Gets a checkpoint after each epoch, of rank 0.
-        metrics_dir: Gets training.json, of rank 0.
-        epochs: How often all rows are seen.
-        batch_size: Rows of one update of the weights, over all ranks.
-        learning_rate: Of the Adam optimizer.
-        hidden_units: Sizes of the hidden layers.
-        seed: For the first weights and the order of the rows.
-        scale_learning_rate: Whether to multiply learning_rate by the number of ranks.
+        train_dir: Folder with the manifest of the training dataset and the shards of this rank.
+        validation_dir: Folder of the validation dataset; "" for none.
+        model_dir: Folder for model.onnx of rank 0.
+        checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
+        metrics_dir: Folder for training.json of rank 0.
+        epochs: Number of passes over all rows. Default: 10.
+        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
+        hidden_units: Sizes of the hidden layers. Default: [128].
+        seed: Seed of the initial weights and of the order of the rows. Default: 0.
+        scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -65,7 +65,7 @@ def torch_horovod(
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
     rest = range(_resume(checkpoint_dir, network, optimizer) + 1, epochs + 1)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
-    # These are the rows of this rank alone: a DistributedSampler would take a part of them once more.
+    # These are the rows of this rank only. A DistributedSampler would divide them a second time.
     for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
         metrics = train_epoch(network, optimizer, ranks, batches)
         end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), rate)
@@ -77,7 +77,7 @@ def torch_horovod(
 
 
 def _device() -> torch.device:
-    """The GPU of this rank, one for each rank of a worker, or the CPU."""
+    """Return the GPU of this rank, or the CPU. Each rank of a worker uses a GPU of its own."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
@@ -86,10 +86,10 @@ def _device() -> torch.device:
 
 
 def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Make all ranks what rank 0 is, with its checkpoint where there is one; return how many epochs that has."""
+    """Restore the checkpoint of rank 0 if there is one, and broadcast the weights; return the number of its epochs."""
     done = restore({} if hvd.rank() else load_checkpoint(folder), network, optimizer)
     done = int(hvd.broadcast_object(done))
     hvd.broadcast_parameters(network.state_dict(), 0)
-    if done:  # Of an optimizer that has no state yet it would count a step.
+    if done:  # Broadcasting an optimizer without state would count as a step.
         hvd.broadcast_optimizer_state(optimizer, 0)
     return done

@@ -1,4 +1,4 @@
-"""The network of our PyTorch trainers: what is trained, and what is exported."""
+"""The network of the PyTorch trainers and its export to ONNX."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -11,21 +11,21 @@ from kfp_distributed.storage.dataset import DatasetManifest, input_shape
 from kfp_distributed.trainers.runtime.feed import categories, scaling
 
 
-class Network(nn.Module):  # type: ignore[misc]  # torch is not there when types are checked
-    """From raw inputs, float32 [n, width] as `read_batches` yields them, to a logit for each class.
+class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
+    """A fully connected network from raw inputs, float32 [n, width] as `read_batches` yields them, to class logits.
 
-    What the inputs need happens inside: numbers are scaled with the manifest's mean and standard deviation, a missing
-    one counts as the mean, categories are embedded.
+    The network includes the preprocessing: numbers are scaled with the manifest's mean and standard deviation, a
+    missing number counts as the mean, and categories are embedded.
     """
 
     def __init__(self, manifest: DatasetManifest, hidden_units: Sequence[int]) -> None:
         super().__init__()
         for name, values in zip(("mean", "std", "scale"), scaling(manifest), strict=True):
             self.register_buffer(name, torch.tensor(values))
-        kinds = categories(manifest)
-        self.places = list(kinds)
-        self.embeddings = nn.ModuleList(nn.Embedding(count, min(count, 16)) for count in kinds.values())
-        sizes = [len(self.mean) + sum(each.embedding_dim for each in self.embeddings), *hidden_units]
+        counts = categories(manifest)
+        self.category_columns = list(counts)
+        self.embeddings = nn.ModuleList(nn.Embedding(count, min(count, 16)) for count in counts.values())
+        sizes = [len(self.mean) + sum(embedding.embedding_dim for embedding in self.embeddings), *hidden_units]
         hidden = [layer for size in zip(sizes, hidden_units, strict=False) for layer in (nn.Linear(*size), nn.ReLU())]
         self.layers = nn.Sequential(*hidden, nn.Linear(sizes[-1], len(manifest.label.classes)))
 
@@ -33,14 +33,15 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not there when types
         """Return the logits [n, classes]."""
         scaled = (inputs - self.mean) / self.std * self.scale
         parts = [torch.where(torch.isnan(scaled), torch.zeros_like(scaled), scaled)]
-        parts += [embed(inputs[:, place].long()) for place, embed in zip(self.places, self.embeddings, strict=True)]
+        columns = zip(self.category_columns, self.embeddings, strict=True)
+        parts += [embed(inputs[:, column].long()) for column, embed in columns]
         return self.layers(torch.cat(parts, 1))
 
 
 def export_onnx(network: nn.Module, manifest: DatasetManifest, file: Path) -> None:
-    """Write a model from "features" float32 [n, *input_shape] to "probabilities" float32 [n, classes]."""
+    """Write an ONNX model that maps "features", float32 [n, *input_shape], to "probabilities", float32 [n, classes]."""
     serve = nn.Sequential(nn.Flatten(), network, nn.Softmax(1)).eval()
-    # Later versions have another exporter, which needs further packages.
+    # The default exporter of later versions needs more packages.
     exporter = {"dynamo": False} if "dynamo" in signature(torch.onnx.export).parameters else {}
     torch.onnx.export(
         serve,

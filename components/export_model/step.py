@@ -1,4 +1,6 @@
-"""Between KFP's artifacts and the export: what an `export_model` step reads and writes."""
+"""The `export_model` step, between the artifacts of KFP and the export."""
+
+import os
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import Exported, run_export
@@ -15,15 +17,20 @@ def run_step(
     version: int,
     metrics: Artifact | None,
 ) -> Exported:
-    """Export a model; the parameters are those of the component.
+    """Export a model. The parameters are those of the component.
 
     Raises:
         SystemExit: The model cannot be exported. The message is the last line of the step's log, because KFP shows an
             error nowhere else.
     """
     try:
-        return run_export(
+        exported = run_export(
             model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, manifest
         )
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        from kfp_distributed.components.export_model.tracking import link_version
+
+        link_version(os.environ, str(model.metadata.get("mlflow_run_id", "")), model_name, exported)
+    return exported

@@ -51,6 +51,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
@@ -122,7 +123,12 @@ class Outcome:
     metrics: Metrics
 
 
-def launch(request: Request, runner: Runner, show: Callable[[LogEntry], object]) -> Outcome:
+def launch(
+    request: Request,
+    runner: Runner,
+    show: Callable[[LogEntry], object],
+    on_start: Callable[[TrainingJob], object] = lambda job: None,
+) -> Outcome:
     """Run a training. Call it in the main thread, because it handles signals.
 
     No process and no pod of the job is left running when it returns or raises.
@@ -131,6 +137,7 @@ def launch(request: Request, runner: Runner, show: Callable[[LogEntry], object])
         request: Arguments of the step.
         runner: Where the replicas run.
         show: Receives each entry of the step's log, such as `print`.
+        on_start: Receives the job when it has started. Default: does nothing.
 
     Returns:
         The result of the training.
@@ -154,6 +161,7 @@ def launch(request: Request, runner: Runner, show: Callable[[LogEntry], object])
             name = copy_training(request.resume_from, description)
             show(LogEntry(clock(), "INFO", JOB, f"starts from checkpoint {name} of {request.resume_from}"))
         runner.start(job)
+        on_start(job)
         status = _follow(runner, job, show)
     if status.ended is None or not status.ended.succeeded:
         raise _failed(failure_cause(status), status, description)
@@ -274,7 +282,11 @@ def job_name(task_name: str, identity: Sequence[str]) -> str:
 
 def read_metrics(uri: str) -> Metrics:
     """Return the epochs that replicas recorded, by replica. Files that cannot be read are left out."""
-    store = open_store(uri)
+    return stored_metrics(open_store(uri))
+
+
+def stored_metrics(store: Store) -> Metrics:
+    """Return the result of `read_metrics` from a store that was opened at their folder."""
     metrics = {}
     for key in (TRAINING_METRICS, EVALUATOR_METRICS):
         # A store that is away must not hide the outcome of the training. A user's program may write a file of another

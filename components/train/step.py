@@ -1,5 +1,6 @@
 """Runs the `train` step: reads KFP's input artifacts, runs the training, and writes the output artifacts."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.staging import staged
 from kfp_distributed.components.train.status import JobStatus
+from kfp_distributed.components.train.tracker import Tracker
+from kfp_distributed.components.train.tracking import open_tracker
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
@@ -55,6 +58,7 @@ def run_step(
     """
     # A replica may print characters that the encoding of our output lacks. That must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    tracker = open_tracker(os.environ, log)
     try:
         parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
@@ -62,14 +66,22 @@ def run_step(
         identity = identify_training(model.uri, inputs)
         job_runner = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
         request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields)
-        outcome = _run_job(request, job_runner, report)
+        outcome, page = _run_job(request, job_runner, report, tracker)
         record_success(model.uri, inputs)
+        tracker.finish("FINISHED", outcome.metrics, page, report.uri)
     except TrainingFailed as failure:
         page = _render_report(failure.status, failure.metrics, job_runner, str(failure))
-        raise SystemExit(_last_lines(str(failure), report, page)) from None
+        last_lines = _last_lines(str(failure), report, page)
+        tracker.finish("FAILED", failure.metrics, page, report.uri)
+        raise SystemExit(last_lines) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
+        tracker.finish("FAILED", {})
         raise SystemExit(_error_lines(f"{type(error).__name__}: {error}")) from None
+    finally:
+        tracker.finish("KILLED", {})  # A signal ended the training.
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
+    if tracker.run_id:
+        model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.
     _log_metrics(metrics, outcome.model.metrics)
 
 
@@ -96,15 +108,21 @@ def _request(
     )
 
 
-def _run_job(request: Request, runner: Runner, report: Any) -> Outcome:  # noqa: ANN401
-    """Run the job and write its report."""
+def _run_job(
+    request: Request,
+    runner: Runner,
+    report: Any,  # noqa: ANN401
+    tracker: Tracker,
+) -> tuple[Outcome, str]:
+    """Run the job and write its report; return the result and the page of the report."""
     is_staged = not runner.shares_disk and "://" not in request.model_uri
     request_of_replicas = staged(request) if is_staged else nullcontext(request)
     with request_of_replicas as visible_request:
-        outcome = launch(visible_request, runner, _print)
+        outcome = launch(visible_request, runner, _print, tracker.start)
         # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
-        _write(report, _render_report(outcome.status, outcome.metrics, runner))
-    return outcome
+        page = _render_report(outcome.status, outcome.metrics, runner)
+        _write(report, page)
+    return outcome, page
 
 
 def _render_report(status: JobStatus, metrics: Metrics, runner: Runner, cause: str = "") -> str:

@@ -64,7 +64,7 @@ def test_a_cluster_that_does_not_answer(configure):
             "--service-account = 'Bad Name!' is not the name of a Kubernetes object: at most 253 of a-z, 0-9, '-' and "
             "'.'; kubectl get serviceaccounts shows",
         ),
-        (["--image", "NOT VALID"], "--image = 'NOT VALID' is no image's name; write it as HOST/NAME:TAG, with NAME in"),
+        (["--image", "NOT VALID"], "--image = 'NOT VALID' is not a valid name of an image; write HOST/NAME:TAG"),
         (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage: allowed are s3://bucket/key, minio://"),
         (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
     ],

@@ -211,7 +211,7 @@ spec:
     assert kinds == ["Job", "ConfigMap", "PersistentVolumeClaim"]
 
 
-NO_IMAGE = "is no image's name; write it as HOST/NAME:TAG, with NAME in lower case"
+NO_IMAGE = "is not a valid name of an image; write HOST/NAME:TAG, with NAME in lower case"
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def leave(store, claim, *keys):
         store.write(key, b"")
 
 
-def test_a_number_is_held_until_the_end(store, keys):
+def test_a_claim_holds_its_number_until_the_end(store, keys):
     mine = Claim("digits", 1)
     with hold(store, mine, "run-1") as state:
         assert state == "free"
@@ -45,7 +45,7 @@ def test_a_number_is_held_until_the_end(store, keys):
     assert keys() == []
 
 
-def test_both_of_two_that_see_each_other_withdraw(store, keys):
+def test_two_exports_that_see_each_other_both_withdraw(store, keys):
     first, second = Claim("digits", 1), Claim("digits", 1)
     leave(store, second)  # written before the first one looked
     with hold(store, first, "run-1") as state:
@@ -54,14 +54,14 @@ def test_both_of_two_that_see_each_other_withdraw(store, keys):
         assert state == "free"
 
 
-def test_what_is_not_whole_at_the_end_is_deleted(store, keys):
+def test_an_incomplete_version_is_deleted_at_the_end(store, keys):
     mine = Claim("digits", 1)
     with hold(store, mine, "run-1"):
         leave(store, mine, f"{mine.folder}files/saved_model.pb", PART)
     assert keys() == []
 
 
-def test_a_whole_version_stays_at_the_end(store, keys):
+def test_a_complete_version_is_kept_at_the_end(store, keys):
     mine = Claim("digits", 1)
     with hold(store, mine, "run-1"):
         leave(store, mine, f"{mine.folder}files/saved_model.pb", PART, COMMIT)
@@ -69,7 +69,7 @@ def test_a_whole_version_stays_at_the_end(store, keys):
 
 
 @pytest.mark.parametrize("there", [[PART], [PART, COMMIT]])
-def test_what_others_put_there_is_left_alone(store, keys, there):
+def test_objects_of_other_tools_are_kept(store, keys, there):
     for key in there:
         store.write(key, b"")
     with hold(store, Claim("digits", 1), "run-1") as state:
@@ -86,7 +86,7 @@ def test_what_others_put_there_is_left_alone(store, keys, there):
         (LEASE_SECONDS + 2, [PART, COMMIT], "exists", [COMMIT, PART]),
     ],
 )
-def test_a_dead_claim_is_taken_over(store, keys, age, there, state, left):
+def test_a_dead_claim_is_replaced(store, keys, age, there, state, left):
     dead = claim_of_age(age)
     leave(store, dead, f"{dead.folder}files/saved_model.pb", *there)
     with hold(store, Claim("digits", 1), "run-2") as found:
@@ -96,7 +96,7 @@ def test_a_dead_claim_is_taken_over(store, keys, age, there, state, left):
     assert keys() == [*beside, *left]
 
 
-def test_an_export_that_took_too_long_stops_and_touches_nothing(store, keys):
+def test_an_export_that_lost_its_lease_writes_nothing(store, keys):
     slow = claim_of_age(LEASE_SECONDS / 2 + 2)
     with hold(store, slow, "run-1"):
         store.write(PART, b"of the one that took over")
@@ -105,7 +105,7 @@ def test_an_export_that_took_too_long_stops_and_touches_nothing(store, keys):
     assert keys() == [f"{slow.folder}claim", PART]
 
 
-def test_a_renewed_claim_lives_from_its_newest_renewal(store, keys):
+def test_a_lease_counts_from_its_latest_renewal(store, keys):
     renewed = claim_of_age(3 * LEASE_SECONDS)
     leave(store, renewed, *(f"{renewed.folder}renewed/{time.time() - age:.0f}" for age in (2 * LEASE_SECONDS, 60)))
     before = keys()
@@ -115,7 +115,7 @@ def test_a_renewed_claim_lives_from_its_newest_renewal(store, keys):
     assert keys() == before
 
 
-def test_a_claim_whose_newest_renewal_is_old_is_dead(store, keys):
+def test_a_claim_with_an_old_renewal_is_dead(store, keys):
     dead = claim_of_age(3 * LEASE_SECONDS)
     leave(store, dead, f"{dead.folder}renewed/{time.time() - LEASE_SECONDS - 2:.0f}", PART)
     clear_dead(store, "digits")
@@ -137,7 +137,7 @@ def test_a_renewal_that_was_stored_too_late_does_not_count(tmp_path, clock, keys
     assert len(keys()) == 1
 
 
-def test_the_leftovers_of_all_numbers_are_cleared(store, keys):
+def test_leftovers_of_all_numbers_are_deleted(store, keys):
     dead, visible = claim_of_age(LEASE_SECONDS + 2), claim_of_age(LEASE_SECONDS + 2, version=2)
     living, other = claim_of_age(60, version=3), Claim("words", 1, "0-ab")
     leave(store, dead, PART)

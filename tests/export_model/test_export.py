@@ -64,7 +64,7 @@ def test_an_existing_version_is_never_overwritten(bucket, make_model, export, co
     assert export(make_model("third"), bucket).version == 4
 
 
-def test_files_of_somebody_else_are_left_alone(bucket, make_model, export, contents):
+def test_files_of_other_tools_are_kept(bucket, make_model, export, contents):
     store = open_store(f"s3://{bucket}")
     store.make_bucket()
     store.write("digits/5/variables/variables.index", b"on its way by another tool")
@@ -91,7 +91,7 @@ def test_exports_at_the_same_time_get_different_numbers(root, make_model, export
     assert without_manifests(contents(root)) == expected
 
 
-def test_a_failed_export_deletes_what_it_brought(tmp_path, make_model, export, contents):
+def test_a_failed_export_deletes_its_files(tmp_path, make_model, export, contents):
     root = tmp_path / "exports"
     root.mkdir()
     (root / "digits").write_text("a file where the model's folder should be")
@@ -109,7 +109,7 @@ def test_one_of_two_exports_of_the_same_version_wins(tmp_path, make_model, expor
     assert without_manifests(contents(root)) == files_of(winners[0], "digits/5")
 
 
-def test_an_export_that_took_too_long_is_not_made_visible(tmp_path, make_model):
+def test_an_export_that_lost_its_lease_does_not_become_visible(tmp_path, make_model):
     store, model = open_store(str(tmp_path / "exports")), make_model()
     slow = Claim("digits", 1, f"{time.time() - LEASE_SECONDS / 2 - 2:.0f}-ab")
     with pytest.raises(LeaseLost, match="export again"):
@@ -146,7 +146,7 @@ def undescribed(folder):
         (undescribed, r"model\.json"),
     ],
 )
-def test_a_spoilt_model_is_refused_before_anything_is_made(tmp_path, make_model, export, spoil, message):
+def test_a_damaged_model_is_refused_before_anything_is_written(tmp_path, make_model, export, spoil, message):
     model = make_model()
     spoil(model)
     with pytest.raises(ModelIncomplete, match=message):
@@ -154,7 +154,7 @@ def test_a_spoilt_model_is_refused_before_anything_is_made(tmp_path, make_model,
     assert not (tmp_path / "exports").exists()
 
 
-def test_what_nothing_serves_is_not_exported(tmp_path, export):
+def test_a_model_that_cannot_be_served_is_not_exported(tmp_path, export):
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.pt").write_bytes(b"weights")
@@ -163,7 +163,7 @@ def test_what_nothing_serves_is_not_exported(tmp_path, export):
         export(model, str(tmp_path / "exports"))
 
 
-def test_a_file_of_the_manifests_name_is_not_overwritten(tmp_path, make_model, export):
+def test_a_file_with_the_name_of_the_manifest_is_not_overwritten(tmp_path, make_model, export):
     model = make_model()
     (model / EXPORT_MANIFEST).write_text("a file of the user's")
     (model / "model.json").unlink()
@@ -183,7 +183,7 @@ def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, expo
     assert "not-the-secret-of-this-server" not in text
 
 
-def test_a_model_of_onnx_is_exported_with_its_file_last(tmp_path, export, monkeypatch):
+def test_the_file_of_an_onnx_model_is_exported_last(tmp_path, export, monkeypatch):
     folder, copied = tmp_path / "model", []
     folder.mkdir()
     for name in ("model.onnx", "notes.txt"):

@@ -78,7 +78,7 @@ def test_a_killed_export_blocks_its_number_for_a_while_and_then_leaves_nothing(k
     assert keys_of(killed) == {f"digits/{number}/{name}" for number in (1, 2) for name in [*names, "export.json"]}
 
 
-def test_the_next_export_of_any_number_deletes_what_is_left(killed, bucket, make_model, export):
+def test_the_next_export_deletes_the_leftovers_of_any_number(killed, bucket, make_model, export):
     expire(killed)
     export(make_model(), bucket, version=9)
     assert {tuple(key.split("/")[:2]) for key in keys_of(killed)} == {("digits", "9")}

@@ -23,13 +23,13 @@ def test_export_root(bucket, expected):
 
 
 @pytest.mark.parametrize("name", ["ab", "Models", "my_models", "minio://X/y", "models-", "a" * 64])
-def test_names_that_no_bucket_may_have(bucket, make_model, export, name):
+def test_invalid_names_of_buckets(bucket, make_model, export, name):
     with pytest.raises(StorageError, match="name"):
         export(make_model(), name)
 
 
 @pytest.mark.parametrize("name", ["", "s3:///x", "gs://models"])
-def test_no_place_to_export_to(make_model, export, name):
+def test_an_empty_bucket_is_refused(make_model, export, name):
     with pytest.raises(ValueError, match=rf"'({name}|s3://)' is no address"):
         export(make_model(), name)
 
@@ -40,13 +40,13 @@ def test_model_names(name):
 
 
 @pytest.mark.parametrize("name", ["", "..", ".exports", "a/b", "a b", "é", "x" * 129, "a\n"])
-def test_no_model_name(name):
+def test_invalid_model_names(name):
     with pytest.raises(ValueError, match=r"model_name=.* is not allowed"):
         check_request(name, 0)
 
 
 @pytest.mark.parametrize("version", [-1, 2**63])
-def test_no_version(version):
+def test_invalid_versions(version):
     with pytest.raises(ValueError, match=f"version={version} is not allowed: give 1 or more"):
         check_request("digits", version)
 

@@ -35,7 +35,7 @@ def test_without_a_checkpoint_the_folder_is_empty(store, tmp_path):
     assert restore(store, tmp_path) == ("", {})
 
 
-def test_the_newest_two_stay(store, save, tmp_path):
+def test_the_latest_two_checkpoints_are_kept(store, save, tmp_path):
     assert [save(text) for text in ("one", "two", "three")] == [
         ["00000001"],
         ["00000002", "00000001"],
@@ -50,7 +50,7 @@ def test_the_newest_two_stay(store, save, tmp_path):
     assert restore(store, tmp_path) == ("00000003", {"part/weights": "three"})
 
 
-def test_half_an_upload_is_never_taken_and_goes_with_the_next(store, save, tmp_path):
+def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save, tmp_path):
     save("one")
     store.write("00000002/part/weights", b"half")  # Killed before the manifest.
     store.write("00000002/other", b"half")
@@ -62,7 +62,7 @@ def test_half_an_upload_is_never_taken_and_goes_with_the_next(store, save, tmp_p
 
 
 @pytest.mark.parametrize("at_rest", [False, True])
-def test_a_folder_that_changes_while_it_is_stored_becomes_no_checkpoint(store, save, tmp_path, at_rest):
+def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(store, save, tmp_path, at_rest):
     def check():
         raise OSError("local changes meanwhile")
 
@@ -86,7 +86,7 @@ def slow_upload(store, save, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "upload_folder", upload_slowly)
 
 
-def test_what_a_program_leaves_at_rest_is_stored_as_it_was(store, slow_upload, tmp_path, capsys):
+def test_a_folder_at_rest_is_stored_as_it_was_when_the_upload_began(store, slow_upload, tmp_path, capsys):
     """An upload may take longer than a program leaves between two checkpoints."""
     local, left_over = tmp_path / "local", tmp_path / "local-copy"
     (local / "part" / "weights").write_text("two")
@@ -100,12 +100,12 @@ def test_what_a_program_leaves_at_rest_is_stored_as_it_was(store, slow_upload, t
     assert not left_over.exists()
 
 
-def test_what_is_stored_at_once_needs_no_room_for_a_copy(store, slow_upload, tmp_path):
+def test_flush_does_not_copy_the_folder(store, slow_upload, tmp_path):
     save_checkpoint(store, tmp_path / "local")
     assert restore(store, tmp_path) == ("00000002", {"part/weights": "half of three"})
 
 
-def test_a_copy_does_not_outlive_a_store_that_is_away(store, save, tmp_path, monkeypatch):
+def test_the_copy_is_deleted_if_the_store_is_away(store, save, tmp_path, monkeypatch):
     def upload_folder(*arguments, **options):
         raise ConnectionError("nobody answers")
 
@@ -125,7 +125,7 @@ def remove(store):
 
 
 @pytest.mark.parametrize("damage", [overwrite, remove])
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(store, save, tmp_path, capsys, damage):
+def test_the_previous_checkpoint_replaces_a_damaged_one(store, save, tmp_path, capsys, damage):
     save("one")
     save("two")
     damage(store)

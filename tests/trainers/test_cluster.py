@@ -30,12 +30,12 @@ def environment(cluster, role, index):
         (environment({"worker": ["a:1"]}, "worker", 0), Cluster({"worker": ["a:1"]}, "worker", 0), 1, 1),
     ],
 )
-def test_tf_config_is_read(variables, expected, workers, neighbours):
+def test_read_tf_config(variables, expected, workers, neighbours):
     cluster = read_cluster(variables)
     assert (cluster, cluster.workers, cluster.neighbours) == (expected, workers, neighbours)
 
 
-def test_strategies_get_a_tf_config_without_the_evaluator():
+def test_tf_config_of_strategies_has_no_evaluator():
     assert json.loads(read_cluster(environment(PODS, "worker", 1)).training_config()) == {
         "cluster": {"worker": PODS["worker"]},
         "task": {"type": "worker", "index": 1},
@@ -59,7 +59,7 @@ def test_replicas_of_one_machine_share_its_processors(variables, cluster, legacy
 @pytest.mark.parametrize(
     ("limit", "expected"), [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 64), (None, 64)]
 )
-def test_a_container_has_the_processors_of_its_limit(tmp_path, monkeypatch, limit, expected):
+def test_processors_follow_the_limit_of_the_container(tmp_path, monkeypatch, limit, expected):
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     if limit:
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
@@ -79,7 +79,7 @@ JOB = JobDescription("job", {}, {}, "", "", "", "", "", "chief-0", ("master-0", 
         ({}, "chief-0"),
     ],
 )
-def test_a_replica_knows_its_name(variables, expected):
+def test_name_of_a_replica(variables, expected):
     assert replica_name(variables, read_cluster(variables), JOB) == expected
 
 
@@ -92,11 +92,11 @@ def test_a_replica_knows_its_name(variables, expected):
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, Rank(3, 4, 2)),
     ],
 )
-def test_a_process_knows_its_rank(variables, expected):
+def test_read_rank(variables, expected):
     assert read_rank(variables) == expected
 
 
-def test_ranks_that_horovod_does_not_see_would_train_alone():
+def test_horovod_must_see_all_ranks():
     ranks = {f"OMPI_COMM_WORLD_{name}": value for name, value in RANK.items()}
     check_size(ranks, 4)
     check_size({}, 1)
@@ -105,7 +105,7 @@ def test_ranks_that_horovod_does_not_see_would_train_alone():
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, "worker-0"), (1, "worker-0"), (2, "worker-1"), (3, "worker-1")])
-def test_the_ranks_of_a_worker_have_its_name_whatever_their_launcher_is_called(rank, expected):
+def test_ranks_have_the_name_of_their_worker(rank, expected):
     job = replace(JOB, leader="launcher-0", data_replicas=("worker-0", "worker-1"))
     assert replica_name({"KFP_DISTRIBUTED_REPLICA": "launcher-0"}, Cluster(), job, Rank(rank, 4, 2)) == expected
 
@@ -124,7 +124,7 @@ def test_the_ranks_of_a_worker_have_its_name_whatever_their_launcher_is_called(r
         ),
     ],
 )
-def test_a_pytorch_replica_knows_its_name(variables, rank, expected):
+def test_name_of_a_pytorch_replica(variables, rank, expected):
     job = replace(JOB, leader="master-0", data_replicas=("master-0", "worker-0", "worker-1"))
     assert replica_name(variables, Cluster(), job, rank) == expected
 
@@ -139,5 +139,5 @@ def test_a_pytorch_replica_knows_its_name(variables, rank, expected):
         ({"PET_NPROC_PER_NODE": "2", "TORCHELASTIC_RUN_ID": "none"}, False),
     ],
 )
-def test_which_replicas_start_ranks(variables, expected):
+def test_replicas_that_start_ranks(variables, expected):
     assert has_ranks(variables) is expected

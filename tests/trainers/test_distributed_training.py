@@ -33,7 +33,7 @@ def restart_all_after_a_kill(replicas, victim, leader, line):
     return last
 
 
-def test_workers_alone_resume_after_a_kill_and_save_one_model(make_replicas, digits, tmp_path):
+def test_multi_worker_mirrored_resumes_after_a_kill_and_saves_one_model(make_replicas, digits, tmp_path):
     replicas = make_replicas(PROGRAM, PARAMETERS, {"worker": 3}, digits)
     replicas.start_all()
     replicas.wait_for("worker-0", f"epoch 2/{EPOCHS}")
@@ -63,7 +63,7 @@ def test_workers_alone_resume_after_a_kill_and_save_one_model(make_replicas, dig
     assert accuracy >= 0.95
 
 
-def test_parameter_servers_with_an_evaluator_resume_and_go_on_without_a_worker(
+def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worker(
     make_replicas, digits, tmp_path, object_store
 ):
     roles = {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}
@@ -138,7 +138,7 @@ model.save(options.output if task["index"] == 0 else tempfile.mkdtemp())
 """
 
 
-def test_a_command_that_knows_only_tensorflows_variable(digits, tmp_path):
+def test_a_command_that_reads_only_tf_config(digits, tmp_path):
     program, said = tmp_path / "main.py", []
     program.write_text(STRANGER)
     request = Request(

@@ -129,7 +129,7 @@ def leave(model_dir, code: int):
         (["sh", "-c", "touch $KFP_DISTRIBUTED_MODEL_DIR/model.pt"], {}, 0, "model saved to"),
     ],
 )
-def test_how_a_program_ends(make_replicas, digits, program, parameters, code, said):
+def test_exit_code_and_last_words_of_a_program(make_replicas, digits, program, parameters, code, said):
     program = {"command": program} if isinstance(program, list) else program
     replicas = make_replicas(program, parameters, {"worker": 1}, digits)
     replicas.start_all()
@@ -157,7 +157,7 @@ def grow(model_dir, how: str):
 
 
 @pytest.mark.parametrize(("how", "code"), [("itself", 1), ("child", 1), ("signal", 143)])
-def test_a_replica_tells_how_large_it_was_whichever_way_it_ends(make_replicas, digits, how, code):
+def test_a_replica_writes_its_peak_memory_however_it_ends(make_replicas, digits, how, code):
     replicas = make_replicas(train_specification(grow), {"how": how}, {"worker": 1}, digits)
     ballast = bytearray(700 * 2**20)  # What the parent has is not the replica's.
     replicas.start_all()
@@ -180,7 +180,7 @@ def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     assert "part-00002.parquet" in replicas.text("worker-0").splitlines()[-1], replicas.text("worker-0")
 
 
-def test_a_replica_ends_though_its_last_files_cannot_be_sent(monkeypatch, capfd):
+def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(monkeypatch, capfd):
     def fail(at_rest):
         raise RuntimeError("can't start new thread")
 
@@ -216,7 +216,7 @@ def count_up(model_dir, checkpoint_dir):
     Path(model_dir, "weights").write_text(state.read_text())
 
 
-def test_a_function_goes_on_from_what_it_left_in_checkpoint_dir(make_replicas, digits):
+def test_a_function_finds_its_files_in_checkpoint_dir_after_a_restart(make_replicas, digits):
     replicas = make_replicas(train_specification(count_up), {}, {"worker": 1}, digits)
     replicas.start_all()
     replicas.wait_for("worker-0", "begins after 0")
@@ -245,7 +245,7 @@ def write_slowly(model_dir, checkpoint_dir):
 
 # mpirun and shells end with 128 + signal, too.
 @pytest.mark.parametrize("form", ["function", "command", "killed command"])
-def test_a_checkpoint_that_is_half_written_is_not_kept(make_replicas, digits, form):
+def test_an_incomplete_checkpoint_is_not_stored(make_replicas, digits, form):
     program = train_specification(write_slowly)
     if form != "function":
         call = "import os\nwrite_slowly('', os.environ['KFP_DISTRIBUTED_CHECKPOINT_DIR'])"
@@ -279,7 +279,7 @@ def write_half_and_fail(model_dir, checkpoint_dir, error: str, message: str):
         ("UnavailableError", "no such column", 1),
     ],
 )
-def test_a_function_that_fails_while_it_writes_keeps_nothing(make_replicas, digits, error, message, code):
+def test_a_function_that_fails_while_it_writes_stores_nothing(make_replicas, digits, error, message, code):
     program = train_specification(write_half_and_fail)
     replicas = make_replicas(program, {"error": error, "message": message}, {"worker": 1}, digits)
     replicas.start_all()
@@ -288,7 +288,7 @@ def test_a_function_that_fails_while_it_writes_keeps_nothing(make_replicas, digi
     assert open_store(replicas.job.checkpoint_uri).list() == []
 
 
-def test_a_command_that_fails_while_it_writes_keeps_nothing(make_replicas, digits):
+def test_a_command_that_fails_while_it_writes_stores_nothing(make_replicas, digits):
     program = {"command": ["sh", "-c", "echo half > {checkpoint_dir}/state; exit 1"]}
     replicas = make_replicas(program, {}, {"worker": 1}, digits)
     replicas.start_all()
@@ -327,7 +327,7 @@ def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, d
     assert replicas.wait("worker-0") == code
     text = replicas.text("worker-0")
     # A link of checkpoint_dir that cannot be stored ends no training, and is said once.
-    assert text.count("left out of what is stored: ") == 1
+    assert text.count("not stored: ") == 1
     assert "newest is a link to nowhere, which does not exist" in text
     last, first = complete_checkpoints(store := open_store(replicas.job.checkpoint_uri))
     assert [entry.key for entry in store.list(f"{first}/")] == [f"{first}/state"]
@@ -353,9 +353,7 @@ def warn(model_dir):
 START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature_guard|Unable to register")
 
 
-def test_what_tensorflow_prints_at_its_start_is_known_as_remarks_and_its_warnings_are_not(
-    make_replicas, digits, monkeypatch
-):
+def test_startup_remarks_of_tensorflow_are_recognized_and_warnings_are_not(make_replicas, digits, monkeypatch):
     # Tests of evaluate set it, in this process and so for the replicas.
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits)
@@ -367,7 +365,7 @@ def test_what_tensorflow_prints_at_its_start_is_known_as_remarks_and_its_warning
     assert "I0000 this one is of the program" in lines
 
 
-def test_the_last_words_of_an_import_that_aborts_are_shown(make_replicas, digits, tmp_path):
+def test_the_output_of_an_import_that_aborts_is_shown(make_replicas, digits, tmp_path):
     package = tmp_path / "packages" / "tensorflow"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(
@@ -427,7 +425,7 @@ def wait_to_end(model_dir, go: str):
         time.sleep(0.05)
 
 
-def test_the_model_survives_an_object_store_that_is_away(make_replicas, digits, tmp_path, object_store):
+def test_the_model_is_saved_when_the_object_store_is_back(make_replicas, digits, tmp_path, object_store):
     host, port = object_store.endpoint.removeprefix("http://").split(":")
     gate = Gate((host, int(port)))
     endpoint = gate.open()

@@ -23,12 +23,12 @@ from kfp_distributed.trainers.runtime.feed import RECORDS, Epoch, keep_rows, map
         (5, 1, 3, 1, Epoch(2, 1, 2)),
     ],
 )
-def test_an_epoch_is_planned(rows, batch_size, ranks, devices, expected):
+def test_plan_epoch(rows, batch_size, ranks, devices, expected):
     assert plan_epoch(rows, batch_size, ranks, devices) == expected
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(1, 50), st.integers(1, 8))
-def test_every_rank_has_room_for_its_rows_in_the_same_number_of_steps(rows, batch_size, ranks, devices):
+def test_all_ranks_have_the_same_number_of_steps(rows, batch_size, ranks, devices):
     plan = plan_epoch(rows, batch_size, ranks, devices)
     largest = -(-rows // ranks)
     assert plan.steps * plan.batch * devices == plan.records >= largest
@@ -47,7 +47,7 @@ def dataset(tmp_path, write_dataset):
     return folder, write_dataset(folder, columns, arrays, labels, ["even", "odd"], [4, 1, 6])
 
 
-def test_records_hold_each_row_of_a_rank_once_and_fillers_of_weight_zero(dataset, tmp_path, monkeypatch):
+def test_records_have_each_row_of_a_rank_once_and_fillers_of_weight_zero(dataset, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder, manifest = dataset
     seen, plan = [], plan_epoch(manifest.rows, 6, ranks=3)

@@ -40,7 +40,7 @@ NOW = 1_000_000.0
         (Silence(b"7", 100, False), b"8", Silence(b"8", 0, True)),
     ],
 )
-def test_what_is_known_after_a_reading(silence, heartbeat, known):
+def test_silence_after_a_reading(silence, heartbeat, known):
     assert after_reading(silence, heartbeat, 15, NOW, 600) == known
 
 
@@ -71,12 +71,12 @@ def proxy(store, monkeypatch):
         yield running
 
 
-def test_it_ends_when_there_is_no_heartbeat(proxy):
+def test_a_replica_ends_without_a_heartbeat(proxy):
     assert watching(URI, 1.0).wait(60)
     assert len(proxy.requests) > 10
 
 
-def test_it_lives_as_long_as_the_heartbeat(store, proxy):
+def test_a_replica_lives_as_long_as_the_heartbeat(store, proxy):
     direct = open_store(URI, store.credentials())
     beats = itertools.count()
     proxy.faults.append(Fault("heartbeat", times=30, before=lambda: direct.write("", b"%d" % next(beats))))
@@ -84,7 +84,7 @@ def test_it_lives_as_long_as_the_heartbeat(store, proxy):
     assert len(proxy.requests) > 30 + 9
 
 
-def test_a_restarted_replica_does_not_wait_anew(store, proxy):
+def test_a_restarted_replica_counts_the_age_of_the_heartbeat(store, proxy):
     open_store(URI, store.credentials()).write("", b"%d" % (time.time() - 100))
     assert watching(URI, 1.0).wait(60)
     assert len(proxy.requests) < 9
@@ -117,4 +117,4 @@ def test_a_store_that_does_not_answer_is_no_lost_step(store, monkeypatch, capfd)
         # The time before the outage counts, the outage does not.
         assert [name for name, ended in watchers.items() if not ended.wait(60)] == []
     said = capfd.readouterr().out
-    assert said.count("cannot read the train step's heartbeat, and keeps trying: StorageError: ") == len(FAULTS)
+    assert said.count("cannot read the heartbeat of the train step, retrying: StorageError: ") == len(FAULTS)

@@ -43,12 +43,12 @@ def epochs(said):
 
 def places(said):
     """Each rank's place at each start: (ranks, rank, rows, epoch after which it goes on)."""
-    pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and goes on after epoch (\d+)"
+    pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and continues after epoch (\d+)"
     found = [tuple(map(int, match.groups())) for line in said if (match := re.match(pattern, line))]
     return [(size, rank, rows, epoch) for rank, size, rows, epoch in found]
 
 
-def test_the_others_go_on_when_ranks_die_and_the_next_one_saves(run):
+def test_the_other_ranks_continue_when_ranks_die_and_the_new_rank_0_saves(run):
     # The next rank 0 prints its epochs once the ranks have met anew.
     victims = {"worker-0": "epoch 3/", "worker-2": "[worker-1] epoch "}
     outcome, said = run(TRAINER, victims, workers=3, min_workers=1, restart_limit=0)
@@ -72,9 +72,9 @@ def test_the_others_go_on_when_ranks_die_and_the_next_one_saves(run):
     assert sum("model saved to" in line for line in said) == 1
 
 
-def test_all_start_again_where_too_few_are_left(run):
+def test_all_ranks_restart_if_too_few_are_left(run):
     outcome, said = run(TRAINER, {"worker-1": "epoch 3/"}, workers=2, min_workers=2, restart_limit=1)
-    assert "[launcher-0] 1 of the workers are left, and min_workers is 2" in said
+    assert "[launcher-0] 1 workers are left, which is fewer than min_workers=2" in said
     assert "restart 1 of 1: all replicas (launcher-0 failed)" in said
     shown = [epoch for _, epoch in epochs(said)]
     assert sorted(set(shown)) == list(range(1, EPOCHS + 1))
@@ -82,7 +82,7 @@ def test_all_start_again_where_too_few_are_left(run):
     assert len(next(iter(outcome.metrics.values()))) == EPOCHS
 
 
-def test_a_program_of_another_that_fails(run):
+def test_a_user_function_that_fails(run):
     program = {"command": ["python", "-c", "import os; os._exit(3)"]}
     with pytest.raises(TrainingFailed, match=r"launcher-0 failed with exit code 3.*as a process of worker-\d did"):
         run(program, min_workers=1, slots_per_worker=2)
@@ -118,7 +118,7 @@ if os.environ["HOROVOD_RANK"] == "0":
 """
 
 
-def test_who_leaves_a_model_saves_it_and_each_rank_has_all_rows(run, tmp_path):
+def test_rank_0_saves_the_model_and_each_rank_has_all_rows(run, tmp_path):
     outcome, said = run({"command": ["python", "-c", SAVE, "{train_dir}", "{model_dir}"]}, max_workers=3)
     assert [file.path for file in outcome.model.files] == ["seen"]
     assert open_store(str(tmp_path / "model")).read("seen") == b"2 4"

@@ -104,7 +104,7 @@ def assert_same_curve(outcome, expected):
         assert found == pytest.approx(wanted, rel=EXACT)
 
 
-def test_all_ranks_together_do_what_one_process_does(digits, tmp_path, alone, rows_of_epochs, every_row):
+def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path, alone, rows_of_epochs, every_row):
     """Three ranks have uneven parts of 1300 rows, and would have other first weights each, were it not for rank 0's."""
     three, said = train(digits, tmp_path, 3, parameters=WHOLE_BATCHES, tensorboard=True)
     assert_same_curve(three, alone)
@@ -125,7 +125,7 @@ def test_all_ranks_together_do_what_one_process_does(digits, tmp_path, alone, ro
     ]
 
 
-def test_a_killed_rank_starts_all_again_from_the_last_checkpoint(digits, tmp_path, alone):
+def test_a_killed_rank_restarts_all_from_the_latest_checkpoint(digits, tmp_path, alone):
     """The curve is that of a process that nobody has killed: the weights and the optimizer are the checkpoint's."""
     parameters = {**WHOLE_BATCHES, "learning_rate": 0.015, "scale_learning_rate": True}
     killed = []
@@ -142,7 +142,7 @@ def test_a_killed_rank_starts_all_again_from_the_last_checkpoint(digits, tmp_pat
     assert_same_curve(outcome, alone)
 
 
-def test_slots_are_ranks_of_one_worker(digits, tmp_path, rows_of_epochs, every_row):
+def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path, rows_of_epochs, every_row):
     outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 2, "batch_size": 64}, slots_per_worker=2)
     assert list(outcome.metrics) == ["worker-0"]
     for parts in rows_of_epochs(2, 64, 2):
@@ -175,7 +175,7 @@ if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
 """
 
 
-def test_a_program_that_knows_nothing_of_us(digits, tmp_path):
+def test_a_program_that_does_not_use_the_library(digits, tmp_path):
     file = tmp_path / "main.py"
     file.write_text(STRANGER)
     program = {"command": ["python", str(file), "{train_dir}", "{model_dir}"]}
@@ -190,7 +190,7 @@ def test_a_program_that_knows_nothing_of_us(digits, tmp_path):
     }
 
 
-def test_gloo_where_there_is_no_openmpi(digits, tmp_path, python, monkeypatch):
+def test_gloo_is_used_without_openmpi(digits, tmp_path, python, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("sh", "env", "true"):

@@ -16,16 +16,16 @@ from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, ru
     ("host", "local_rank", "slots", "number"),
     [("worker-0", 0, 1, 0), ("worker-2", 1, 4, 9), ("train-0123-worker-11", 0, 1, 11)],
 )
-def test_a_slot_keeps_its_number(host, local_rank, slots, number):
+def test_slot_number(host, local_rank, slots, number):
     assert slot_number(host, local_rank, slots) == number
 
 
-def test_an_elastic_rank_is_named_by_its_worker_whatever_its_rank():
+def test_an_elastic_rank_has_the_name_of_its_worker():
     environment = {"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "0", "KFP_DISTRIBUTED_REPLICA": "worker-7"}
     assert replica_name(environment, Cluster(), None, Rank(0, 2, 1)) == "worker-7"
 
 
-def test_each_line_is_marked_and_a_signal_is_an_exit_code(capfdbinary):
+def test_lines_are_marked_and_a_signal_becomes_an_exit_code(capfdbinary):
     program = "import os, sys; print('a\\n'); print('b', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     assert run_marked([sys.executable, "-u", "-c", program], {}, 5, []) == 137
     assert capfdbinary.readouterr().out == b"[5]<stdout>:a\n[5]<stdout>:\n[5]<stdout>:b\n"
@@ -37,7 +37,7 @@ def test_an_event_ends_the_command():
     assert run_marked(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, 0, [threading.Event(), event]) == 143
 
 
-def test_a_rank_ends_when_its_launcher_is_gone(monkeypatch):
+def test_a_rank_ends_when_its_launcher_is_lost(monkeypatch):
     """Before the next one has brought new ranks into its pod, where the launcher's process alone has ended."""
     monkeypatch.setattr(horovodrun, "_LOST_SECONDS", 60)
     ended = threading.Event()

@@ -15,5 +15,5 @@ JOB = JobDescription(
 )
 
 
-def test_a_job_file_goes_there_and_back():
+def test_a_job_file_can_be_written_and_read():
     assert JobDescription.from_json(JOB.to_json()) == JOB

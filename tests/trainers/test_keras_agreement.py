@@ -121,7 +121,7 @@ except Exception as error:
 """
 
 
-def test_workers_with_other_checkpoints_start_again_all():
+def test_all_workers_restart_if_their_checkpoints_differ():
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(2)], []
     for index in range(2):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
@@ -134,7 +134,9 @@ def test_workers_with_other_checkpoints_start_again_all():
         for each in running:
             each.kill()
     assert [each.returncode for each in running] == [5, 5]
-    assert said == [f"this worker's checkpoint is of epoch {done}, another's is not\n" for done in (2, 3)]
+    assert said == [
+        f"the checkpoint of this worker is of epoch {done}, and that of another worker is not\n" for done in (2, 3)
+    ]
 
 
 def curve(place, training, measure="loss"):
@@ -164,7 +166,7 @@ def alone(digits, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("workers", "devices"), [(3, 1), (1, 4)])
-def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, workers, devices):
+def test_synchronous_training_equals_training_in_one_process(digits, tmp_path, alone, workers, devices):
     """Among 3 workers 1,300 rows are uneven."""
     together = train(digits, tmp_path, workers, devices)
     for training, tolerance in {"whole": EXACT, "parts": EXACT if workers == 1 else NOISY}.items():
@@ -183,7 +185,7 @@ def test_synchronous_training_is_that_of_one_process(digits, tmp_path, alone, wo
     assert weights == {"places": [[f"CPU:{device}" for device in range(devices)]] * 4, "same": True}
 
 
-def test_the_example_mirrors_on_three_devices(digits, tmp_path, alone):
+def test_the_example_trains_on_three_devices(digits, tmp_path, alone):
     request = Request(
         train_uri=str(digits.folder / "train"),
         validation_uri=str(digits.folder / "validation"),

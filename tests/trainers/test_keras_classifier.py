@@ -29,7 +29,7 @@ def folders(tmp_path, write_dataset, monkeypatch):
     return {name: str(folder) for name, folder in folders.items()}
 
 
-def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folders, tmp_path, capsys):
+def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tmp_path, capsys):
     import tensorflow as tf
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
@@ -73,7 +73,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(folder
     np.testing.assert_allclose(answers[1], answers[2], err_msg="a missing number counts as the mean")
 
 
-def test_the_evaluator_scores_what_is_before_a_damaged_checkpoint_once(folders, tmp_path, monkeypatch, capsys):
+def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, tmp_path, monkeypatch, capsys):
     import tf_keras
 
     from kfp_distributed.trainers.evaluator import evaluate_checkpoints

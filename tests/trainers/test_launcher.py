@@ -22,7 +22,7 @@ from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, JobDescription
         ([], "trap 'exit 143' TERM; while :; do sleep 0.1; done", "2", 0),
     ],
 )
-def test_the_exit_code_of_a_command(tmp_path, words, script, seconds, code):
+def test_exit_code_of_a_command(tmp_path, words, script, seconds, code):
     job = tmp_path / "job.json"
     description = JobDescription("job", {}, {}, "", "", "", "", "", "", (), heartbeat_uri=str(tmp_path / "heartbeat"))
     job.write_text(description.to_json())

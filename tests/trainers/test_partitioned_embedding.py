@@ -74,7 +74,7 @@ def placed(lines):
     return re.findall(pattern, "\n".join(lines), re.MULTILINE)
 
 
-def test_a_table_in_parts_learns_resumes_and_is_evaluated(small, users):
+def test_a_partitioned_table_learns_resumes_and_is_evaluated(small, users):
     first, again, outcome, folder = small
     assert "restart 1 of 3: all replicas" in "\n".join(first)
     assert placed(first) == [("300", SERVER + "0"), ("300", SERVER + "1")] * 2, "before the kill and after"
@@ -90,7 +90,7 @@ def test_a_table_in_parts_learns_resumes_and_is_evaluated(small, users):
     assert scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
 
 
-def test_no_process_holds_the_whole_table(small, train, tmp_path):
+def test_no_process_has_the_whole_table_in_memory(small, train, tmp_path):
     """Not while it is made or trained, nor while a checkpoint and the model are written, in parts."""
     said = []
     outcome = train(tmp_path, LARGE, said.append, workers=1)

@@ -29,7 +29,7 @@ def fit(train_dir, model_dir: str, epochs: int = 5, *, rate: float = 1e-3, units
     Path(model_dir, "model.txt").write_text(Text.ending)
 
 
-def test_a_function_travels_as_its_source():
+def test_a_function_is_sent_as_source():
     specification = json.loads(json.dumps(train_specification(fit, image="an/image", packages=["scipy"])))
     assert specification["function"] == "fit"
     assert specification["source"].startswith("def fit(train_dir, model_dir")
@@ -53,7 +53,7 @@ def test_a_function_inside_a_function_is_dedented():
     assert program.others == Parameter("options")
 
 
-def test_the_other_forms():
+def test_trainers_and_commands():
     assert train_specification("keras_classifier") == {"trainer": "keras_classifier"}
     program = parse_program({"trainer": "keras_classifier", "image": "an/image", "packages": []})
     assert (program.kind, program.name, program.folders) == ("trainer", "keras_classifier", FOLDERS)
@@ -72,10 +72,10 @@ def test_the_other_forms():
         ({"packages": 5}, "packages is 5; allowed: a list of strings"),
         ({"packages": {"scipy": "1.16"}}, "packages is {'scipy': '1.16'}; allowed: a list of strings"),
         ({"image": 5}, "image is 5; allowed: a string"),
-        ({"image": "Registry/Trainer:1"}, "image = 'Registry/Trainer:1' is no image's name"),
+        ({"image": "Registry/Trainer:1"}, "image = 'Registry/Trainer:1' is not a valid name of an image"),
     ],
 )
-def test_an_image_or_packages_that_are_none_are_refused(options, reason):
+def test_an_invalid_image_or_packages_are_refused(options, reason):
     with pytest.raises(ValueError, match=re.escape(f"train_specification: {reason}")):
         train_specification("keras_classifier", **options)
 
@@ -136,7 +136,7 @@ def without_model(train_dir):
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        (closure(), "closure: it uses size of the function around it"),
+        (closure(), "closure: it uses size of the enclosing function"),
         (lambda model_dir: None, "a lambda has no name"),
         (Trainer.fit, "a method of Trainer"),
         (Trainer().fit, "not a plain Python function"),
@@ -145,21 +145,21 @@ def without_model(train_dir):
         (functools.partial(fit, epochs=1), "not a plain Python function"),
         (cached, "not a plain Python function"),
         (wrapped, "fit is decorated"),
-        (decorated, "decorated is decorated, and the decorator does not travel"),
-        (global_user, "uses SCALE, json of the module around it"),
+        (decorated, "decorated is decorated, and a decorator is not sent"),
+        (global_user, "uses SCALE, json of its module"),
         (generator, "is a generator"),
         (asynchronous, "is asynchronous"),
         (
             default_of_the_module,
             "the default of scale is SCALE (SCALE is not a constant expression); allowed: literals and",
         ),
-        (by_position, "before a '/'"),
+        (by_position, "positional-only parameters"),
         (without_model, "no parameter model_dir"),
         (eval(compile("lambda: None", "nowhere", "eval")), "lambda"),
         ("keras_clasifier", "trainer is 'keras_clasifier'; allowed: keras_classifier"),
-        ({"trainer": "keras_classifier"}, "a dict goes to the step train as it is"),
-        (None, "None is no trainer's name, function or command"),
-        ([], "command is []; allowed: at least a program's name"),
+        ({"trainer": "keras_classifier"}, "Pass a dict to the step `train` directly"),
+        (None, "None is not the name of a trainer, a function or a command"),
+        ([], "command is []; allowed: at least the name of a program"),
         (["a", 1], "command is ['a', 1]; allowed: a list of strings"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_program_that_cannot_run_is_refused(what, reason):
 def test_a_function_without_a_file_is_refused():
     names = {}
     exec("def fit(model_dir): pass", names)
-    with pytest.raises(ValueError, match="the source of fit cannot be had"):
+    with pytest.raises(ValueError, match="the source of fit is not available"):
         train_specification(names["fit"])
 
 
@@ -182,7 +182,7 @@ def test_a_function_without_a_file_is_refused():
         ({"Command": ["x" * 1000]}, "x; allowed: one of the keys trainer, function, command"),
         (
             {"command": ["x"], "packages": ["a @ git+https://me:key@example.com/a.git"]},
-            "packages has an address with a",
+            "packages contains a URL with a",
         ),
         ([1], "train_specification is [1]; allowed: a dict"),
         ("keras_classifier", "allowed: a dict"),
@@ -190,7 +190,7 @@ def test_a_function_without_a_file_is_refused():
         ({"trainer": "keras_classifier", "source": ""}, "a key is 'source'; allowed: trainer, image, packages"),
         ({"command": "python main.py"}, "a list of strings"),
         ({"command": ["main", "--out={modeldir}"]}, "command: a folder is '{modeldir}'; allowed: train_dir, "),
-        ({"function": "fit", "source": "def fit(:"}, "is not Python"),
+        ({"function": "fit", "source": "def fit(:"}, "is not valid Python"),
         ({"function": "fit", "source": "def fut(model_dir): pass"}, "no function 'fit'"),
         ({"function": "fit"}, "no function 'fit'"),
         ({"trainer": 3}, "trainer is 3; allowed: a string"),
@@ -290,7 +290,7 @@ def test_a_default_may_be_a_constant_expression(text, value):
 
 
 @pytest.mark.parametrize("text", ["len('a')", "[n for n in (1, 2)]", "1 / 0", "'a' + 1", "().__class__", "f'{1}'"])
-def test_another_default_is_named(text):
+def test_the_error_names_a_default_that_is_not_constant(text):
     with pytest.raises(ValueError, match=re.escape("fit(): the default of x is " + ast.unparse(ast.parse(text)))):
         function_of(f"x={text}")
 
@@ -319,13 +319,13 @@ def test_another_default_is_named(text):
         ("x=1", 7, "allowed: a dict"),
     ],
 )
-def test_wrong_parameters_are_named(signature, parameters, reason):
+def test_the_error_names_a_wrong_parameter(signature, parameters, reason):
     with pytest.raises(ValueError, match=re.escape(reason)):
         check_parameters(function_of(signature), parameters)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "--rate", "a=b"])
-def test_a_name_that_would_be_no_option_of_a_command_is_refused(name):
+def test_a_name_that_cannot_be_an_option_of_a_command_is_refused(name):
     with pytest.raises(ValueError, match=re.escape(f"train_parameters: a name is {name!r}; allowed: letters, ")):
         check_parameters(parse_program({"command": ["main"]}), {name: 1})
     assert check_parameters(parse_program({"command": ["main"]}), {"batch-size.2_x": 1}) == {"batch-size.2_x": 1}
@@ -342,7 +342,7 @@ def test_a_name_that_would_be_no_option_of_a_command_is_refused(name):
         ({"seed": -1}, "seed is -1; allowed is 0 or more than 0"),
     ],
 )
-def test_a_number_that_no_training_can_take_is_named(trainer, wrong, reason):
+def test_the_error_names_a_number_that_is_not_positive(trainer, wrong, reason):
     program = parse_program({"trainer": trainer})
     with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
         check_parameters(program, wrong)
@@ -350,7 +350,7 @@ def test_a_number_that_no_training_can_take_is_named(trainer, wrong, reason):
     assert check_parameters(program, accepted) == accepted
 
 
-def test_our_trainers_have_the_same_parameters():
+def test_the_built_in_trainers_have_the_same_parameters():
     first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
     assert others == [first] * (len(TRAINERS) - 1)
     assert first[-1] == Parameter("scale_learning_rate", "bool", False, False)
@@ -368,7 +368,7 @@ TYPES = st.sampled_from(
 
 @settings(max_examples=200, deadline=None)
 @given(kind=TYPES, value=JSON | st.sampled_from(["5.0", "true", "1e999", "[1, 2.0]", "0x10", "1_0", "[" * 5000]))
-def test_any_value_fits_or_is_a_value_error(kind, value):
+def test_any_value_is_converted_or_a_value_error(kind, value):
     program = function_of(f"x: {kind}")
     try:
         checked = check_parameters(program, {"x": value})
@@ -377,7 +377,7 @@ def test_any_value_fits_or_is_a_value_error(kind, value):
     assert check_parameters(program, checked) == checked
 
 
-def test_a_command_line():
+def test_command_line():
     program = parse_program({"command": ["main", "--data", "{train_dir}/x", "{other}", "{model_dir}{model_dir}"]})
     parameters = check_parameters(
         program, {"epochs": 5.0, "rate": 0.1, "fast": True, "name": "3.0", "n": [1.0, {"x": 2.5}], "no": None}

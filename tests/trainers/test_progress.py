@@ -12,7 +12,7 @@ from kfp_distributed.trainers.runtime.sync import format_progress
         (Progress(2, 10, {"val_loss": 12.0}), "epoch 2/10 val_loss=12.0000"),
     ],
 )
-def test_a_progress_line_goes_there_and_back(progress, line):
+def test_a_progress_line_can_be_written_and_read(progress, line):
     assert format_progress(progress.epoch, progress.epochs, progress.metrics) == line
     assert parse_progress(line + "\n") == progress
 
@@ -23,5 +23,5 @@ def test_a_diverged_loss_is_still_progress():
 
 
 @pytest.mark.parametrize("line", ["", "epoch 3", "Epoch 3/6", "epoch 3/6 loss=high", "epoch 3/6 done", "an epoch 1/2"])
-def test_other_lines_are_no_progress(line):
+def test_other_lines_are_not_progress(line):
     assert parse_progress(line) is None

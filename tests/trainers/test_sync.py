@@ -38,7 +38,7 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
     assert sent[1:] == [{"before": "x"}]
 
 
-def test_a_file_that_is_deleted_while_the_folder_is_looked_at_is_passed_over(folder, monkeypatch, capsys):
+def test_a_file_that_is_deleted_during_a_look_is_ignored(folder, monkeypatch, capsys):
     sent, listed = [], type(folder).rglob
     keep(folder, lambda *_: sent.append(content(folder)))
     (folder / "a").write_text("1")
@@ -48,7 +48,7 @@ def test_a_file_that_is_deleted_while_the_folder_is_looked_at_is_passed_over(fol
     assert capsys.readouterr().out == ""
 
 
-def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder, monkeypatch):
+def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypatch):
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
     keep(folder, lambda *_: sent.append(content(folder)))
@@ -61,7 +61,7 @@ def test_a_folder_that_others_write_into_is_sent_once_it_rests(folder, monkeypat
     assert sent == [{"before": "x", "a": "123"}]
 
 
-def test_what_is_looked_at_twice_at_once_has_not_rested(folder, monkeypatch):
+def test_two_looks_in_a_row_do_not_count_as_rest(folder, monkeypatch):
     sent, now = [], time.monotonic()
     monkeypatch.setattr(sync.time, "monotonic", lambda: now)
     keep(folder, lambda *_: sent.append(content(folder)))
@@ -74,18 +74,18 @@ def test_what_is_looked_at_twice_at_once_has_not_rested(folder, monkeypatch):
     assert sent == [{"before": "x", "a": "half"}]
 
 
-def test_that_a_folder_never_rests_is_said_once(folder, capsys):
+def test_a_folder_that_never_rests_is_logged_once(folder, capsys):
     sent = []
     keep(folder, lambda *_: sent.append(content(folder)))
     for number in range(40):
         (folder / "a").write_text("1" * number)
         flush(at_rest=True)
     assert sent == []
-    said = f"{folder.name} is not stored: it never rests for 2 s\n"
+    said = f"{folder.name} is not stored: it changes at least every 2 s\n"
     assert capsys.readouterr().out == said
 
 
-def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
+def test_a_growing_folder_is_sent_while_it_grows(folder):
     sent = []
     keep(folder, lambda *_: sent.append(content(folder)), grows=True)
     for text in ("1", "12"):
@@ -95,7 +95,7 @@ def test_a_folder_whose_files_only_grow_is_sent_while_they_do(folder):
     assert sent == [{"before": "x", "a": "1"}, {"before": "x", "a": "12"}]
 
 
-def test_of_a_folder_whose_files_only_grow_what_has_changed_is_sent(folder):
+def test_only_the_changed_files_of_a_growing_folder_are_sent(folder):
     sent = []
     keep(folder, lambda changed, *_: sent.append({file.name for file in changed}), grows=True)
     (folder / "large").write_text("x" * 1000)
@@ -106,7 +106,7 @@ def test_of_a_folder_whose_files_only_grow_what_has_changed_is_sent(folder):
 
 
 @pytest.mark.parametrize("at_rest", [False, True])
-def test_a_change_while_it_is_sent_is_said_and_sent_next(folder, monkeypatch, capsys, at_rest):
+def test_a_change_during_the_upload_is_logged_and_sent_next(folder, monkeypatch, capsys, at_rest):
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
 
@@ -121,10 +121,10 @@ def test_a_change_while_it_is_sent_is_said_and_sent_next(folder, monkeypatch, ca
     for _ in range(5):
         flush(at_rest=at_rest)
     assert sent == [("changed", at_rest)] * 2
-    assert capsys.readouterr().out == "not stored: folder changes meanwhile\n"
+    assert capsys.readouterr().out == "not stored: folder changed during the upload\n"
 
 
-def test_what_could_not_be_sent_is_sent_later(folder, capsys):
+def test_a_failed_upload_is_repeated(folder, capsys):
     sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused"), FileNotFoundError("a")]
 
     def send(*_):
@@ -142,7 +142,7 @@ def test_what_could_not_be_sent_is_sent_later(folder, capsys):
     assert "not stored: http://store, bucket 'bucket', key 'key': connection refused" in capsys.readouterr().out
 
 
-def test_folders_are_looked_after_in_the_background(folder):
+def test_folders_are_sent_in_the_background(folder):
     sent = threading.Event()
     keep(folder, lambda *_: sent.set())
     threading.Thread(target=sync.flush_at_rest, daemon=True).start()
@@ -150,7 +150,7 @@ def test_folders_are_looked_after_in_the_background(folder):
     assert sent.wait(60)
 
 
-def test_epochs_that_are_done_again_replace_what_was_kept(tmp_path, capsys):
+def test_repeated_epochs_replace_the_recorded_ones(tmp_path, capsys):
     file = tmp_path / "training.json"
     assert read_epochs(file) == []
     for epoch, loss in ((1, 0.5), (2, 0.4), (3, 0.3), (2, 0.25)):
@@ -165,11 +165,11 @@ def test_epochs_that_are_done_again_replace_what_was_kept(tmp_path, capsys):
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"loss": 1}', '{"epochs": 3}', '{"epochs": [{"loss": 1}]}', '{"epochs": [1]}']
 )
-def test_a_metrics_file_of_another_form_is_passed_over(tmp_path, capsys, text):
+def test_a_metrics_file_of_another_form_is_ignored(tmp_path, capsys, text):
     file = tmp_path / "training.json"
     file.write_text(text)
     assert read_epochs(file) == []
-    assert "training.json has no epochs of the form that is read" in capsys.readouterr().out
+    assert 'training.json has not the form {"replica": ' in capsys.readouterr().out
 
 
 def test_a_metric_that_becomes_nan_is_named_once(folder, capsys):

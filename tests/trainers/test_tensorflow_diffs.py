@@ -125,7 +125,7 @@ open(model_dir + "/done", "w").close()
 """
 
 
-def test_the_table_in_parts_learns(digits, tmp_path):
+def test_the_partitioned_table_learns(digits, tmp_path):
     body = TABLE + code_of("model-parallel", " +", 1) + TELL
     request = Request(
         train_uri=str(digits.folder / "train"),

@@ -92,7 +92,7 @@ def train(data, name, ranks=1, program=TRAIN, **parameters):
     return json.loads((data / name / "metrics" / "training.json").read_text())["epochs"]
 
 
-def test_a_table_is_learned_resumed_and_saved_with_its_preparation_inside(data):
+def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(data):
     options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}
     for epochs in (2, 5):
         process = start(data, "alone", {"epochs": epochs, **options})
@@ -137,7 +137,7 @@ def test_a_checkpoint_runs_no_code(data):
 
 
 @pytest.mark.parametrize(("program", "rate"), [(TRAIN, 0.02), (DESCENT, 0.5)], ids=["Adam", "SGD"])
-def test_all_ranks_together_do_what_one_process_does(data, program, rate):
+def test_the_curve_of_several_ranks_equals_that_of_one_process(data, program, rate):
     """With all rows in each step the curves are the same but for rounding; 301 rows are uneven for 2 and 3 ranks."""
     options = {"epochs": 12, "batch_size": 400, "learning_rate": rate, "hidden_units": [16], "seed": 3}
     alone, *together = (train(data, f"of-{ranks}", ranks, program, **options) for ranks in (1, 3))
@@ -149,7 +149,7 @@ def test_all_ranks_together_do_what_one_process_does(data, program, rate):
             assert epoch == pytest.approx(expected, rel=1e-4)
 
 
-def test_small_batches_take_the_ranks_as_far_as_one_process(data):
+def test_with_small_batches_the_ranks_learn_as_much_as_one_process(data):
     """A step of 3 ranks has other rows than one of a single process, so the curves differ by their noise."""
     options = {"epochs": 6, "batch_size": 30, "learning_rate": 0.003, "hidden_units": [16]}
     alone, together = (train(data, f"of-{ranks}", ranks, **options) for ranks in (1, 3))
@@ -177,7 +177,7 @@ def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
 
 
 @given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))
-def test_every_row_comes_once_an_epoch_whatever_the_number_of_ranks(rows, batch_size, ranks):
+def test_each_row_comes_once_in_an_epoch_for_any_number_of_ranks(rows, batch_size, ranks):
     of_ranks = [steps_of_epoch(rows, batch_size, ranks, rank) for rank in range(ranks)]
     parts = [range(rows * rank // ranks, rows * (rank + 1) // ranks) for rank in range(ranks)]
     batches = [[part[step.part] for step in steps] for part, steps in zip(parts, of_ranks, strict=True)]

@@ -33,7 +33,7 @@ def rows_of_ranks(said):
     return [place[1:] for place in places]
 
 
-def test_all_ranks_together_do_what_one_process_does(digits, tmp_path):
+def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path):
     """With all rows in each step the curves are the same but for rounding; three ranks have uneven parts of 1300."""
     parameters = {"epochs": 10, "batch_size": 1500, "learning_rate": 0.03}
     alone, _ = train(digits, tmp_path / "1", 1, parameters=parameters)
@@ -48,7 +48,7 @@ def test_all_ranks_together_do_what_one_process_does(digits, tmp_path):
     ]
 
 
-def test_small_batches_take_two_ranks_as_far_as_one_process(digits, tmp_path):
+def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_path):
     alone, _ = train(digits, tmp_path / "1", 1, parameters={"epochs": 4, "batch_size": 32, "learning_rate": 2e-3})
     scaled = {"epochs": 4, "batch_size": 32, "learning_rate": 1e-3, "scale_learning_rate": True}
     both, _ = train(digits, tmp_path / "2", 2, parameters=scaled)
@@ -59,7 +59,7 @@ def test_small_batches_take_two_ranks_as_far_as_one_process(digits, tmp_path):
     assert (found.argmax(axis=1) == digits.test_labels).mean() > 0.93
 
 
-def test_a_killed_rank_starts_all_again_where_they_were(digits, tmp_path):
+def test_a_killed_rank_restarts_all_where_they_were(digits, tmp_path):
     """The curve is that of ranks that nobody has killed: all have the weights and the optimizer of the checkpoint."""
     whole, _ = train(digits, tmp_path / "whole", 2, parameters={"epochs": 20})
     killed = []
@@ -76,7 +76,7 @@ def test_a_killed_rank_starts_all_again_where_they_were(digits, tmp_path):
     assert losses(outcome) == pytest.approx(losses(whole), rel=1e-4)
 
 
-def test_slots_are_ranks_of_one_worker(digits, tmp_path):
+def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path):
     outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 1}, slots_per_worker=2)
     assert rows_of_ranks(said) == [("worker-0", 2, 650), ("worker-0", 2, 650)]
     assert list(outcome.metrics) == ["worker-0"]
@@ -118,7 +118,7 @@ if hvd.rank() == 0:
 """
 
 
-def test_a_program_with_a_distributed_sampler_runs_as_it_is(digits, tmp_path, python, monkeypatch):
+def test_a_program_with_a_distributed_sampler_runs_unchanged(digits, tmp_path, python, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", python)
     file = tmp_path / "main.py"
     file.write_text(STRANGER)

@@ -116,7 +116,7 @@ def note_rows(train_dir, model_dir, notes: str):
     Path(model_dir, "weights").write_text(str(rank))
 
 
-def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path, monkeypatch):
+def test_each_process_of_a_replica_has_its_own_rows(run, digits, tmp_path, monkeypatch):
     notes, scratch = tmp_path / "notes", tmp_path / "scratch"
     notes.mkdir()
     scratch.mkdir()
@@ -134,7 +134,7 @@ def test_each_process_of_a_replica_has_rows_of_its_own(run, digits, tmp_path, mo
     assert [*scratch.glob("torchelastic*")] == []
 
 
-def test_an_elastic_training_takes_a_worker_that_was_killed_in_again(run, digits):
+def test_a_killed_worker_joins_an_elastic_training_again(run, digits):
     facts, model = run(
         PROGRAM, {**PARAMETERS, "epochs": 120}, "worker-1", "epoch 2/120", number_of_workers=2, min_workers=1
     )
@@ -189,7 +189,7 @@ if rank == 0:
 """
 
 
-def test_a_command_that_knows_only_torchs_variables(run, digits, tmp_path):
+def test_a_command_that_reads_only_the_variables_of_torch(run, digits, tmp_path):
     program = tmp_path / "main.py"
     program.write_text(STRANGER)
     command = ["python", str(program), "--data", "{train_dir}", "--output={model_dir}"]

@@ -111,7 +111,7 @@ def request_for(digits, train_data, tmp_path, monkeypatch):
     return make
 
 
-def test_two_stages_train_as_the_whole_network_does_and_resume_after_a_kill(request_for, train_data, digits, tmp_path):
+def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request_for, train_data, digits, tmp_path):
     show = KillOnce("worker-0", "epoch 3/15")
     outcome = launch(request_for(PARAMETERS), LocalRunner(), show)
     said = "\n".join(show.lines)
@@ -157,7 +157,7 @@ def listened_to(train_dir, model_dir, checkpoint_dir, metrics_dir, example: str,
     print(f"rank {dist.get_rank()} begins with {', '.join(calls[:8])} and sends {len(sent)}", flush=True)
 
 
-def test_a_batch_goes_through_in_micro_batches(request_for):
+def test_a_batch_is_processed_in_micro_batches(request_for):
     """All of a step go forward before the first gradient comes back; 13 steps of 3 after the exchange of the rows."""
     parameters = {"example": str(Path(example.__file__).parent), "parameters": {**PARAMETERS, "epochs": 1}}
     lines = []

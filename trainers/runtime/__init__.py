@@ -1,4 +1,1 @@
-"""The program that runs in every replica of a job.
-
-It fetches the data, runs the user's program, and stores checkpoints, metrics and the model.
-"""
+"""The entry program of every replica: fetches data, runs the program, stores checkpoints, metrics and the model."""

@@ -1,4 +1,4 @@
-"""Checkpoints in object storage: numbered folders, each complete from the moment its manifest is beside it."""
+"""Checkpoints in object storage: numbered folders. A checkpoint is complete once its manifest is beside its folder."""
 
 import json
 import shutil
@@ -13,27 +13,27 @@ from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.sync import leave_out
 
 KEPT = 2
-"""How many complete checkpoints stay: the newest, and one before it in case the newest is damaged."""
+"""Number of complete checkpoints that are kept: the latest, and the previous one in case the latest is damaged."""
 
 
 def complete_checkpoints(store: Store) -> list[str]:
-    """Return the names of the complete checkpoints, such as "00000003", the newest first."""
+    """Return the names of the complete checkpoints, such as "00000003", latest first."""
     return sorted((entry.key[:8] for entry in store.list() if entry.key[8:] == ".json"), reverse=True)
 
 
 def save_checkpoint(
     store: Store, folder: Path, check: Callable[[], object] = lambda: None, at_rest: bool = False
 ) -> None:
-    """Store a folder as the newest checkpoint, then delete what is older than the newest two.
+    """Store a folder as the latest checkpoint, and delete all checkpoints except the latest two.
 
-    What cannot be stored, such as a link that leads nowhere, is left out with a line in the log.
+    A file that cannot be stored, such as a broken link, is left out, and the log names it.
 
     Args:
-        store: Where the checkpoints are.
-        folder: The local folder.
-        check: Raises OSError where the folder is another one by now, which then becomes no checkpoint.
-        at_rest: Whether a program may go on writing into it: a copy beside it is what is stored, for an upload may take
-            longer than the folder rests.
+        store: Store of the checkpoints.
+        folder: Local folder.
+        check: Raises OSError if the folder has changed, so that it does not become a checkpoint. Default: no check.
+        at_rest: Whether a program may write to the folder during the upload. If so, a copy beside the folder is
+            uploaded. Default: false.
     """
     complete = complete_checkpoints(store)
     name = f"{int(complete[0]) + 1 if complete else 1:08d}"
@@ -52,16 +52,20 @@ def save_checkpoint(
     store.write(f"{name}.json", json.dumps([asdict(file) for file in files]).encode())
     kept = [name, *complete][:KEPT]
     old = [entry.key for entry in store.list() if entry.key[:8] not in kept]
-    # Manifests first: what is half deleted must not look complete.
+    # Manifests first, so that a partly deleted checkpoint does not look complete.
     store.delete([key for key in old if "/" not in key])
     store.delete([key for key in old if "/" in key])
 
 
 def restore_checkpoint(store: Store, folder: Path) -> str:
-    """Fetch the newest checkpoint that is complete and whole into a folder, whose old content goes.
+    """Download the latest complete and undamaged checkpoint into a folder, and delete the folder's previous content.
+
+    Args:
+        store: Store of the checkpoints.
+        folder: Local folder.
 
     Returns:
-        The checkpoint's name, or "" where there is none; the folder is then empty.
+        Name of the checkpoint; "" if there is none, and the folder is then empty.
     """
     for name in complete_checkpoints(store):
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,7 +74,7 @@ def restore_checkpoint(store: Store, folder: Path) -> str:
             store.download_folder(folder, name, [FileEntry(**file) for file in files])
             return name
         except (KeyNotFound, ChecksumMismatch, TypeError, ValueError) as error:
-            print(f"checkpoint {name} cannot be used, trying the one before: {error}", flush=True)
+            print(f"cannot use checkpoint {name}, trying the previous one: {error}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return ""

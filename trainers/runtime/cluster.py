@@ -1,4 +1,4 @@
-"""The place of this process in its job: in the cluster that TF_CONFIG describes, or among the ranks of a job."""
+"""Reads the role and the rank of this process from its environment."""
 
 import json
 import math
@@ -13,12 +13,12 @@ from kfp_distributed.trainers.runtime.torchrun import is_rank
 
 
 class Rank(NamedTuple):
-    """The place of a process among those that mpirun, horovodrun or torchrun has started.
+    """The rank of a process that mpirun, horovodrun or torchrun has started.
 
     Attributes:
-        rank: Its number, from 0.
-        size: How many there are.
-        local_size: How many of them are in the same pod, or on the same machine.
+        rank: Number of the process, from 0.
+        size: Number of ranks in the job.
+        local_size: Number of ranks in the same pod or on the same machine.
     """
 
     rank: int
@@ -31,9 +31,9 @@ class Cluster:
     """A TensorFlow cluster.
 
     Attributes:
-        addresses: The host:port of each task, by role; empty where this process is alone.
-        role: This process's role.
-        index: Its number among those of its role.
+        addresses: Address of each task, HOST:PORT, by role; empty if this process trains alone.
+        role: Role of this process.
+        index: Index of this process within its role.
     """
 
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -42,23 +42,23 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        """How many workers there are, this process counted where it is alone."""
+        """Number of workers; 1 if this process trains alone."""
         return len(self.addresses.get("worker", [""]))
 
     @property
     def neighbours(self) -> int:
-        """How many of the cluster's processes have this one's host name, itself included."""
+        """Number of the cluster's processes with the host name of this one, including itself."""
         hosts = {role: [address.rpartition(":")[0] for address in tasks] for role, tasks in self.addresses.items()}
         return sum(tasks.count(hosts[self.role][self.index]) for tasks in hosts.values()) or 1
 
     def training_config(self) -> str:
-        """Return TF_CONFIG as TensorFlow's strategies want it: with no evaluator among the tasks."""
+        """Return TF_CONFIG without the evaluator, as the strategies of TensorFlow expect it."""
         tasks = {role: hosts for role, hosts in self.addresses.items() if role != "evaluator"}
         return json.dumps({"cluster": tasks, "task": {"type": self.role, "index": self.index}, "environment": "cloud"})
 
 
 def read_cluster(environment: Mapping[str, str]) -> Cluster:
-    """Read the TF_CONFIG of an environment; without one the process is alone."""
+    """Read TF_CONFIG from an environment. Without it, the process trains alone."""
     if not environment.get("TF_CONFIG"):
         return Cluster()
     config = json.loads(environment["TF_CONFIG"])
@@ -66,7 +66,7 @@ def read_cluster(environment: Mapping[str, str]) -> Cluster:
 
 
 def read_rank(environment: Mapping[str, str]) -> Rank | None:
-    """Read the rank that OpenMPI's mpirun, horovodrun over Gloo or torchrun has given a process; None without one."""
+    """Read the rank that mpirun of OpenMPI, horovodrun with Gloo or torchrun has set; None if none of them has."""
     for prefix in ("OMPI_COMM_WORLD_", "HOROVOD_"):
         if environment.get(f"{prefix}RANK"):
             return Rank(*(int(environment[prefix + name]) for name in ("RANK", "SIZE", "LOCAL_SIZE")))
@@ -76,7 +76,7 @@ def read_rank(environment: Mapping[str, str]) -> Rank | None:
 
 
 def processors(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return how many processors there are, or as many as a container's limit (cgroup v2) is worth, rounded up."""
+    """Return the number of processors, or the CPU limit of the container (cgroup v2), rounded up, if that is less."""
     count = os.cpu_count() or 1
     with suppress(OSError, ValueError):  # Without a limit the first word is "max".
         quota, period = map(int, limit.read_text().split())
@@ -85,7 +85,11 @@ def processors(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
 
 
 def check_size(environment: Mapping[str, str], size: int) -> None:
-    """Refuse that Horovod sees fewer ranks than there are: each of them would train for itself."""
-    place = read_rank(environment)
-    if place and place.size != size:
-        raise RuntimeError(f"Horovod sees {size} of {place.size} ranks: it was built without MPI")
+    """Check that Horovod sees all ranks. Otherwise each rank would train a model of its own.
+
+    Raises:
+        RuntimeError: Horovod sees fewer ranks than the launcher has started.
+    """
+    rank = read_rank(environment)
+    if rank and rank.size != size:
+        raise RuntimeError(f"Horovod sees {size} of {rank.size} ranks: it was built without MPI")

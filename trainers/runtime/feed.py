@@ -1,4 +1,4 @@
-"""From Parquet shards to what a training step eats: fixed-length records in a local file."""
+"""Converts Parquet shards into fixed-length records in a local file, which training steps read."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 RECORDS = "train.records"
-"""The record file, in the working directory. The path is relative because under ParameterServerStrategy the chief
-builds the input pipeline, but each worker opens the file, in its own working directory."""
+"""The record file, in the working directory. The path is relative, because under ParameterServerStrategy the chief
+builds the input pipeline, but each worker opens the file in its own working directory."""
 
-# The buffer holds what fits both limits: the memory of a small trainer, and TensorFlow's 24 bytes for each slot.
+# Limits of the shuffle buffer: the memory of a small trainer, and TensorFlow's 24 bytes for each slot.
 _SHUFFLE_BYTES, _SHUFFLE_RECORDS = 64 * 2**20, 100_000
 
 
@@ -33,7 +33,7 @@ def read_manifest(folder: str) -> DatasetManifest:
 
 
 def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
-    """Return mean, std and scale, [3, width]: (input - mean) / std * scale is about 1, and 0 for a category."""
+    """Return mean, std and scale, [3, width]. (input - mean) / std * scale is of size 1, and 0 for a category."""
     columns = manifest.columns
     values = np.array([[column.mean, column.std, column.kind != "category"] for column in columns], np.float32)
     scales: NDArray[np.float32] = np.repeat(values, [math.prod(column.shape) for column in columns], 0).T
@@ -41,19 +41,19 @@ def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
 
 
 def categories(manifest: DatasetManifest) -> dict[int, int]:
-    """Return where in [n, width] each category is, and how many values it has: its vocabulary's, and missing."""
+    """Return the number of values of each category, by its index in [n, width]: the vocabulary and "missing"."""
     ends = np.cumsum([math.prod(column.shape) for column in manifest.columns]).tolist()
     columns = zip(manifest.columns, ends, strict=True)
     return {end - 1: len(column.vocabulary) + 1 for column, end in columns if column.kind == "category"}
 
 
 class Epoch(NamedTuple):
-    """How the rows of one input rank make an epoch.
+    """Plan of an epoch for one input rank.
 
     Attributes:
-        steps: Steps, the same for all ranks.
+        steps: Number of steps, the same for all ranks.
         batch: Rows of one device in one step.
-        records: Rows of the rank, with what is missing to fill the last step.
+        records: Rows of the rank, including the records that fill up the last step.
     """
 
     steps: int
@@ -67,12 +67,12 @@ def plan_epoch(rows: int, batch_size: int, ranks: int = 1, devices: int = 1) -> 
     Args:
         rows: Rows of all ranks together.
         batch_size: Rows of one step over all ranks, at most.
-        ranks: How many processes read a part each; the parts differ by one row at most.
-        devices: Devices of each rank.
+        ranks: Number of processes that read a part each. The parts differ by one row at most. Default: 1.
+        devices: Devices of each rank. Default: 1.
 
     Returns:
-        The plan. Batches are of one size; records that no row is left for are added with weight 0, fewer
-        than one for each device and step.
+        The plan. All batches have one size. Records of weight 0 fill up the last batches; there are fewer of them than
+        one for each device and step.
     """
     part = math.ceil(rows / ranks)
     steps = math.ceil(part / max(1, batch_size // ranks // devices * devices))
@@ -81,19 +81,30 @@ def plan_epoch(rows: int, batch_size: int, ranks: int = 1, devices: int = 1) -> 
 
 
 class Step(NamedTuple):
-    """One step of an epoch: where its rows are among those of a rank, and how many there are over all ranks."""
+    """One step of an epoch.
+
+    Attributes:
+        part: Its rows, among the rows of a rank.
+        rows: Number of its rows over all ranks.
+    """
 
     part: slice
     rows: int
 
 
 def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[Step]:
-    """Divide an epoch as `plan_epoch` does, but among batches that differ by one row at most, with none added.
+    """Divide an epoch as `plan_epoch` does, but into batches that differ by one row at most, without added records.
 
-    A rank that has fewer rows than there are steps has empty batches.
+    A rank with fewer rows than steps has empty batches.
+
+    Args:
+        rows: Rows of all ranks together.
+        batch_size: Rows of one step over all ranks, at most.
+        ranks: Number of ranks.
+        rank: Number of this rank.
     """
     steps = plan_epoch(rows, batch_size, ranks).steps
-    parts = [rows * (each + 1) // ranks - rows * each // ranks for each in range(ranks)]
+    parts = [rows * (number + 1) // ranks - rows * number // ranks for number in range(ranks)]
     cuts = [[part * step // steps for part in parts] for step in range(steps + 1)]
     return [Step(slice(start[rank], stop[rank]), sum(stop) - sum(start)) for start, stop in pairwise(cuts)]
 
@@ -102,10 +113,11 @@ def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[Shar
     """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
 
     Args:
-        folder: Where the shards are.
-        manifest: The dataset's manifest.
-        slices: The rows.
-        records: Up to how many records are filled up with zeros, whose weight is 0; an empty file cannot be mapped.
+        folder: Folder of the shards.
+        manifest: Manifest of the dataset.
+        slices: Rows to write.
+        records: Number of records. Zeros, whose weight is 0, fill the file up to it. Default: 1, because an empty file
+            cannot be mapped.
     """
     size = (width(manifest) + 2) * 4
     with Path(RECORDS).open("wb") as stream:
@@ -115,14 +127,19 @@ def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[Shar
 
 
 def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
-    """Return RECORDS as an array [records, width + 2] that stays on disk."""
+    """Return RECORDS as a memory-mapped array [records, width + 2]."""
     return np.memmap(RECORDS, "<f4", "r").reshape(-1, width(manifest) + 2)
 
 
 def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Dataset:
     """Return an endless tf.data.Dataset of inputs [batch, width], classes [batch] and weights [batch] from RECORDS.
 
-    The records are shuffled anew in each epoch, within 64 MB and 100,000 records.
+    Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records.
+
+    Args:
+        manifest: Manifest of the dataset.
+        batch: Rows of a batch.
+        seed: Seed of the order of the rows.
     """
     import tensorflow as tf
 
@@ -136,16 +153,21 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Da
     buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
     records = tf.data.FixedLengthRecordDataset(RECORDS, size).shuffle(buffer, seed)
     options = tf.data.Options()
-    # Tuning such a short pipeline gains nothing, and its thread may take seconds to end (see keras_fit.py).
+    # Autotuning does not speed up such a short pipeline, and its thread may take seconds to end (see keras_fit.py).
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2
     return records.repeat().batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
 
 
 def keep_rows(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice]) -> None:
-    """Make a folder of fetched shards a dataset of exactly the given rows, its manifest included.
+    """Cut the shards in a folder to some rows, and write a manifest for them.
 
-    Shards at the edges are cut, so that a program that reads every file sees each of its rows once.
+    A program that reads every file in the folder then sees each of its rows once.
+
+    Args:
+        folder: Folder of the shards.
+        manifest: Manifest of the whole dataset.
+        slices: Rows to keep.
     """
     shards, counts = [], np.zeros(len(manifest.label.classes), int)
     for part in slices:

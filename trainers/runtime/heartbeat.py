@@ -1,7 +1,8 @@
-"""The train step's heartbeat: an object that the step rewrites while it follows the job, and that each replica reads.
+"""Ends a replica when the heartbeat of its train step stops.
 
-A replica whose step is lost ends itself, because nobody follows or deletes the job any more. While the object store
-does not answer, nothing is known of the step: that time does not count.
+The heartbeat is an object that the step rewrites while it follows the job, and that each replica reads. Without the
+step, nothing would follow or delete the job. While the object store does not answer, the state of the step is unknown,
+so that time does not count.
 """
 
 import os
@@ -17,21 +18,21 @@ from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, JobDescription
 
 LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
-"""Environment variable with launcher_lost_timeout in seconds. Without it a replica does not read the heartbeat."""
+"""Environment variable with launcher_lost_timeout in seconds. Without it, a replica does not read the heartbeat."""
 
 _LONGEST_POLL = 15.0
-"""Seconds between two readings at most: half the step's longest interval, so that one failed reading hides nothing."""
+"""Longest interval of readings in seconds: half of the step's longest interval, so that one reading may fail."""
 
 _POLLS = 10
-"""Readings within launcher_lost_timeout at least."""
+"""Lowest number of readings within launcher_lost_timeout."""
 
 
 class Silence(NamedTuple):
-    """What a replica knows of the heartbeat.
+    """How long the heartbeat has not changed.
 
     Attributes:
-        heartbeat: The value last read: b"" if there was no object, None before the first answer.
-        seconds: How long the object store has answered with that value.
+        heartbeat: Value of the last reading: b"" if there was no object, None before the first answer.
+        seconds: Seconds for which the object store has answered with this value.
         answered: Whether the last request was answered.
     """
 
@@ -41,14 +42,15 @@ class Silence(NamedTuple):
 
 
 def after_reading(silence: Silence, heartbeat: bytes | None, interval: float, now: float, limit: float) -> Silence:
-    """Return what is known after one more reading.
+    """Return the silence after one more reading.
 
-    Time counts only between two readings that were both answered. The first one counts the age of the heartbeat, so
-    that a restarted replica does not wait anew. It counts half the limit at most, because the step's clock may differ.
+    Time counts only between two readings that were both answered. The first reading counts the age of the heartbeat,
+    so that a restarted replica does not start from 0. It counts half of the limit at most, because the clock of the
+    step may differ.
 
     Args:
-        silence: What was known before.
-        heartbeat: What was read: b"" if there is no object, None if the store did not answer.
+        silence: Silence before the reading.
+        heartbeat: Value of the reading: b"" if there is no object, None if the store did not answer.
         interval: Seconds since the previous reading.
         now: Seconds since 1970.
         limit: launcher_lost_timeout in seconds.
@@ -66,7 +68,7 @@ def after_reading(silence: Silence, heartbeat: bytes | None, interval: float, no
 def end_when_lost(end: Callable[[], object]) -> None:
     """Call `end` in a thread when the heartbeat has not changed for launcher_lost_timeout.
 
-    Does nothing if the environment has no LOST_SECONDS_VARIABLE.
+    Without LOST_SECONDS_VARIABLE in the environment, this does nothing.
     """
     if limit := float(os.environ.get(LOST_SECONDS_VARIABLE) or 0):
         uri = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).heartbeat_uri
@@ -77,7 +79,7 @@ def watch_heartbeat(uri: str, limit: float, end: Callable[[], object]) -> None:
     """Read the heartbeat until the step is lost, then call `end`.
 
     Args:
-        uri: The heartbeat's object.
+        uri: URI of the heartbeat.
         limit: launcher_lost_timeout in seconds.
         end: Ends the replica.
     """
@@ -87,13 +89,13 @@ def watch_heartbeat(uri: str, limit: float, end: Callable[[], object]) -> None:
     while True:
         heartbeat: bytes | None = None
         try:
-            # The same store each time: a program may change the environment that its credentials come from.
+            # Opened once, because a program may change the environment variables with the credentials.
             store = store or open_store(uri, retry_seconds=0)
             heartbeat = _read(store)
-        except Exception as error:  # noqa: BLE001 - whatever it is, a replica that stops reading would never end
+        except Exception as error:  # noqa: BLE001 - without this thread, the replica would never end
             if not has_complained:
                 text = f"{type(error).__name__}: {error}"
-                print(f"cannot read the train step's heartbeat, and keeps trying: {text}", flush=True)
+                print(f"cannot read the heartbeat of the train step, retrying: {text}", flush=True)
                 has_complained = True
         silence = after_reading(silence, heartbeat, interval, time.time(), limit)
         if silence.seconds >= limit:

@@ -1,7 +1,7 @@
-"""The launcher of an elastic MPI job: Horovod starts the ranks over Gloo, and again and again those that are left meet.
+"""The launcher of an elastic MPI job: Horovod starts the ranks over Gloo, and forms a new ring when a rank is lost.
 
 `python -m kfp_distributed.trainers.runtime.horovodrun WORKERS MIN MAX SLOTS COMMAND...` runs a command in each slot of
-each worker: here, or in the pods of an MPIJob v1. A worker one of whose ranks has failed is given up for good.
+each worker: on this machine, or in the pods of an MPIJob v1. A worker with a failed rank is not used again.
 """
 
 import os
@@ -21,26 +21,26 @@ from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
-"""What the training operator gives a launcher: how to run a command in a worker's pod, and which pods there are."""
+"""Scripts of the training operator in the launcher's pod: one runs a command in a worker's pod, one lists the pods."""
 
 _START_SECONDS = 366 * 24 * 3600
-"""How long it waits for the first workers: whoever follows the job has time budgets."""
+"""Timeout of the first workers: in effect none, because the train step has timeouts of its own."""
 
 _CONNECT_SECONDS, _LOST_SECONDS, _REFUSALS = 5, 20, 2
-"""A launcher that does not answer may come back. Where it is refused for us its process has ended, and its next start
-brings new ranks into our pod, which take our folders."""
+"""A launcher that does not answer may come back. If it refuses a connection, its process has ended. Its next attempt
+starts new ranks in this pod, which use the same folders."""
 
 _TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
-"""How long ranks wait for one that has not come yet, or is dead and has left its connections open."""
+"""Environment variable with the timeout of the ranks for one that has not joined, or died and left connections open."""
 
 
 def is_elastic(environment: Mapping[str, str]) -> bool:
-    """Whether this launcher has started this process."""
+    """Return whether the launcher of an elastic job has started this process."""
     return environment.get("HOROVOD_ELASTIC") == "1"
 
 
 def end_without_launcher(end: Callable[[], object]) -> None:
-    """Call `end` in a thread when the launcher is gone: it cannot end ranks in other pods, and starts new ones."""
+    """Call `end` in a thread when the launcher is lost. It cannot end the ranks in other pods, and starts new ones."""
     address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
 
     def wait() -> None:
@@ -60,12 +60,12 @@ def end_without_launcher(end: Callable[[], object]) -> None:
 
 
 def slot_number(host: str, local_rank: int = 0, slots: int = 1) -> int:
-    """The number that stays a process's own, whatever its rank becomes; that of "worker-1" is from `slots` on."""
+    """Return the number of a slot, which does not change with the ranks. The numbers of "worker-1" start at `slots`."""
     return int(host.rpartition("-")[2]) * slots + local_rank
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a job to its end; returns the exit code of rank 0, or of the rank that failed first."""
+    """Run a job to its end; return the exit code of rank 0, or of the rank that failed first."""
     from horovod.runner.elastic.rendezvous import create_rendezvous_handler
     from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
     from horovod.runner.http.http_server import RendezvousServer
@@ -73,23 +73,26 @@ def main(words: Sequence[str]) -> int:
 
     workers, fewest, most, slots = map(int, words[:4])
     in_pods = Path(_RUN_IN_POD).exists()
-    # As a container's first process it would not be ended by the kubelet's SIGTERM.
+    # Without a handler, the first process of a container ignores the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
     if in_pods:
-        # The workers' pods end as well then, and it would wait for others. After a failure it would start again.
+        # The workers' pods end as well, and Horovod would wait for new ones. The operator restarts a launcher that ends
+        # with another exit code than 0.
         end_when_lost(lambda: os._exit(0))
 
     def find_hosts() -> dict[str, int]:
-        found = [f"worker-{index}" for index in range(workers)]
+        hosts = [f"worker-{index}" for index in range(workers)]
         if in_pods:
-            found = [line.split(":")[0] for line in subprocess.check_output(_SHOW_PODS, text=True).split()]
-        return dict.fromkeys(found, slots)
+            hosts = [line.split(":")[0] for line in subprocess.check_output(_SHOW_PODS, text=True).split()]
+        return dict.fromkeys(hosts, slots)
 
     rendezvous = RendezvousServer(0)
     driver = _make_driver(rendezvous, find_hosts, fewest, most, slots)
     port = rendezvous.start(create_rendezvous_handler(driver))
     address = socket.gethostbyname(socket.gethostname() if in_pods else "localhost")
-    interface = next(name for name, known in net_if_addrs().items() if address in (each.address for each in known))
+    interface = next(
+        name for name, entries in net_if_addrs().items() if address in (entry.address for entry in entries)
+    )
     common = {
         _TIMEOUT: os.environ.get(_TIMEOUT, "60"),
         **create_run_env_vars(address, [interface], str(port), elastic=True),
@@ -97,42 +100,43 @@ def main(words: Sequence[str]) -> int:
 
     def run(slot: Any, events: Sequence[threading.Event]) -> tuple[int, float]:  # noqa: ANN401
         worker = "-".join(slot.hostname.split("-")[-2:])
-        place, command = {**common, **create_slot_env_vars(slot), REPLICA_VARIABLE: worker}, words[4:]
+        variables, command = {**common, **create_slot_env_vars(slot), REPLICA_VARIABLE: worker}, words[4:]
         if in_pods:
-            # There it has the pod's own environment, of which nothing is shown here.
-            pairs = [f"{name}={value}" for name, value in place.items()]
+            # The command also has the environment of its pod, which must not appear in the command line.
+            pairs = [f"{name}={value}" for name, value in variables.items()]
             command = [_RUN_IN_POD, slot.hostname, shlex.join(["env", *pairs, *command])]
         number = slot_number(slot.hostname, slot.local_rank, slots)
-        return run_marked(command, {**os.environ, **place}, number, events), time.time()
+        return run_marked(command, {**os.environ, **variables}, number, events), time.time()
 
     driver.start(workers * slots, run)
     results, first = driver.get_results().worker_results, driver.get_coordinator_info()
     if results.get(f"{first.hostname}[{first.local_rank}]", (1,))[0] == 0:
-        return 0  # It has saved the model.
-    name, (code, _) = min(results.items(), key=lambda each: (not each[1][0], each[1][1]))
+        return 0  # Rank 0 has saved the model.
+    # The failed rank that ended first.
+    name, (code, _) = min(results.items(), key=lambda result: (not result[1][0], result[1][1]))
     host, _, local_rank = name.rstrip("]").partition("[")
     print(f"Process name: {slot_number(host, int(local_rank), slots)}", flush=True)
     return int(code) or 1
 
 
 def _make_driver(rendezvous: object, find_hosts: Callable[[], object], fewest: int, most: int, slots: int) -> Any:  # noqa: ANN401
-    """Make Horovod's driver, which ends at once where too few workers are left."""
+    """Return Horovod's driver, which ends at once if too few workers are left."""
     from horovod.runner.elastic.discovery import HostManager
     from horovod.runner.elastic.driver import ElasticDriver
 
-    class Driver(ElasticDriver):  # type: ignore[misc]  # horovod is not there when types are checked
+    class Driver(ElasticDriver):  # type: ignore[misc]  # horovod is not installed where types are checked
         def resume(self) -> None:
             left = self._host_manager.current_hosts.count_available_slots() // slots
             if left < fewest:
-                print(f"{left} of the workers are left, and min_workers is {fewest}", flush=True)
+                print(f"{left} workers are left, which is fewer than min_workers={fewest}", flush=True)
                 self.stop()
             else:
-                print(f"goes on with {left} workers", flush=True)
+                print(f"continues with {left} workers", flush=True)
                 super().resume()
 
-    # Ranks in the order of the workers' numbers, where Horovod's own is that of a set.
+    # Numbers the ranks in the order of the workers. Horovod takes the order of a set.
     HostManager.order_available_hosts = staticmethod(
-        lambda found, before: [*filter(found.__contains__, before), *sorted(found - {*before}, key=slot_number)]
+        lambda hosts, before: [*filter(hosts.__contains__, before), *sorted(hosts - {*before}, key=slot_number)]
     )
     discovery = SimpleNamespace(find_available_hosts_and_slots=find_hosts)
     return Driver(rendezvous, discovery, fewest * slots, most * slots, _START_SECONDS)
@@ -144,7 +148,17 @@ _lock = threading.Lock()
 def run_marked(
     command: Sequence[str], variables: Mapping[str, str], number: int, events: Sequence[threading.Event]
 ) -> int:
-    """Run a command until it ends, or one of the events comes; each line that it prints is marked with the number."""
+    """Run a command until it ends or one of the events is set, and mark each line that it prints with a number.
+
+    Args:
+        command: Command with its arguments.
+        variables: Environment of the command.
+        number: Number of the slot.
+        events: Events of Horovod that end the command.
+
+    Returns:
+        The exit code, 128 + N for signal N.
+    """
     child = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def show() -> None:
@@ -159,7 +173,7 @@ def run_marked(
         if any(event.is_set() for event in events):
             child.terminate()
         time.sleep(0.1)
-    shown.join(5)  # What it has left running may keep the pipe open.
+    shown.join(5)  # A process that the command has left running may keep the pipe open.
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 

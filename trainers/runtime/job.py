@@ -1,4 +1,4 @@
-"""What every replica of a training job is told, as one JSON file."""
+"""The description of a training job, which every replica reads as a JSON file."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 JOB_VARIABLE = "KFP_DISTRIBUTED_JOB"
-"""Environment variable with the path of the job file."""
+"""Environment variable with the path of this file."""
 
 REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
-"""Environment variable with the replica's name, such as "worker-0"."""
+"""Environment variable with the name of the replica, such as "worker-0"."""
 
 PEER_LOST = 138
-"""Exit code of a replica that failed because another one did. From 128 on, operators start a replica again."""
+"""Exit code of a replica that failed because another one did. Operators restart a replica with a code from 128 on."""
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
 TENSORBOARD = "tensorboard"
-"""Folder beside the metrics with what TensorBoard reads."""
+"""Folder beside the metrics with the logs for TensorBoard."""
 
 PEAK_MEMORY = "peak-memory"
-"""File in a replica's working directory: the KiB that the largest of its processes had, written when it ends."""
+"""File in the working directory of a replica with the peak memory of its largest process in KiB, written at its end."""
 
 
 @dataclass(frozen=True)
 class JobDescription:
-    """One training job, as its replicas see it.
+    """A training job, as its replicas see it.
 
     Attributes:
-        name: The job's name.
-        program: A train_specification.
-        parameters: The train_parameters, checked.
-        train_uri: Folder of the training Dataset.
-        validation_uri: Folder of the validation Dataset; "" where there is none.
-        model_uri: Folder that gets the model.
+        name: Name of the job.
+        program: The train_specification.
+        parameters: The checked train_parameters.
+        train_uri: Folder of the training dataset.
+        validation_uri: Folder of the validation dataset; "" for none.
+        model_uri: Folder to store the model in.
         checkpoint_uri: Folder of the checkpoints.
         metrics_uri: Folder of training.json and evaluator.json.
-        leader: The replica that saves the model, and whose end is the job's end.
-        data_replicas: The replicas that read training shards, in the order of their ranks.
-        parameter_servers: How many parameter servers the job has.
-        tensorboard: Whether the program is given a folder for TensorBoard's logs.
-        heartbeat_uri: Object that the train step rewrites while it follows the job; "" if it writes none.
+        leader: Name of the replica that saves the model. The job ends when it ends.
+        data_replicas: Names of the replicas that read training shards, by rank.
+        parameter_servers: Number of parameter servers. Default: 0.
+        tensorboard: Whether the program receives a folder for TensorBoard's logs. Default: false.
+        heartbeat_uri: Object that the train step rewrites while it follows the job. Default: "", no heartbeat.
     """
 
     name: str
@@ -60,11 +60,11 @@ class JobDescription:
     heartbeat_uri: str = ""
 
     def to_json(self) -> str:
-        """Return the job file's text."""
+        """Return the text of the job file."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> JobDescription:
-        """Read a job file's text."""
+        """Parse the text of a job file."""
         values = json.loads(text)
         return cls(**{**values, "data_replicas": tuple(values["data_replicas"])})

@@ -1,4 +1,4 @@
-"""Local folders that are kept in object storage while a program goes on writing into them, and an epoch's metrics."""
+"""Stores local folders in object storage while a program writes to them, and records the metrics of epochs."""
 
 import json
 import math
@@ -13,23 +13,24 @@ from pathlib import Path
 from kfp_distributed.storage.errors import StorageError
 
 LOOK_SECONDS = 2.0
-"""How often `flush_at_rest` looks at the folders, and how long what it sends has not changed."""
+"""Interval at which `flush_at_rest` looks at the folders. It sends a folder that has not changed for this time."""
 
 _BUSY_LOOKS = 30
-"""After so many looks, a minute, it is said that a folder has been another one at each."""
+"""Number of looks, about a minute, after which the log names a folder that changed before each of them."""
 
 _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
 
 
 def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], object], grows: bool = False) -> None:
-    """Have a folder sent by `flush` each time it has changed; what is in it already is known to be there.
+    """Register a folder, which `flush` sends each time it has changed. Its current content counts as sent.
 
     Args:
-        folder: The local folder.
-        send: Sends the folder. It is given which files are new or changed; a function that raises OSError where the
-            folder is another one by now, which is then sent again; and whether a program may go on writing into it.
-        grows: Whether its files only ever grow: they may be sent at any time, and a program may never let them rest.
+        folder: Local folder.
+        send: Sends the folder. Its arguments are the set of new or changed files; a function that raises OSError if the
+            folder has changed since, so that it is sent again; and whether a program may write to the folder meanwhile.
+        grows: Whether its files only grow, such as logs. They are sent at any time, even if they never stop changing.
+            Default: false.
     """
     seen = sent = _state(folder)
     busy, since = 0, time.monotonic()
@@ -41,14 +42,14 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
             seen, since = state, time.monotonic()
         busy = busy + 1 if at_rest and state != before and not grows else 0
         if busy == _BUSY_LOOKS:
-            print(f"{folder.name} is not stored: it never rests for {LOOK_SECONDS:g} s", flush=True)
-        # Two looks may be close together, the last one is where the program ends.
+            print(f"{folder.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
+        # Two looks may be close together: the last one is when the program ends.
         rests = state == before and time.monotonic() - since >= LOOK_SECONDS
         if state != sent and (rests or not at_rest or grows):
 
             def check() -> None:
                 if _state(folder) != state:
-                    raise OSError(f"{folder.name} changes meanwhile")
+                    raise OSError(f"{folder.name} changed during the upload")
 
             send({file for file, _ in state.items() - sent.items()}, check, at_rest)
             sent = state
@@ -57,12 +58,13 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
 
 
 def flush(at_rest: bool = False) -> None:
-    """Send what has changed: when this returns, the last checkpoint and metrics are in object storage.
+    """Store the current checkpoint and metrics in object storage, and return when they are there.
 
-    Where they cannot be sent a line says so, and the next call, if there is one, tries again.
+    If they cannot be stored, the log has the reason, and the next call tries again.
 
     Args:
-        at_rest: Send only what is seen not to have changed for `LOOK_SECONDS`: it may be half written.
+        at_rest: Whether to send only folders that have not changed for `LOOK_SECONDS`, because a file may be
+            incomplete. Default: false.
     """
     with _lock:
         for look in _looks:
@@ -74,35 +76,46 @@ def flush(at_rest: bool = False) -> None:
 
 @cache
 def leave_out(reason: str) -> None:
-    """Say, once, why a file is not kept in object storage. The training goes on: its other files are kept."""
-    print(f"left out of what is stored: {reason}", flush=True)
+    """Log once that a file is not stored in object storage. The other files are stored, and the training continues.
+
+    Args:
+        reason: The file, and why it is not stored.
+    """
+    print(f"not stored: {reason}", flush=True)
 
 
 def flush_at_rest() -> None:
-    """Flush for ever: for a thread beside a program that does not do it by itself."""
+    """Flush periodically and for ever, in a thread beside a program that does not call `flush`."""
     while True:
         time.sleep(LOOK_SECONDS)
         try:
             flush(at_rest=True)
-        except Exception as error:  # noqa: BLE001 - a thread that ends would store no checkpoint any more
+        except Exception as error:  # noqa: BLE001 - without this thread, no checkpoint would be stored any more
             print(f"not stored: {error!r}", flush=True)
 
 
 def read_epochs(file: Path) -> list[dict[str, float]]:
-    """Return the epochs of a metrics file; none where there is no such file, or one of another form."""
+    """Return the epochs of a metrics file; [] if the file is missing or has another form."""
     try:
         epochs: list[dict[str, float]] = json.loads(file.read_text())["epochs"] if file.exists() else []
         return [{"epoch": entry["epoch"], **entry} for entry in epochs]
     except (KeyError, TypeError, ValueError):
-        print(f"{file.name} has no epochs of the form that is read", flush=True)
+        print(f'{file.name} has not the form {{"replica": NAME, "epochs": [{{"epoch": 1, ...}}]}}', flush=True)
         return []
 
 
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, float]) -> None:
-    """Say that an epoch is done: in the metrics file, in object storage, and by the progress line.
+    """Record the end of an epoch: in the metrics file, in object storage, and with a progress line.
 
-    A metric that becomes NaN or infinite is named in one line. The program goes on: it may know what it does, and a
-    model that answers NaN fails at its evaluation.
+    A metric that becomes NaN or infinite causes a warning. The program continues, because this may be intended, and
+    `evaluate` fails for a model that answers NaN.
+
+    Args:
+        file: Metrics file, such as metrics_dir/training.json.
+        replica: Name of the replica that trains, such as "worker-0".
+        epoch: Number of the epoch, from 1.
+        epochs: Number of the last epoch.
+        metrics: Metrics of the epoch, by name.
     """
     past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
     before = _not_finite(past[-1]) if past else set()
@@ -122,12 +135,12 @@ def _not_finite(metrics: Mapping[str, float]) -> set[str]:
 
 
 def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> str:
-    """Return the line that `parse_progress` reads, for example "epoch 3/6 loss=0.1234 accuracy=0.9812"."""
+    """Return the progress line that `parse_progress` parses, such as "epoch 3/6 loss=0.1234 accuracy=0.9812"."""
     return f"epoch {epoch}/{epochs}" + "".join(f" {name}={value:.4f}" for name, value in metrics.items())
 
 
 def _state(folder: Path) -> dict[Path, tuple[int, int]]:
-    # With links, FIFOs and the like, so that `leave_out` is told of them.
+    # Includes links, FIFOs and other special files, so that `leave_out` can name them.
     state = {}
     for file in folder.rglob("*"):
         with suppress(FileNotFoundError):  # Deleted meanwhile.

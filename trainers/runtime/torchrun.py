@@ -1,4 +1,4 @@
-"""The ranks of a PyTorch replica that has several, or is one of a number that may change: torchrun starts them."""
+"""Starts the ranks of a PyTorch replica with torchrun, if it has several ranks or the job is elastic."""
 
 import os
 import sys
@@ -12,30 +12,30 @@ _RUN_ID = "TORCHELASTIC_RUN_ID"
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Whether torchrun has started this process."""
+    """Return whether torchrun has started this process."""
     return _RUN_ID in environment
 
 
 def has_ranks(environment: Mapping[str, str]) -> bool:
-    """Whether this replica is to start ranks, instead of being one itself."""
+    """Return whether this replica starts ranks with torchrun instead of being a rank itself."""
     several = environment.get("PET_NPROC_PER_NODE", "1") != "1"
     return not is_rank(environment) and (several or "PET_RDZV_BACKEND" in environment)
 
 
 def main() -> int:
-    """Run the entry program in each rank, as the variables PET_... say; return an exit code that tells how it ended."""
+    """Run the entry program in each rank, as the variables PET_... specify; return the exit code of the replica."""
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import parse_args, run
 
-    # Under Python 3.11, torch 1.13 fails unless some rank's output is redirected; the tenth's is, and printed as well.
-    # The folder for that goes with the replica's own.
+    # With Python 3.11, torch 1.13 fails unless the output of some rank is redirected. So that of rank 9 is, and it is
+    # printed as well. The folder for it is deleted with the folder of the replica.
     os.environ |= {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1", "PET_LOG_DIR": "torchrun"}
-    # 1.13 would look at its ranks every five seconds.
+    # torch 1.13 polls its ranks every five seconds by default.
     os.environ.setdefault("PET_MONITOR_INTERVAL", "0.1")
-    # Agents that share one store, as since torch 2.5, tell its place in the first round alone: one that comes later
-    # waits for it in vain, and all others for that one (seen with 2.15).
+    # Since torch 2.5, agents share one store and publish its address in the first round only. An agent that joins later
+    # waits for the address for ever, and all others wait for this agent (seen with torch 2.15).
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
         run(parse_args(["--module", "kfp_distributed.trainers.runtime.entry"]))
@@ -44,7 +44,7 @@ def main() -> int:
         return code if code >= 0 else 128 - code
     except SignalException as error:
         return 128 + int(error.sigval)
-    except (RendezvousError, RuntimeError):  # Where they meet is gone: all start again.
+    except (RendezvousError, RuntimeError):  # The rendezvous is lost, so all replicas restart.
         traceback.print_exc()
         return PEER_LOST
     return 0

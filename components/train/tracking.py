@@ -1,0 +1,19 @@
+"""Experiment tracking of a `train` step. Without MLFLOW_TRACKING_URI, no client is imported and no request is sent."""
+
+from collections.abc import Mapping
+
+from kfp_distributed.components.train.tracker import Log, Tracker
+
+
+def open_tracker(variables: Mapping[str, str], log: Log) -> Tracker:
+    """Return the tracker that the environment asks for.
+
+    Args:
+        variables: Environment variables of the step.
+        log: Prints a line of the step's log, given its level and text. It is called from another thread.
+    """
+    if not variables.get("MLFLOW_TRACKING_URI"):
+        return Tracker()
+    from kfp_distributed.components.train.mlflow_tracker import MlflowTracker
+
+    return MlflowTracker(variables, log)
