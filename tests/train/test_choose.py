@@ -88,7 +88,7 @@ def test_a_secret_that_the_environment_names(monkeypatch, secret):
 
 def test_a_secret_that_the_pods_cannot_see(monkeypatch):
     monkeypatch.setenv(SECRET_VARIABLE, "team-b/own-keys")
-    with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the job's pods run"):
+    with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the pods of the job run"):
         _object_store(of_cluster(), "team-a", "s3://models")
 
 
