@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cli.render import PaperCluster
+from kfp_distributed.cli.render import FakeCluster
 from kfp_distributed.components.train.runners.kubernetes import cluster_api
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
@@ -138,7 +138,7 @@ def test_an_address_of_the_store_that_is_none(monkeypatch, name, url, error):
     assert (found.exit_code, found.output) == (2, f"Error: {name}: {error}; correct it, or unset {name}\n")
 
 
-class MadeUp(PaperCluster):
+class MadeUp(FakeCluster):
     """A cluster with everything, but what may be refused."""
 
     refused: frozenset[str] = frozenset()

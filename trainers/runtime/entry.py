@@ -6,8 +6,6 @@ import atexit
 import importlib
 import json
 import os
-import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -16,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +36,6 @@ from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is
 from kfp_distributed.trainers.runtime.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
-    PEAK_MEMORY,
     PEER_LOST,
     REPLICA_VARIABLE,
     TENSORBOARD,
@@ -48,7 +44,7 @@ from kfp_distributed.trainers.runtime.job import (
 )
 from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
-from kfp_distributed.trainers.runtime.sampling import print_samples, store_usage
+from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
@@ -63,9 +59,6 @@ _EVALUATOR_SECONDS = 60
 _LAUNCHER_LOST = 1
 """Exit code of a replica whose train step is lost. Codes below 128 are permanent failures, so the job fails."""
 
-# In the initial working directory. A program may change to another one.
-_PEAK_FILE = Path(PEAK_MEMORY).absolute()
-
 _children: list[subprocess.Popen[bytes]] = []
 _ending = threading.Lock()
 """Held from SIGTERM on. A command that ends after that does not determine the exit code."""
@@ -74,7 +67,7 @@ _ending = threading.Lock()
 def main() -> int:
     """Run this replica's part of the job; return its exit code."""
     _end_on_sigterm()
-    atexit.register(_store_peak_memory)
+    atexit.register(store_peak_memory)
     end_when_lost(lambda: _end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
@@ -248,24 +241,10 @@ def _end(code: int) -> NoReturn:
     try:
         # A restart resumes from the files that were complete by now.
         sync.flush(at_rest=True)
-        _store_peak_memory()
+        store_peak_memory()
     except Exception:  # noqa: BLE001 - the replica must end, even if no thread can be started
         traceback.print_exc()
     os._exit(code)
-
-
-def _store_peak_memory() -> None:
-    """Write the peak memory of this process or of its largest child to a file, which the runner reads.
-
-    Nothing is written if there is no /proc. getrusage does not replace it: for a process itself it may report the size
-    that the parent had at the fork.
-    """
-    with suppress(OSError):
-        own = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
-        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        # All ranks of a replica write to the same file.
-        before = int(_PEAK_FILE.read_text() or 0) if _PEAK_FILE.exists() else 0
-        _PEAK_FILE.write_text(str(max([before, children, *map(int, own)])))
 
 
 def _fetch_data(
