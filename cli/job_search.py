@@ -79,13 +79,13 @@ def find_job(api: ClusterApi, name: str) -> ClusterJob:
     Raises:
         ClusterError: There is none. The text names those that exist.
     """
-    found = list_jobs(api)
-    for job in found.jobs:
+    jobs, refusals = list_jobs(api)
+    for job in jobs:
         if job.name == name:
             return job
-    names = ", ".join(job.name for job in found.jobs) or "none"
+    names = ", ".join(job.name for job in jobs) or "none"
     text = f"there is no training {name!r} in namespace {api.namespace}; existing trainings: {names}"
-    raise ClusterError(404, "\n".join([text, *found.refusals]))
+    raise ClusterError(404, "\n".join([text, *refusals]))
 
 
 def check_permissions(api: ClusterApi, needed: list[tuple[str, str, str]]) -> None:

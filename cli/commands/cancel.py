@@ -25,9 +25,9 @@ def command(job: str, namespace: str) -> None:
     """
     api = connected(namespace)
     try:
-        found = find_job(api, job)
-        check_permissions(api, [("delete", found.kind.group, found.kind.plural), ("list", "", "pods")])
-        _cancel(api, found)
+        training = find_job(api, job)
+        check_permissions(api, [("delete", training.kind.group, training.kind.plural), ("list", "", "pods")])
+        _cancel(api, training)
     except ClusterError as error:
         raise click.ClickException(str(error)) from None
 

@@ -28,15 +28,15 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
     """
     api = connected(namespace)
     try:
-        found = find_job(api, job)
-        replicas = [each.name for each in job_objects(found).job.topology.replicas]
+        training = find_job(api, job)
+        replicas = [item.name for item in job_objects(training).job.topology.replicas]
         if replica and replica not in replicas:
             raise WrongArgument(f"--replica {replica!r} is not one of the replicas: {', '.join(replicas)}")
         if not follow:
-            for entry in read_logs(api, found, replica):
+            for entry in read_logs(api, training, replica):
                 click.echo(str(entry))
             return
-        for fact in follow_job(api, found):
+        for fact in follow_job(api, training):
             if isinstance(fact, LogLine) and replica in ("", fact.replica) and not re.search(STARTUP_REMARK, fact.line):
                 click.echo(str(LogEntry(fact.time, "INFO", fact.replica, fact.line)))
     except ClusterError as error:

@@ -13,7 +13,7 @@ from kfp_distributed.cli.job_search import find_job
 from kfp_distributed.cli.options import connected, end_interrupted, namespace_option
 from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock
-from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.log_format import LogEntry, error_lines
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.status import JobStatus, advance, begin, failure_cause
@@ -35,18 +35,18 @@ def command(context: click.Context, job: str, namespace: str) -> None:
     """
     api = connected(namespace)
     try:
-        found = find_job(api, job)
-        status = _watch(api, found)
+        training = find_job(api, job)
+        status = _watch(api, training)
     except ClusterError as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo(f"Stopped watching. {job} goes on; to watch it again: kfp-distributed watch {job}")
         end_interrupted(context)
     if status.ended and status.ended.succeeded:
-        click.echo(f"{found.title} succeeded.")
+        click.echo(f"{training.title} succeeded.")
         return
-    click.echo(failure_cause(status))
-    click.echo(f"{found.title} failed.")
+    click.echo(error_lines(failure_cause(status)))
+    click.echo(f"{training.title} failed.")
     context.exit(1)
 
 

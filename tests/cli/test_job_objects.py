@@ -40,9 +40,9 @@ def cluster_job(distribution, mpi_version=None, status=None, **metadata):
     ids=str,
 )
 def test_the_replicas_and_restarts_of_a_job_are_read_from_its_object(distribution, mpi_version):
-    job, found = cluster_job(distribution, mpi_version)
-    read = job_objects(found)
-    assert (read.job.name, read.kind, read.path.rpartition("/")[2]) == (job.name, found.kind, job.name)
+    job, in_cluster = cluster_job(distribution, mpi_version)
+    read = job_objects(in_cluster)
+    assert (read.job.name, read.kind, read.path.rpartition("/")[2]) == (job.name, in_cluster.kind, job.name)
     assert [replica.name for replica in read.job.topology.replicas] == [
         replica.name for replica in job.topology.replicas
     ]

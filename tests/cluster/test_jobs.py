@@ -34,7 +34,9 @@ end = Path("/tmp/end")
 for epoch in range(1, 10_000):
     print(f"epoch {epoch}/10000 loss={1 / epoch:.4f}", flush=True)
     if end.exists() and end.read_text():
-        raise SystemExit(int(end.read_text()))
+        if code := int(end.read_text()):
+            raise SystemExit(code)
+        break
     time.sleep(0.2)
 """
 
@@ -150,7 +152,7 @@ def test_watch_ends_with_the_training(training, code, outcome):
     lines = [line for line in text.splitlines() if line.strip()]
     assert lines[-1] == f"TFJob {step.namespace}/{step.name} {outcome}."
     if code:
-        assert f"worker-0 failed with exit code {code}, " in text
+        assert f" ERROR job worker-0 failed with exit code {code}, " in text
     assert step.verdict()["succeeded"] == (code == 0)
 
 
