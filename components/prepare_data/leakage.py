@@ -56,8 +56,10 @@ def rank_predictors(
         labels: Class index of each row.
 
     Returns:
-        The columns; [] if fewer than 20 rows are outside of the most frequent class.
+        The columns; [] if there are fewer than 40 rows, or fewer than 20 outside of the most frequent class.
     """
+    if len(labels) < 2 * _MINIMUM_ERRORS:
+        return []
     halves = [np.arange(len(labels)) % 2 == half for half in (0, 1)]
     majority = sum(_majority_hits(labels, fit, ~fit) for fit in halves)
     if len(labels) - majority < _MINIMUM_ERRORS:

@@ -40,7 +40,7 @@ def test_far_outliers_are_left_out():
 
 @pytest.mark.parametrize("numbers", [[0.5], [0.5, 0.5], [3e38, -3e38], [0] * 1000 + [0.5]])
 def test_bins_of_odd_numbers(numbers):
-    edges = bin_edges(np.array(numbers, float))
+    edges = bin_edges(np.array(numbers, np.float32))
     assert np.isfinite(edges).all()
     assert np.histogram(numbers, edges)[0].sum() == len(numbers)
 

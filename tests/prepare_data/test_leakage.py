@@ -101,3 +101,4 @@ def test_nothing_is_measured_with_too_few_rows_of_other_classes():
     labels[:19] = 1
     column = Column("x", "number", "float32")
     assert rank_predictors([column], {"x": labels[:, None].astype(np.float32)}, labels) == []
+    assert rank_predictors([column], {"x": np.ones((1, 1), np.float32)}, np.zeros(1, np.int32)) == []
