@@ -190,6 +190,7 @@ def test_every_environment_variable_of_ours_is_documented():
     }
     used = {literal for literal in literals if re.fullmatch(rf"(?:{prefixes})_[A-Z0-9_]+", literal)}
     used |= {variable_of(name, kind) for name in IMAGES[2:] for kind in ("IMAGE", "PYTHON")}
+    used |= {f"MLFLOW_TRACKING_{name}" for name in ("AUTH", "USERNAME", "PASSWORD", "TOKEN")}
     assert sorted(documented ^ used) == []
 
 
