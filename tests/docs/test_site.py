@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -73,6 +74,30 @@ def test_the_reference_has_every_command_and_the_public_api(site):
     named[named.index("kfp_distributed.components.steps")] += ".Steps"  # A module, without a heading of its own.
     assert [name for name in named if f'id="{name}"' not in api] == []
     assert "<!-- generated" not in api + (site / "reference" / "trainers.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_searches_the_site_in_a_folder_without_a_network(site, scheme):
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    problems: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_context(color_scheme=scheme, offline=True).new_page()
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("requestfailed", lambda request: problems.append(request.url))
+        page.goto((site / "reference" / "metrics.html").as_uri())
+        page.keyboard.press("f")  # The shortcut of the search.
+        page.keyboard.type("restart_limit")
+        page.locator(".md-search-result__item a").first.wait_for()
+        results = page.locator(".md-search-result__item").all_inner_texts()
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        browser.close()
+    assert any("distribution_specification" in result for result in results)
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    assert problems == []
 
 
 def build_page(text: str, folder: Path) -> None:
