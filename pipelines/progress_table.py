@@ -46,19 +46,34 @@ def progress_table(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in _COLUMNS:
         table.add_column(title, no_wrap=title != _DETAIL, header_style="dim")
-    room = max(3, lines - len(groups) - 1)
-    for step, replicas in groups:
+    counts = shown_replicas([len(replicas) for _, replicas in groups], lines - 1 - sum(1 for step, _ in groups if step))
+    for (step, replicas), count in zip(groups, counts, strict=True):
+        indent = "  " if step else ""
         if step:
             cells = (Text(step.name, "bold"), _mark(step.state), "", "", "", "", "", format_seconds(step.seconds))
             table.add_row(*cells)
-        shown = replicas if len(replicas) <= room else replicas[: room - 1]
-        for replica in shown:
-            table.add_row(*_replica_cells(replica, now, "  " if step else ""))
-        if len(shown) < len(replicas):
-            table.add_row(f"and {len(replicas) - len(shown)} more")
+        for replica in replicas[:count]:
+            table.add_row(*_replica_cells(replica, now, indent))
+        if count < len(replicas):
+            table.add_row(f"{indent}and {len(replicas) - count} more")
     if not any(replica.sample.gpu_percent is not None for _, replicas in groups for replica in replicas):
         del table.columns[_COLUMNS.index("GPU")]
     return table
+
+
+def shown_replicas(counts: Sequence[int], lines: int) -> list[int]:
+    """Return how many replicas of each group are shown. The last group, which still runs, has precedence.
+
+    Args:
+        counts: Replicas of each group.
+        lines: Lines for all replicas. Replicas that are not shown take one line for each group.
+    """
+    shown = []
+    for count in reversed(counts):
+        fits = count if count <= lines else max(0, lines - 1)
+        shown.append(fits)
+        lines -= fits + (fits < count)
+    return shown[::-1]
 
 
 def _mark(state: str) -> Spinner | Text:

@@ -1,5 +1,6 @@
 """Shows a local run while it works: a table of steps and replicas in a terminal or notebook, elsewhere lines."""
 
+import io
 import re
 import time
 from collections import deque
@@ -139,8 +140,8 @@ class _Step:
         return StepProgress(self.name, self.state, seconds)
 
 
-class RunView:
-    """Shows a run. A file-like object that takes what `kfp.local` prints.
+class RunView(io.TextIOBase):
+    """Shows a run. A stream that takes what `kfp.local` prints.
 
     Attributes:
         failed: Name of the step that failed; "" if none has.
@@ -155,6 +156,7 @@ class RunView:
             log: File for everything that is printed, but for samples. Default: none.
             echo: Whether to show what other steps than a training print. Default: no.
         """
+        super().__init__()
         self.failed = ""
         self.last_lines: deque[str] = deque(maxlen=30)
         self._console = console
@@ -185,21 +187,23 @@ class RunView:
                 step.state, step.seconds = "stopped", time.monotonic() - step.started
         self._display.end()
 
-    def write(self, text: str) -> int:
-        """Take text as a stream does. Complete lines are shown."""
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
+        """Return the encoding for programs that ask a stream for it."""
+        return "utf-8"
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Take text. Complete lines are shown."""
         *lines, self._part = (self._part + text).split("\n")
         for line in lines:
             self._take(line)
         if lines:
             self._display.update()
         return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: lines are shown when they are complete."""
-
-    def isatty(self) -> bool:
-        """Return False, so that nobody writes colors."""
-        return False
 
     def _take(self, line: str) -> None:
         fact = parse_line(line)

@@ -152,7 +152,7 @@ def runner_configuration(api, good, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "found", "fix"),
+    ("change", "message", "fix"),
     [
         (
             {"contexts": [{"name": "runner", "context": {"cluster": "it", "user": "nobody"}}]},
@@ -166,13 +166,13 @@ def runner_configuration(api, good, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_an_api_server_that_does_not_know_us(runner_configuration, change, result, fix):
+def test_an_api_server_that_does_not_know_us(runner_configuration, change, message, fix):
     file, content = runner_configuration
     file.write_text(json.dumps(content | change))
     done = CliRunner().invoke(main, ["doctor"])
     line, below = done.output.splitlines()
     assert (done.exit_code, below) == (1, f"         -> {fix}")
-    assert line.startswith(f"failed   user: {result}")
+    assert line.startswith(f"failed   user: {message}")
 
 
 @pytest.mark.usefixtures("runner_configuration")

@@ -6,7 +6,7 @@ from rich.console import Console
 from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.step_log import log_entry
-from kfp_distributed.pipelines.progress_table import StepProgress, progress_table
+from kfp_distributed.pipelines.progress_table import StepProgress, progress_table, shown_replicas
 from kfp_distributed.pipelines.training_progress import ReplicaProgress, TrainingProgress
 from kfp_distributed.trainers.runtime.samples import Sample
 
@@ -114,6 +114,22 @@ def test_gpus_have_a_column_where_there_are_any():
     header, row = drawn([(None, [with_gpu])])
     assert "GPU" in header
     assert "85%" in row
+
+
+@pytest.mark.parametrize(
+    ("counts", "lines", "shown"),
+    [
+        ([4], 10, [4]),
+        ([300], 10, [9]),
+        ([300], 1, [0]),
+        ([0, 4, 4], 8, [0, 4, 4]),
+        ([0, 4, 4], 7, [0, 2, 4]),
+        ([300, 300], 10, [0, 9]),
+        ([3], -1, [0]),
+    ],
+)
+def test_the_last_group_has_the_room(counts, lines, shown):
+    assert shown_replicas(counts, lines) == shown
 
 
 def test_replicas_without_room_are_counted():
