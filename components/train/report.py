@@ -78,7 +78,8 @@ def job_page(
         cause: Why the job failed: the last log lines of the replica that failed first, then one line of sentences.
     """
     end = status.ended
-    succeeded = bool(end and end.succeeded)
+    # A job may succeed and leave no complete model. Then the training failed.
+    succeeded = bool(end and end.succeeded) and not cause
     end_time = end.time if end else status.started
     duration = format_seconds(end_time - status.started)
     events = sorted(status.timeline)

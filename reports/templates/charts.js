@@ -38,8 +38,16 @@
     layer.addEventListener("keydown", (event) => event.key === "Escape" && reset());
   };
 
-  await load();
-  await Promise.all([...document.querySelectorAll("[data-figure]")].map(draw));
+  const elements = [...document.querySelectorAll("[data-figure]")];
+  try {
+    await load();
+  } catch (error) {
+    for (const element of elements) {
+      element.textContent = "This browser is too old to draw the chart. Its data is in the table below.";
+    }
+    throw error;
+  }
+  await Promise.all(elements.map(draw));
   performance.mark("drawn");
   document.body.classList.add("drawn");
 })();

@@ -132,3 +132,12 @@ def test_300_replicas_and_1000_epochs_are_drawn_within_2_seconds(show, tmp_path)
             page.wait_for_function("Bokeh.documents.every(document => document.is_idle)")
             seconds.append(page.evaluate("performance.getEntriesByName('drawn')[0].startTime") / 1000)
     assert min(seconds) < MAX_SECONDS
+
+
+def test_a_browser_without_decompression_says_where_the_data_is(browser, report):
+    context = browser.new_context()
+    context.add_init_script("delete window.DecompressionStream")
+    page = context.new_page()
+    page.goto(report.as_uri())
+    page.get_by_text("data is in the table below").first.wait_for()
+    context.close()

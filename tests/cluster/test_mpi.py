@@ -89,7 +89,9 @@ def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
     cause = failed(step, "launcher-0 failed with exit code 3", "worker-1", since=r"\[worker-1\] rank 1 of 2")
     assert "pod deleted" not in cause
     if restart_limit:
-        assert cause.endswith("as a process of worker-1 did. Exit codes from 1 to 127 are not tried again.")
+        assert cause.endswith(
+            "as a process of worker-1 did. Exit codes 1 to 127 are permanent failures and are not retried."
+        )
 
 
 @pytest.mark.takes(50)

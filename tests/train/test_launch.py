@@ -196,7 +196,7 @@ def test_a_program_that_fails_is_explained_by_its_own_last_lines(data, tmp_path)
     *tail, last = cause.splitlines()
     assert re.fullmatch(r"\S+Z ERROR worker-\d ZeroDivisionError: division by zero", tail[-1])
     assert re.match(r"worker-\d failed with exit code 1, .* after the start of the job\.", last)
-    assert last.endswith("Exit codes from 1 to 127 are not tried again.")
+    assert last.endswith("Exit codes 1 to 127 are permanent failures and are not retried.")
 
 
 def test_a_killed_worker_restarts_the_job_from_its_checkpoint(data, tmp_path):
@@ -290,20 +290,20 @@ def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next
     )
     said = []
     status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(said))
-    assert status.ended == JobEnded(4, False, "Exit codes from 1 to 127 are not tried again.")
+    assert status.ended == JobEnded(4, False, "Exit codes 1 to 127 are permanent failures and are not retried.")
     assert said == [
         "checkpoints are stored in ",
         "[worker-1] ValueError: no such column",
         "[launcher-0]   Process name: [[51234,1],1]",
         "launcher-0: failed (exit code 1)",
         "launcher-0: running",
-        "the job failed: Exit codes from 1 to 127 are not tried again.",
+        "the job failed: Exit codes 1 to 127 are permanent failures and are not retried.",
     ]
     assert list(runner.facts()) == [later]
     assert re.fullmatch(
         r"\S+ ERROR worker-1 ValueError: no such column\n\S+ ERROR launcher-0   Process name: \[\[51234,1\],1\]\n"
         r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did\. "
-        r"Exit codes from 1 to 127 are not tried again\.",
+        r"Exit codes 1 to 127 are permanent failures and are not retried\.",
         failure_cause(status),
     )
 

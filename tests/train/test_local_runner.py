@@ -36,7 +36,7 @@ from kfp_distributed.library.packages import install_command
 pytestmark = pytest.mark.takes(30)
 
 SERVERS = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
-FINAL = "Exit codes from 1 to 127 are not tried again."
+FINAL = "Exit codes 1 to 127 are permanent failures and are not retried."
 # `case` picks what a replica does by its name.
 CASE = 'case "$KFP_DISTRIBUTED_REPLICA" in {} esac'
 

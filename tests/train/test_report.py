@@ -138,6 +138,11 @@ def test_the_cause_comes_first_with_the_last_lines_of_the_replica():
     assert sorted(order, key=texts.index) == order
 
 
+def test_a_job_without_a_complete_model_is_a_failed_training():
+    page = job_page(status(JobEnded(1002, True)), {}, {}, "The job succeeded, but left no complete model.")
+    assert (page.succeeded, page.outcome, page.last_lines) == (False, "failed after 2 s", "")
+
+
 @pytest.mark.parametrize(
     ("measure", "validation", "best"),
     [

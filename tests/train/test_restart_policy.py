@@ -22,7 +22,7 @@ NOW = 1000.0
 
 ALL_WORKERS = ("worker-0", "worker-1", "evaluator-0")
 ALL_SERVERS = ("chief-0", "ps-0", "worker-0", "worker-1")
-FINAL = "Exit codes from 1 to 127 are not tried again."
+FINAL = "Exit codes 1 to 127 are permanent failures and are not retried."
 USED_UP = "The restarts that restart_limit allows (3) are used up."
 
 
