@@ -149,7 +149,7 @@ def _input_names(names: Sequence[str], options: Options, where: str) -> list[str
     if missing := others - {*names}:
         problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif duplicates:
-        problem = f"the column {duplicates[0]!r} is there {counts[duplicates[0]]} times"
+        problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
     elif not inputs:
         problem = "there is no other column"
     else:

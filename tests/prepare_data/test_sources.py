@@ -85,7 +85,7 @@ def test_columns_can_be_dropped(file):
             Options("kind", drop_columns=("agee",)),
             r"there is no column 'agee' in .*; it has \['age', 'kind'\]",
         ),
-        ("a,kind,a", Options("kind"), r"the column 'a' is there 2 times in .*; it has \['a', 'kind', 'a'\]"),
+        ("a,kind,a", Options("kind"), r"the column 'a' occurs 2 times in .*; it has \['a', 'kind', 'a'\]"),
         ("kind", Options("kind"), r"there is no other column in .*; it has \['kind'\]"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_parquet_file_without_columns_is_refused(file, tmp_path):
 def test_a_duplicate_parquet_column_is_named(file, tmp_path):
     path = file("data.parquet", "")
     pq.write_table(pa.table([["a"], [1], [2]], names=["kind", "age", "age"]), path)
-    with pytest.raises(ValueError, match=r"the column 'age' is there 2 times in data.parquet"):
+    with pytest.raises(ValueError, match=r"the column 'age' occurs 2 times in data.parquet"):
         open_source(path, LABELLED, tmp_path)
 
 
