@@ -99,8 +99,15 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
     if parts.scheme not in ("http", "https") or not host:
         scheme = parts.scheme or "no scheme"
         raise ValueError(f"MLFLOW_TRACKING_URI has {scheme}, but must be an http:// or https:// address of a server")
-    kind, username, password, token = (
-        variables.get(f"MLFLOW_TRACKING_{name}", "").strip() for name in ("AUTH", "USERNAME", "PASSWORD", "TOKEN")
+    kind, username, password, token, workspace = (
+        variables.get(name, "").strip()
+        for name in (
+            "MLFLOW_TRACKING_AUTH",
+            "MLFLOW_TRACKING_USERNAME",
+            "MLFLOW_TRACKING_PASSWORD",
+            "MLFLOW_TRACKING_TOKEN",
+            "MLFLOW_WORKSPACE",
+        )
     )
     in_pod = kind in ("kubernetes", "kubernetes-namespaced")
     authorization = ""
@@ -110,7 +117,6 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
         authorization = f"Bearer {token}"
     elif parts.username is not None and not in_pod:
         authorization = _basic(unquote(parts.username), unquote(parts.password or ""))
-    workspace = variables.get("MLFLOW_WORKSPACE", "").strip()
     namespace = _SERVICE_ACCOUNT / "namespace"
     if kind == "kubernetes-namespaced" and not workspace and namespace.exists():
         workspace = namespace.read_text().strip()

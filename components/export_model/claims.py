@@ -1,16 +1,16 @@
 """Claims to version numbers: one object in the store for each export in progress.
 
 Object stores have no locks, and not all of them can create an object only if there is none. So an export first writes
-a claim under a unique name, and then lists the other claims. Of two exports at a time, the one that lists last sees the
-other's claim, whichever wrote first. An export that sees a living claim withdraws. So two exports never use one number,
-though both may withdraw and try again. The store only has to list what was written.
+a claim under a unique name, and then lists the other claims. If two exports run at a time, the one that lists last sees
+the claim of the other. An export that sees a living claim withdraws. So two exports never use one number, though both
+may withdraw and try again. The store only has to list all objects that were written.
 
 A claim is a lease. It counts from the time in its name, or from its newest renewal: an object below the claim whose
 name is a time. An export renews its claim only while bytes of its model move, so a hung upload loses the lease. A claim
 is dead LEASE_SECONDS after its newest time. Its export stops after half of that, which leaves the other half to clocks
-that differ and to requests that are under way. A renewal counts for the export itself only if its write ended before
-that half was over: whoever listed the claims earlier saw a living claim, and whoever lists them later sees the renewal.
-So renewals need nothing more of the store either. A killed export leaves its claim, which then dies.
+that differ and to requests in flight. A renewal counts for the export itself only if its write ended before that half
+was over: an export that listed the claims earlier saw a living claim, and one that lists them later sees the renewal.
+So renewals do not require more of the store either. The claim of a killed export dies.
 """
 
 import re
@@ -38,11 +38,11 @@ class LeaseLost(StorageError):
 
 @dataclass
 class Claim:
-    """One export's hold on a version's number.
+    """The claim of an export to the number of a version.
 
     Attributes:
-        model_name: The model.
-        version: The number.
+        model_name: Name of the model.
+        version: Number of the version.
         name: Name of the claim: its time in Unix seconds, and a unique part.
         renewed_at: Unix seconds from which the lease counts.
     """
@@ -110,14 +110,14 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
         source_run: ID of the run that exports, for people who look at the claim.
 
     Yields:
-        "free"; "claimed" where another export has the number; "exists" where it is a version.
+        "free", "claimed" if another export has the number, or "exists" if there is a version with it.
     """
     state: Literal["free", "claimed", "exists"] = "claimed"
     store.write(f"{claim.folder}claim", source_run.encode())
     try:
         others = [key for key in keys_below(store, claim.siblings) if not key.startswith(claim.folder)]
         if all(age > LEASE_SECONDS for age in _claim_ages(others).values()):
-            # Only now: a version that another export finished a moment ago has no claim any more.
+            # Look for a version after the claims: an export that has just finished has deleted its claim.
             is_used = _clear(store, claim) if others else bool(keys_below(store, claim.target))
             store.delete(others)
             state = "exists" if is_used else "free"
@@ -125,7 +125,7 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
     finally:
         try:
             if state == "free":
-                claim.check_time()  # After that time, the objects there may be another export's.
+                claim.check_time()  # Without the lease, the objects may belong to another export.
                 _clear(store, claim)
             store.delete(keys_below(store, claim.folder))
         except StorageError as error:
@@ -142,7 +142,7 @@ def clear_dead(store: Store, model_name: str) -> None:
 
 
 def _claim_ages(keys: Iterable[str]) -> dict[str, float]:
-    """Seconds since each claim was made or last renewed, by the claim's prefix; 0 for a key that is no claim's."""
+    """Return the seconds since the latest renewal of each claim, by prefix; 0 for a key that belongs to no claim."""
     now, newest = time.time(), dict[str, float]()
     for key in keys:
         match = re.match(r"([^/]+/[^/]+/[0-9]+/([0-9]+)-[^/]*/)(?:renewed/([0-9]+)$)?", key)

@@ -1,16 +1,16 @@
-"""The export of a model as a new version, which becomes visible whole or not at all.
+"""Exports a model as a new version, which becomes visible completely or not at all.
 
-An object store cannot make several objects appear at once, so it matters who looks at which:
+An object store cannot make several objects appear at once. So the order matters in which readers look at them:
 
-- TensorFlow Serving takes a version for there as soon as any object lies under its number (it picks the highest one
-  without looking inside), and then loads it by its saved_model.pb; a load that fails is tried again some minutes long.
-- KServe's storage initializer copies the model's whole folder when a server starts, and TensorFlow Serving reads that.
-- Triton takes a version for there as TensorFlow Serving does, and loads its model.onnx.
-- Our own tools, and people, take a version for whole if it has a saved_model.pb or a model.onnx.
+- TensorFlow Serving sees a version as soon as any object exists under its number. It picks the highest number without
+  looking inside, loads saved_model.pb, and retries a failed load for some minutes.
+- KServe's storage initializer copies the model's folder when a server starts. TensorFlow Serving reads the copy.
+- Triton sees a version as TensorFlow Serving does, and loads model.onnx.
+- Our own tools, and people, consider a version complete if it has a saved_model.pb or a model.onnx.
 
-So nothing lies under the number before all bytes are in the store. They then go there by copies inside the store, the
-manifest after the files that it lists, and saved_model.pb or model.onnx last of all: that one object is the commit. Who
-looks during these copies finds nothing that loads; who finds that object finds everything.
+So no object exists under the number before all bytes are in the store. Then they are copied inside the store: first the
+files, then the manifest that lists them, and saved_model.pb or model.onnx last. That last object is the commit. Before
+it exists, nothing under the number can be loaded. After that, everything is there.
 """
 
 import json
@@ -65,7 +65,7 @@ def run_export(
         model_name: Name of the model.
         bucket: Bucket, URI or folder (see `export_root`), which is created if it is missing.
         version: Number of the version; 0 for the next free number.
-        metrics: Metrics for the manifest. Values that are no finite numbers are left out.
+        metrics: Metrics for the manifest. Values that are not finite numbers are left out.
         manifest: Output artifact for a copy of export.json. Its URI has the ID of the run.
 
     Returns:
@@ -73,7 +73,7 @@ def run_export(
 
     Raises:
         ValueError: A name is not allowed, a value has a placeholder, the version exists, another export has claimed it,
-            or the model's format cannot be served.
+            or no server can load the model's format.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
         StorageError: The store refuses a request or does not answer. The uploaded files are deleted.
         LeaseLost: No bytes moved for too long. A later export deletes the uploaded files.
@@ -118,9 +118,9 @@ def check_model(folder: Path, uri: str) -> tuple[FileEntry, ...]:
     """
     files = verify_model_folder(folder).files
     if not FORMATS.keys() & {entry.path for entry in files}:
-        raise ValueError(f"the model in {uri} has no {' or '.join(FORMATS)}: nothing else can be exported.")
+        raise ValueError(f"the model in {uri} has no {' or '.join(FORMATS)}: other formats cannot be exported.")
     if (folder / EXPORT_MANIFEST).exists():
-        raise ValueError(f"the model has a file {EXPORT_MANIFEST}, the name of the export's manifest: rename it.")
+        raise ValueError(f"the model has a file {EXPORT_MANIFEST}, which is the name of the manifest: rename the file.")
     return files
 
 
@@ -195,7 +195,7 @@ def next_version(keys: Iterable[str]) -> int:
     """Return the number after the highest one in use.
 
     Args:
-        keys: Keys of versions and of claims. Folders whose names are no numbers are ignored.
+        keys: Keys of versions and of claims. Folders whose names are not numbers are ignored.
     """
     numbers = (re.match(r"(?:\.exports/)?[^/]+/([0-9]+)/", key) for key in keys)
     return max((int(number[1]) for number in numbers if number), default=0) + 1

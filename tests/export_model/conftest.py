@@ -22,14 +22,14 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def bucket(server, monkeypatch):
-    """A bucket that does not exist yet, on a real S3 server that the environment leads to."""
+    """Name of a bucket that does not exist yet. The environment has the address of a real S3 server."""
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     return f"bucket-{uuid.uuid4().hex}"
 
 
 class Clock:
-    """What claims take for the time; it stands still unless a test moves it."""
+    """Clock of claims. Only a test moves it."""
 
     def __init__(self):
         self.now = float(int(time.time()))
@@ -40,7 +40,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Replaces the clock of claims, so that hours pass in no time."""
+    """Replace the clock of claims, so that hours can pass at once."""
     clock = Clock()
     monkeypatch.setattr(claims, "time", clock)
     return clock
@@ -48,7 +48,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def make_model(tmp_path):
-    """Makes a folder that is laid out as a SavedModel and described by its model.json; returns its path."""
+    """Return a function that makes a folder like a SavedModel, with its model.json, and returns the path."""
 
     def make(name="model", assets=3, content=b"graph"):
         folder = tmp_path / name
@@ -68,7 +68,7 @@ def make_model(tmp_path):
 
 @pytest.fixture
 def export(tmp_path):
-    """Exports a folder as version `version` of the model "digits"."""
+    """Return a function that exports a folder as a version of the model "digits"."""
 
     def run(folder, bucket, version=0, uri="", metrics=None, run_id="run-1", name="digits"):
         manifest = dsl.Artifact(uri=str(tmp_path / run_id / "export-model" / "manifest"))
@@ -80,7 +80,7 @@ def export(tmp_path):
 
 @pytest.fixture
 def contents():
-    """Reads all objects of a bucket: bytes by key."""
+    """Return a function that reads all objects of a bucket: bytes by key."""
 
     def read(bucket):
         store = open_store(bucket if "/" in bucket else f"s3://{bucket}")

@@ -25,7 +25,7 @@ def claim_of_age(seconds, version=1, token="ab"):
 
 
 def leave(store, claim, *keys):
-    """What a killed export leaves."""
+    """Write the objects that a killed export leaves."""
     for key in (f"{claim.folder}claim", *keys):
         store.write(key, b"")
 

@@ -35,7 +35,7 @@ def is_becoming_visible(keys):
 
 @pytest.fixture(params=[is_on_its_way, is_becoming_visible])
 def killed(request, bucket, make_model):
-    """A store in which an export of version 1 was killed half-way."""
+    """A store in which an export of version 1 was killed during the upload."""
     store = open_store(f"s3://{bucket}")
     store.make_bucket()
     model = make_model("killed", assets=300)
@@ -56,7 +56,7 @@ def killed(request, bucket, make_model):
 
 
 def expire(store):
-    """Makes the killed export's claim one of long ago."""
+    """Make the claim of the killed export old."""
     for key in keys_of(store):
         if key.startswith(".exports/digits/1/"):
             store.write(re.sub(r"/1/[0-9]+-", "/1/0-", key), store.read(key))

@@ -13,7 +13,7 @@ RIVAL = "a rival saw"
 
 @pytest.fixture
 def slow_server(bucket, clock, monkeypatch):
-    """The real S3 server, where each file of a model takes 50 minutes by the clock of claims."""
+    """The S3 server, with uploads that take 50 minutes for each file by the clock of claims."""
     send = S3Store._send
 
     def send_slowly(store, key, source, *content_type):

@@ -28,9 +28,10 @@ from kfp_distributed.components.mlflow_client import (
 )
 from kfp_distributed.components.train import mlflow_tracker
 from kfp_distributed.components.train.launch import job_name
+from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
 from kfp_distributed.components.train.manifests.pod import environment as replica_variables
-from kfp_distributed.components.train.mlflow_tracker import new_metrics, run_parameters
+from kfp_distributed.components.train.mlflow_tracker import new_metrics, run_parameters, run_tags
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.components.train.tracking import open_tracker
 from kfp_distributed.storage.files import describe_folder
@@ -157,7 +158,9 @@ def step(data, tmp_path):
 
 
 def warnings(text):
-    return [line for line in text.splitlines() if "WARNING" in line]
+    """Return the messages of the log lines with the level WARNING."""
+    entries = map(parse_line, text.splitlines())
+    return [entry.message for entry in entries if entry and entry.level == "WARNING"]
 
 
 def test_the_run_of_the_task_gets_each_epoch_while_the_training_runs(server, step, set_variables, tmp_path, capsys):
@@ -238,8 +241,8 @@ def test_a_server_that_is_killed_costs_a_training_nothing(folder, step, set_vari
     assert step.metrics.metadata == {"loss": 0.5, "val_loss": 2.0}
     said = warnings(capsys.readouterr().out)
     assert [line.partition(": ")[0] for line in said] == [
-        "WARNING The MLflow run gets the metrics later",
-        "WARNING The MLflow run is not complete",
+        "The MLflow run gets the metrics later",
+        "The MLflow run is not complete",
     ]
     assert "does not answer: " in said[0]
 
@@ -261,7 +264,7 @@ def test_a_server_that_answers_again_gets_the_epochs_that_it_missed(server, step
         pass
     assert server.history(run_id, "training/loss") == [(1, 1.0), (2, 0.5)]
     said = warnings(capsys.readouterr().out)
-    assert {line.partition(": ")[0] for line in said} == {"WARNING The MLflow run gets the metrics later"}
+    assert {line.partition(": ")[0] for line in said} == {"The MLflow run gets the metrics later"}
     assert "timed out" in said[0]
 
 
@@ -276,7 +279,7 @@ def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(
         seconds = time.monotonic() - begun
     assert Path(step.model.path, "weights").exists()
     assert seconds < mlflow_client.REQUEST_SECONDS
-    assert warnings(capsys.readouterr().out) == ["WARNING The MLflow run is not complete: no answer within 1 s"]
+    assert warnings(capsys.readouterr().out) == ["The MLflow run is not complete: no answer within 1 s"]
 
 
 @pytest.mark.parametrize(
@@ -416,10 +419,10 @@ def test_the_exported_version_is_linked_to_the_run_of_the_training(server, set_v
     # A model that was trained elsewhere has no run, so the export's own run gets the link.
     export()
     assert server.run(own_run).tags["kfp_distributed.exported_version"] == "2"
-    assert warnings(capsys.readouterr().out) == []
+    assert "WARNING" not in capsys.readouterr().out
     set_variables({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
     assert export().version == 3
-    assert len(warnings(capsys.readouterr().out)) == 1
+    assert capsys.readouterr().out.count("WARNING") == 1
 
 
 def test_without_the_variable_no_client_is_imported():
@@ -519,3 +522,12 @@ def test_parameters_are_texts_without_those_that_are_not_set():
 
 def test_keys_have_no_characters_that_mlflow_refuses():
     assert valid_key("training/top-5 (val): \u00e4" + "x" * 300) == ("training/top-5 _val__ \u00e4" + "x" * 300)[:250]
+
+
+def test_the_page_about_mlflow_names_all_variables_and_tags():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "how-to" / "mlflow.md").read_text()
+    files = [*root.glob("components/mlflow_*.py"), *root.glob("components/*/*track*.py")]
+    used = {name for file in files for name in re.findall(r'"(MLFLOW_\w+|kfp_distributed\.\w+)"', file.read_text())}
+    assert {"MLFLOW_RUN_ID", "MLFLOW_WORKSPACE", "kfp_distributed.exported_uri"} < used
+    assert [name for name in sorted({*used, *run_tags(make_job(["true"]))}) if f"`{name}`" not in page] == []

@@ -1,4 +1,4 @@
-"""Real data and real replicas for the trainers' tests."""
+"""Datasets and replica processes for the tests of the trainers."""
 
 import json
 import os
@@ -23,12 +23,12 @@ from kfp_distributed.trainers.runtime.job import JobDescription
 
 @pytest.fixture(scope="session")
 def write_dataset():
-    """The function below: it writes rows as a dataset and returns the manifest."""
+    """Return a function that writes rows as a dataset and returns its manifest."""
     return _write_dataset
 
 
 def _write_dataset(folder, columns, arrays, labels, classes, shards, split="train"):
-    """`arrays` has one Arrow array a column, `shards` the rows of each shard."""
+    """Write a dataset: `arrays` has an Arrow array for each column, `shards` the number of rows of each shard."""
     folder.mkdir(parents=True)
     names = [column.name for column in columns]
     table = pa.table([*arrays, pa.array(labels, pa.int32())], [*names, "label"])
@@ -48,7 +48,7 @@ def _write_dataset(folder, columns, arrays, labels, classes, shards, split="trai
 
 @dataclass(frozen=True)
 class Digits:
-    """The digits' train and validation datasets, and 297 test rows that neither has."""
+    """The training and validation datasets of the digits, and 297 other rows for tests."""
 
     folder: Path
     test_inputs: np.ndarray
@@ -76,7 +76,7 @@ def digits(tmp_path_factory):
 
 @dataclass
 class Replicas:
-    """One job's replicas, started by hand as the operator would: each in a folder of its own, with its TF_CONFIG."""
+    """The replicas of a job, started as the operator would: each has a folder and a TF_CONFIG."""
 
     group: ProcessGroup
     folder: Path
@@ -131,7 +131,7 @@ class Replicas:
 
 @pytest.fixture
 def make_replicas(tmp_path):
-    """A function from a job's program, parameters and roles to its replicas, whose URIs are below `root`."""
+    """Return a function that makes the replicas of a job from its program, parameters and roles."""
     with ProcessGroup() as group:
 
         def make(program, parameters, roles, digits, root=None, environment=None):

@@ -11,7 +11,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def save(store, tmp_path):
-    """A function that saves a checkpoint of one file with a text in it."""
+    """Return a function that saves a text as a checkpoint of one file."""
 
     def save(text):
         folder = tmp_path / "local"
@@ -64,10 +64,10 @@ def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save
 @pytest.mark.parametrize("at_rest", [False, True])
 def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(store, save, tmp_path, at_rest):
     def check():
-        raise OSError("local changes meanwhile")
+        raise OSError("local changed during the upload")
 
     save("one")
-    with pytest.raises(OSError, match="changes meanwhile"):
+    with pytest.raises(OSError, match="changed during the upload"):
         save_checkpoint(store, tmp_path / "local", check, at_rest)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
     assert not (tmp_path / "local-copy").exists()
@@ -75,7 +75,7 @@ def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(st
 
 @pytest.fixture
 def slow_upload(store, save, tmp_path, monkeypatch):
-    """While the folder "local" is uploaded its program writes on."""
+    """Let the program write to the folder "local" during the upload."""
     save("one")
     upload = store.upload_folder
 
@@ -87,7 +87,7 @@ def slow_upload(store, save, tmp_path, monkeypatch):
 
 
 def test_a_folder_at_rest_is_stored_as_it_was_when_the_upload_began(store, slow_upload, tmp_path, capsys):
-    """An upload may take longer than a program leaves between two checkpoints."""
+    """The program may write the next checkpoint during the upload."""
     local, left_over = tmp_path / "local", tmp_path / "local-copy"
     (local / "part" / "weights").write_text("two")
     (local / "lost").symlink_to("pruned")
@@ -113,7 +113,7 @@ def test_the_copy_is_deleted_if_the_store_is_away(store, save, tmp_path, monkeyp
     monkeypatch.setattr(store, "upload_folder", upload_folder)
     with pytest.raises(ConnectionError):
         save_checkpoint(store, tmp_path / "local", at_rest=True)
-    assert {each.name for each in tmp_path.iterdir()} == {"local", "store"}
+    assert {path.name for path in tmp_path.iterdir()} == {"local", "store"}
 
 
 def overwrite(store):
@@ -130,4 +130,4 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(store, save, tmp_path, c
     save("two")
     damage(store)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
-    assert "checkpoint 00000002 cannot be used" in capsys.readouterr().out
+    assert "cannot use checkpoint 00000002" in capsys.readouterr().out

@@ -114,9 +114,9 @@ def test_ranks_have_the_name_of_their_worker(rank, expected):
     ("variables", "rank", "expected"),
     [
         ({"RANK": "0"}, None, "master-0"),
-        # Of an elastic job there are more workers than its description has.
+        # An elastic job may have more workers than its description.
         ({"RANK": "4"}, None, "worker-3"),
-        # torchrun may number the ranks in another order than the replicas that it starts them in.
+        # torchrun may number the ranks in another order than their replicas.
         (
             {"RANK": "0", "TORCHELASTIC_RUN_ID": "none", "KFP_DISTRIBUTED_REPLICA": "worker-1"},
             Rank(0, 3, 1),

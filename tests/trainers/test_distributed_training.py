@@ -1,4 +1,4 @@
-"""keras_classifier in real processes: as the operator starts them, with a kill in the middle."""
+"""keras_classifier in processes that are started as the operator starts them, and one of which is killed."""
 
 import json
 import re
@@ -24,7 +24,7 @@ PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
 
 
 def restart_all_after_a_kill(replicas, victim, leader, line):
-    """Kill a replica once the leader has printed a line, then restart all; returns the leader's last epoch before."""
+    """Kill a replica once the leader has printed a line, and restart all; return the leader's last epoch before it."""
     replicas.wait_for(leader, line)
     replicas.running[victim].send_signal(signal.SIGKILL)
     replicas.group.stop(replicas.names(), grace_seconds=0)
@@ -92,12 +92,12 @@ def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worke
     verify_model(model)
     assert score(model, tmp_path, digits)[1] >= 0.95
 
-    # They serve for ever, inside TensorFlow's own code, and still end at once when they are told to.
+    # They run inside TensorFlow's C++ code for ever, and still end at once on SIGTERM.
     servers = ["ps-0", "ps-1"]
     for name in servers:
         replicas.running[name].terminate()
     assert [replicas.wait(name, 10) for name in servers] == [128 + signal.SIGTERM] * 2
-    # The chief alone writes: on a cluster the servers' files would stay in their pods. They note their peak memory.
+    # Only the chief writes checkpoints: on a cluster, files of the servers would stay in their pods.
     assert [file.name for name in servers for file in (replicas.folder / name).rglob("*")] == [PEAK_MEMORY] * 2
 
 

@@ -1,4 +1,4 @@
-"""A training of ours whose loss or weights become NaN ends at once, on all ranks, and is not retried."""
+"""A built-in trainer whose loss or weights become NaN ends at once, on all ranks, and is not retried."""
 
 import re
 import time
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.takes(37)
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 SECONDS = 240
-"""Each job below takes 10 to 30 s on two idle cores; a rank that waits for another would take minutes."""
+"""A job takes 10 to 30 s on two idle cores. A rank that waits for another one would take minutes."""
 
 
 @pytest.mark.parametrize(

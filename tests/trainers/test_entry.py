@@ -1,4 +1,4 @@
-"""Users' functions and commands in real replicas; none of them needs TensorFlow."""
+"""Functions and commands of users in replica processes."""
 
 import contextlib
 import inspect
@@ -159,7 +159,7 @@ def grow(model_dir, how: str):
 @pytest.mark.parametrize(("how", "code"), [("itself", 1), ("child", 1), ("signal", 143)])
 def test_a_replica_writes_its_peak_memory_however_it_ends(make_replicas, digits, how, code):
     replicas = make_replicas(train_specification(grow), {"how": how}, {"worker": 1}, digits)
-    ballast = bytearray(700 * 2**20)  # What the parent has is not the replica's.
+    ballast = bytearray(700 * 2**20)  # Memory of the parent process does not count.
     replicas.start_all()
     assert replicas.wait("worker-0") == code
     del ballast
@@ -243,7 +243,7 @@ def write_slowly(model_dir, checkpoint_dir):
             time.sleep(0.1)
 
 
-# mpirun and shells end with 128 + signal, too.
+# mpirun and shells also end with 128 + signal.
 @pytest.mark.parametrize("form", ["function", "command", "killed command"])
 def test_an_incomplete_checkpoint_is_not_stored(make_replicas, digits, form):
     program = train_specification(write_slowly)
@@ -326,7 +326,7 @@ def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, d
     replicas.start_all()
     assert replicas.wait("worker-0") == code
     text = replicas.text("worker-0")
-    # A link of checkpoint_dir that cannot be stored ends no training, and is said once.
+    # A link in checkpoint_dir that cannot be stored is logged once and does not end the training.
     assert text.count("not stored: ") == 1
     assert "newest is a link to nowhere, which does not exist" in text
     last, first = complete_checkpoints(store := open_store(replicas.job.checkpoint_uri))
@@ -354,7 +354,7 @@ START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature
 
 
 def test_startup_remarks_of_tensorflow_are_recognized_and_warnings_are_not(make_replicas, digits, monkeypatch):
-    # Tests of evaluate set it, in this process and so for the replicas.
+    # Tests of evaluate set it in this process, and replicas inherit it.
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits)
     replicas.start_all()
@@ -375,16 +375,16 @@ def test_the_output_of_an_import_that_aborts_is_shown(make_replicas, digits, tmp
     replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits, environment={"PYTHONPATH": paths})
     replicas.start_all()
     assert replicas.wait("worker-0") == -signal.SIGABRT
-    # At once: as process 1 of a container it takes all others with it.
+    # At once: the end of process 1 of a container ends all others.
     assert "F0000 compiled to use AVX instructions" in replicas.text("worker-0")
 
 
 class Gate:
-    """A port that leads to a server while it is open, and refuses connections while it is not."""
+    """A port that forwards to a server while it is open, and refuses connections while it is closed."""
 
     def __init__(self, address):
         self._address, self._listener = address, None
-        # Among those that no outgoing connection takes while the gate is closed.
+        # Of the ports that outgoing connections do not use while the gate is closed.
         (self._port,) = free_ports(1)
         self._pairs = []
 
@@ -394,10 +394,10 @@ class Gate:
         return f"http://127.0.0.1:{self._port}"
 
     def close(self):
-        for each in [self._listener, *self._pairs]:
+        for connection in [self._listener, *self._pairs]:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         self._pairs = []
 
     def _accept(self, listener):

@@ -32,13 +32,13 @@ def test_all_ranks_have_the_same_number_of_steps(rows, batch_size, ranks, device
     plan = plan_epoch(rows, batch_size, ranks, devices)
     largest = -(-rows // ranks)
     assert plan.steps * plan.batch * devices == plan.records >= largest
-    assert plan.records - largest < plan.steps * devices, "fewer than one filler a device and step"
+    assert plan.records - largest < plan.steps * devices, "fewer than one filler for each device and step"
     assert plan.batch * ranks * devices <= max(batch_size, ranks * devices)
 
 
 @pytest.fixture
 def dataset(tmp_path, write_dataset):
-    """Eleven rows in three shards; a row's number is in its first column."""
+    """Eleven rows in three shards. The first column has the number of the row."""
     columns = [Column("number", "number", "float32"), Column("kind", "category", "int32", (), ("a", "b"))]
     numbers = [float(row) for row in range(11)]
     arrays = [pa.array([None, *numbers[1:]], pa.float32()), pa.array([row % 3 for row in range(11)], pa.int32())]
@@ -59,7 +59,7 @@ def test_records_have_each_row_of_a_rank_once_and_fillers_of_weight_zero(dataset
         assert not records[own:].any()
         seen.append(records[:own])
     rows = np.concatenate(seen)
-    assert np.isnan(rows[0, 0]), "a missing number stays missing; the model deals with it"
+    assert np.isnan(rows[0, 0]), "a missing number stays missing for the model"
     assert rows[1:, 0].tolist() == list(range(1, 11))
     assert rows[:, 1].tolist() == [row % 3 for row in range(11)]
     assert rows[:, 2].tolist() == [row % 2 for row in range(11)]
@@ -85,7 +85,7 @@ def test_a_rank_without_rows_has_a_record_of_weight_zero(dataset, tmp_path, monk
     write_records(folder, manifest, slices_of_rank(manifest, 0, 50))
     assert map_records(manifest).tolist() == [[0.0] * 4]
     write_records(folder, manifest, slices_of_rank(manifest, 4, 50))
-    assert map_records(manifest)[:, 3].tolist() == [1.0], "one that has a row has no more"
+    assert map_records(manifest)[:, 3].tolist() == [1.0], "a rank with one row has one record"
 
 
 def test_a_rank_without_rows_has_an_empty_dataset(dataset):

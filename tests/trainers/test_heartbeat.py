@@ -1,4 +1,4 @@
-"""Whether a replica notices that its train step is lost, and nothing else ends it."""
+"""A replica ends when its train step is lost, and for no other reason."""
 
 import itertools
 import threading
@@ -21,7 +21,7 @@ NOW = 1_000_000.0
 @pytest.mark.parametrize(
     ("silence", "heartbeat", "known"),
     [
-        # The first answer: the age of the heartbeat counts, by half at most, for clocks differ.
+        # First answer: the age of the heartbeat counts, up to half of the limit, because clocks differ.
         (Silence(), b"999990", Silence(b"999990", 10, True)),
         (Silence(), b"1", Silence(b"1", 300, True)),
         (Silence(), b"1000007", Silence(b"1000007", 0, True)),
@@ -33,7 +33,7 @@ NOW = 1_000_000.0
         # A heartbeat.
         (Silence(b"7", 100, True), b"8", Silence(b"8", 0, True)),
         (Silence(b"", 100, True), b"8", Silence(b"8", 0, True)),
-        # The store does not answer, and answers again: the time between does not count.
+        # The store does not answer for some time, which does not count.
         (Silence(b"7", 100, True), None, Silence(b"7", 100, False)),
         (Silence(b"7", 100, False), None, Silence(b"7", 100, False)),
         (Silence(b"7", 100, False), b"7", Silence(b"7", 100, True)),
@@ -46,7 +46,7 @@ def test_silence_after_a_reading(silence, heartbeat, known):
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """An object store with a bucket, and the address of a heartbeat in it."""
+    """An object store with a bucket, and the URI of a heartbeat in it."""
     with embedded_object_store(tmp_path / "objects") as running:
         for name, value in running.environment().items():
             monkeypatch.setenv(name, value)
@@ -65,7 +65,7 @@ def watching(uri, seconds):
 
 @pytest.fixture
 def proxy(store, monkeypatch):
-    """A proxy before the store. It counts the readings; the time between two of them counts, the clock does not."""
+    """A proxy before the store, which counts the readings."""
     with faulty_proxy(store.endpoint) as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", running.url)
         yield running
@@ -99,7 +99,7 @@ FAULTS = {
 
 
 def test_a_store_that_does_not_answer_is_no_lost_step(store, monkeypatch, capfd):
-    """One watcher for each fault, side by side: each waits for seconds."""
+    """There is a watcher for each fault. They run at the same time, because each takes seconds."""
     open_store(URI).write("", b"%d" % time.time())
     with ExitStack() as stack:
         proxies, watchers = {}, {}
@@ -107,7 +107,7 @@ def test_a_store_that_does_not_answer_is_no_lost_step(store, monkeypatch, capfd)
             proxies[name] = stack.enter_context(faulty_proxy(store.endpoint))
             monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxies[name].url)
             watchers[name] = watching(URI, 5.0)
-            # A watcher keeps the address that its first reading had.
+            # A watcher keeps the address of its first reading.
             assert wait_until(lambda proxy=proxies[name]: len(proxy.requests) >= 2)
             proxies[name].faults.append(fault)
         time.sleep(9)

@@ -1,4 +1,4 @@
-"""Elastic MPI jobs by the local runner: ranks die by SIGKILL while they train, and the others go on."""
+"""Elastic MPI jobs of the local runner: ranks are killed while they train, and the others continue."""
 
 import re
 from itertools import groupby, pairwise
@@ -19,15 +19,15 @@ TRAINER = {"trainer": "keras_horovod"}
 
 @pytest.fixture
 def run(digits, tmp_path, monkeypatch):
-    """Runs an elastic job, and kills workers, each after a line; returns what came of it and what was printed."""
+    """Return a function that runs an elastic job and kills each victim after a line; it returns outcome and lines."""
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
 
     def run_one(program, victims=(), workers=2, **distribution):
-        left = dict(victims)
+        remaining = dict(victims)
 
         def show(line):
-            for worker in [worker for worker, sign in left.items() if sign in line]:
-                del left[worker]
+            for worker in [worker for worker, text in remaining.items() if text in line]:
+                del remaining[worker]
                 kill_replica(worker, "HOROVOD_HOSTNAME")
 
         parameters = {"epochs": EPOCHS} if program is TRAINER else {}
@@ -37,37 +37,37 @@ def run(digits, tmp_path, monkeypatch):
 
 
 def epochs(said):
-    """The worker and the epoch of each line of progress."""
-    return [(found[1], int(found[2])) for line in said if (found := re.match(r"\[(.*)\] epoch (\d+)/", line))]
+    """Return the worker and the epoch of each progress line."""
+    return [(match[1], int(match[2])) for line in said if (match := re.match(r"\[(.*)\] epoch (\d+)/", line))]
 
 
-def places(said):
-    """Each rank's place at each start: (ranks, rank, rows, epoch after which it goes on)."""
+def starts_of_ranks(said):
+    """Return for each start of a rank: number of ranks, rank, rows, epoch after which it continues."""
     pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and continues after epoch (\d+)"
-    found = [tuple(map(int, match.groups())) for line in said if (match := re.match(pattern, line))]
-    return [(size, rank, rows, epoch) for rank, size, rows, epoch in found]
+    matches = [tuple(map(int, match.groups())) for line in said if (match := re.match(pattern, line))]
+    return [(size, rank, rows, epoch) for rank, size, rows, epoch in matches]
 
 
 def test_the_other_ranks_continue_when_ranks_die_and_the_new_rank_0_saves(run):
-    # The next rank 0 prints its epochs once the ranks have met anew.
+    # The new rank 0 prints epochs once the ranks have formed a new ring.
     victims = {"worker-0": "epoch 3/", "worker-2": "[worker-1] epoch "}
     outcome, said = run(TRAINER, victims, workers=3, min_workers=1, restart_limit=0)
     assert not any("restart" in line for line in said), said
     shown = epochs(said)
-    # The epoch that not all had finished may come again, and no other.
+    # Only the epoch that was interrupted may be repeated.
     assert sorted({epoch for _, epoch in shown}) == list(range(1, EPOCHS + 1))
     assert all(after >= before for (_, before), (_, after) in pairwise(shown)), shown
-    # Rank 0 was worker-0, and then the next that was left.
+    # Rank 0 was worker-0, and then the first remaining worker.
     assert [worker for worker, _ in groupby(worker for worker, _ in shown)] == ["worker-0", "worker-1"]
-    starts = {size: sorted(each) for size, each in groupby(places(said), lambda each: each[0])}
-    assert list(starts) == [3, 2, 1], "they met anew after each death"
-    for size, each in starts.items():
-        assert [rank for _, rank, _, _ in each] == list(range(size))
-        assert sum(rows for _, _, rows, _ in each) == 1300, "every row is some rank's"
-        assert len({epoch for _, _, _, epoch in each}) == 1
-    (kept,) = outcome.metrics.values()
-    assert [each["epoch"] for each in kept] == list(range(1, EPOCHS + 1)), "also those that the first rank 0 has kept"
-    assert kept[-1]["val_accuracy"] > 0.9
+    starts = {size: sorted(ranks) for size, ranks in groupby(starts_of_ranks(said), lambda start: start[0])}
+    assert list(starts) == [3, 2, 1], "a new ring after each death"
+    for size, ranks in starts.items():
+        assert [rank for _, rank, _, _ in ranks] == list(range(size))
+        assert sum(rows for _, _, rows, _ in ranks) == 1300, "each row belongs to a rank"
+        assert len({epoch for _, _, _, epoch in ranks}) == 1
+    (recorded,) = outcome.metrics.values()
+    assert [entry["epoch"] for entry in recorded] == list(range(1, EPOCHS + 1)), "with those of the first rank 0"
+    assert recorded[-1]["val_accuracy"] > 0.9
     assert outcome.model.format == "saved_model"
     assert sum("model saved to" in line for line in said) == 1
 

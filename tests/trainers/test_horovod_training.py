@@ -1,4 +1,4 @@
-"""keras_horovod and programs of others in the ranks of an MPI job, which mpirun or horovodrun starts here."""
+"""keras_horovod and other programs in the ranks of an MPI job, which mpirun or horovodrun starts on this machine."""
 
 import os
 import shutil
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.takes(50)
 
 train = partial(mpi_jobs.train, program={"trainer": "keras_horovod"})
 EPOCHS, EXACT = 20, 1e-3
-"""How long the trainings are whose curves are compared, and the relative tolerance of each metric after each epoch:
-the sums of several ranks are rounded otherwise than one, and that adds up to 2e-4."""
+"""Number of epochs of the compared trainings, and relative tolerance of each metric after each epoch. The sums of
+several ranks have other rounding errors, which add up to 2e-4."""
 
-# What Python runs first in each rank: notes each record that comes out of the input pipeline.
+# Python runs this first in each rank. It writes each record of the input pipeline to a file.
 NOTING = """
 import os
 if "KFP_DISTRIBUTED_JOB" in os.environ:
@@ -54,7 +54,7 @@ def python(monkeypatch):
 
 @pytest.fixture
 def rows_of_epochs(tmp_path, python, monkeypatch):
-    """From the epochs and the batch to the rows that each rank of the next training saw in each epoch."""
+    """Return a function that returns the rows that each rank of the training saw in each epoch."""
     folder = tmp_path / "notes"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(NOTING)
@@ -62,14 +62,14 @@ def rows_of_epochs(tmp_path, python, monkeypatch):
     ranks_python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{folder}" exec "{python}" "$@"\n')
     ranks_python.chmod(0o755)
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", str(ranks_python))
-    # What starts the ranks is beside the Python that has Horovod.
+    # The launcher of the ranks is beside the Python that has Horovod.
     monkeypatch.setenv("PATH", f"{Path(python).parent}:{os.environ['PATH']}")
 
     def rows(epochs, batch_size, ranks):
         records = plan_epoch(1300, batch_size, ranks).records
         noted = [np.fromfile(folder / f"rank-{rank}", "<f4").reshape(-1, 66) for rank in range(ranks)]
-        # More may have been fetched than was trained on; those of weight 0 fill up.
-        seen = [each[: records * epochs].reshape(epochs, records, 66) for each in noted]
+        # The pipeline may have fetched more rows than were used. Rows of weight 0 are fillers.
+        seen = [rows[: records * epochs].reshape(epochs, records, 66) for rows in noted]
         return [[part[epoch][part[epoch][:, -1] == 1, :-1] for part in seen] for epoch in range(epochs)]
 
     return rows
@@ -87,12 +87,12 @@ def every_row(digits):
 
 
 WHOLE_BATCHES = {"epochs": EPOCHS, "batch_size": 1500, "learning_rate": 0.03}
-"""Parameters with which each step has all rows, however many ranks there are."""
+"""Parameters with which each step has all rows, for any number of ranks."""
 
 
 @pytest.fixture(scope="module")
 def alone(digits, tmp_path_factory):
-    """The metrics of one process after each epoch."""
+    """Metrics of one process after each epoch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
         outcome, _ = train(digits, tmp_path_factory.mktemp("alone"), 1, parameters=WHOLE_BATCHES)
@@ -105,7 +105,7 @@ def assert_same_curve(outcome, expected):
 
 
 def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path, alone, rows_of_epochs, every_row):
-    """Three ranks have uneven parts of 1300 rows, and would have other first weights each, were it not for rank 0's."""
+    """Three ranks have uneven parts of 1300 rows. All start with the weights of rank 0."""
     three, said = train(digits, tmp_path, 3, parameters=WHOLE_BATCHES, tensorboard=True)
     assert_same_curve(three, alone)
     assert alone[-1]["loss"] < alone[0]["loss"] / 4
@@ -115,9 +115,9 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path,
         np.testing.assert_array_equal(in_order(np.concatenate(parts)), every_row, err_msg="each row once an epoch")
     logs = tmp_path.glob("checkpoints/*/metrics/tensorboard/*/*.v2")
     assert {file.parent.name for file in logs} == {"train", "validation"}
-    # Rank 0 alone saves and tells.
+    # Only rank 0 saves and prints.
     assert three.model.format == "saved_model"
-    # The evaluation, with another version of TensorFlow, finds what the training found.
+    # The evaluation, with another version of TensorFlow, has the same results as the training.
     scores, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
     assert scores.accuracy == pytest.approx(three.metrics["worker-0"][-1]["val_accuracy"])
     assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
@@ -126,7 +126,7 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path,
 
 
 def test_a_killed_rank_restarts_all_from_the_latest_checkpoint(digits, tmp_path, alone):
-    """The curve is that of a process that nobody has killed: the weights and the optimizer are the checkpoint's."""
+    """The curve equals that of a process that was not killed: weights and optimizer come from the checkpoint."""
     parameters = {**WHOLE_BATCHES, "learning_rate": 0.015, "scale_learning_rate": True}
     killed = []
 
@@ -138,7 +138,7 @@ def test_a_killed_rank_restarts_all_from_the_latest_checkpoint(digits, tmp_path,
     outcome, said = train(digits, tmp_path, 2, see=kill_once, parameters=parameters)
     assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in said)
     epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in said if "[worker-0] epoch " in line]
-    assert epochs == list(range(1, EPOCHS + 1)), "went on after the last epoch that was kept"
+    assert epochs == list(range(1, EPOCHS + 1)), "continued after the last epoch of the checkpoint"
     assert_same_curve(outcome, alone)
 
 
@@ -147,10 +147,10 @@ def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path, rows_of_epochs, every
     assert list(outcome.metrics) == ["worker-0"]
     for parts in rows_of_epochs(2, 64, 2):
         np.testing.assert_array_equal(in_order(np.concatenate(parts)), every_row, err_msg="each row once an epoch")
-    assert not any(line.startswith("[launcher-0] [") for line in said), "all marks are read"
+    assert not any(line.startswith("[launcher-0] [") for line in said), "all marks are parsed"
 
 
-# As somebody would write it who has never heard of this library.
+# A program of somebody who does not know this library.
 STRANGER = """
 import os, sys
 from pathlib import Path
@@ -182,8 +182,8 @@ def test_a_program_that_does_not_use_the_library(digits, tmp_path):
     outcome, said = train(digits, tmp_path, 2, program=program)
     assert [entry.path for entry in outcome.model.files] == ["weights.npy"]
     weights = np.load(tmp_path / "model" / "weights.npy")
-    found = (digits.test_inputs.reshape(-1, 64) / 16 @ weights).argmax(axis=1)
-    assert (found == digits.test_labels).mean() > 0.85
+    predictions = (digits.test_inputs.reshape(-1, 64) / 16 @ weights).argmax(axis=1)
+    assert (predictions == digits.test_labels).mean() > 0.85
     assert {line.split(" rows")[0] for line in said if " rows, loss" in line} == {
         "[worker-0] rank 0 has 650",
         "[worker-1] rank 1 has 650",

@@ -1,4 +1,4 @@
-"""What the launcher of elastic MPI jobs is made of, where Horovod has no part in it."""
+"""The parts of the launcher of elastic MPI jobs that do not need Horovod."""
 
 import socket
 import sys
@@ -38,7 +38,7 @@ def test_an_event_ends_the_command():
 
 
 def test_a_rank_ends_when_its_launcher_is_lost(monkeypatch):
-    """Before the next one has brought new ranks into its pod, where the launcher's process alone has ended."""
+    """It ends before the next attempt of the launcher starts new ranks in its pod."""
     monkeypatch.setattr(horovodrun, "_LOST_SECONDS", 60)
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:

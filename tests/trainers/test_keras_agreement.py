@@ -1,4 +1,4 @@
-"""keras_classifier by several processes and devices: its numbers agree with those of one process on one device."""
+"""keras_classifier in several processes and on several devices has the same results as in one process on one device."""
 
 import json
 import os
@@ -21,16 +21,16 @@ from kfp_distributed.trainers.runtime.entry import tensorflow_environment
 pytestmark = pytest.mark.takes(35)
 
 TRAININGS = {
-    # All rows in each step: what a step computes is then the same, however the rows are shuffled.
+    # Each step has all rows, so that the order of the rows does not matter.
     "whole": {"epochs": 6, "batch_size": 1400, "learning_rate": 0.01, "hidden_units": [32], "seed": 3},
-    # Among several workers each step has other rows than in one process, so that the curves differ by their noise.
+    # With several workers, a step has other rows than in one process, so that the curves differ by noise.
     "parts": {"epochs": 6, "batch_size": 60, "learning_rate": 5e-3, "hidden_units": [32], "seed": 3},
 }
 EXACT, NOISY = 1e-4, 0.1
-"""Tolerances of the loss after each epoch, relative."""
+"""Relative tolerances of the loss after each epoch."""
 
-# Trains one after the other, by one strategy; notes each record that comes out of the input pipeline, and how the
-# weights lie at the end.
+# Runs the trainings one after the other with one strategy. Writes each record of the input pipeline to a file, and
+# where the weights are at the end.
 PROGRAM = """
 import json, os, sys
 import numpy as np
@@ -60,7 +60,8 @@ def noted(*record):
 
 def fit_and_look(model, *arguments, **options):
     fit(model, *arguments, **options)
-    copies = [[(copy.device[-5:], copy.numpy()) for copy in getattr(each, "values", [each])] for each in model.weights]
+    values = [getattr(weight, "values", [weight]) for weight in model.weights]
+    copies = [[(copy.device[-5:], copy.numpy()) for copy in of_weight] for of_weight in values]
     same = all((value == of_weight[0][1]).all() for of_weight in copies for _, value in of_weight)
     places = [[place for place, _ in of_weight] for of_weight in copies]
     with open("weights.json", "w") as file:
@@ -79,11 +80,11 @@ for name, parameters in trainings.items():
 
 
 def train(digits, place, workers=1, devices=1):
-    """Does the trainings by so many processes of so many devices, each in a folder of its own."""
+    """Run the trainings in some processes with some devices each; each process has a folder."""
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
     ranks = workers * devices
     scaled = {**TRAININGS["whole"], "learning_rate": 0.01 / ranks, "scale_learning_rate": True}
-    arguments = [json.dumps(each) for each in (folders, {**TRAININGS, "scaled": scaled}, devices)]
+    arguments = [json.dumps(value) for value in (folders, {**TRAININGS, "scaled": scaled}, devices)]
     environment = {**os.environ, **tensorflow_environment({}, workers, True, processors())}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
@@ -96,11 +97,11 @@ def train(digits, place, workers=1, devices=1):
             argv = [sys.executable, "-c", PROGRAM, *arguments]
             running.append(subprocess.Popen(argv, cwd=own, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
-        ends = [each.wait(300) for each in running]
+        codes = [process.wait(300) for process in running]
     finally:
-        for each in running:
-            each.kill()
-    assert ends == [0] * workers, "\n".join(file.read_text() for file in place.glob("*/log"))
+        for process in running:
+            process.kill()
+    assert codes == [0] * workers, "\n".join(file.read_text() for file in place.glob("*/log"))
     return place
 
 
@@ -116,7 +117,7 @@ try:
     _check_agreement(strategy, int(sys.argv[1]))
 except Exception as error:
     print(error, flush=True)
-    # Not by the way out, on which the other one's end is an error too.
+    # A normal exit would fail when the other process ends first.
     os._exit(5 if is_lost_peer(error) else 1)
 """
 
@@ -129,11 +130,11 @@ def test_all_workers_restart_if_their_checkpoints_differ():
         argv = [sys.executable, "-c", DISAGREEMENT, str(2 + index)]
         running.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
     try:
-        said = [each.communicate(timeout=120)[0] for each in running]
+        said = [process.communicate(timeout=120)[0] for process in running]
     finally:
-        for each in running:
-            each.kill()
-    assert [each.returncode for each in running] == [5, 5]
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [5, 5]
     assert said == [
         f"the checkpoint of this worker is of epoch {done}, and that of another worker is not\n" for done in (2, 3)
     ]
@@ -145,12 +146,12 @@ def curve(place, training, measure="loss"):
 
 
 def rows_of_epochs(place, training):
-    """The rows that all workers together saw in each epoch, sorted; those of weight 0 fill up."""
+    """Return the rows that all workers saw in each epoch, sorted, without the fillers of weight 0."""
     epochs = []
     for folder in sorted(place.glob(f"worker-*/{training}")):
         records = (folder / "train.records").stat().st_size // 4 // 66
         noted = np.fromfile(folder / "notes", "<f4").reshape(-1, 66)
-        # More may have been fetched than was trained on.
+        # The pipeline may have fetched more rows than were used.
         count = TRAININGS[training]["epochs"]
         epochs.append(noted[: records * count].reshape(count, records, 66))
     return [in_order(epoch[epoch[:, -1] == 1, :-1]) for epoch in np.concatenate(epochs, axis=1)]
@@ -167,7 +168,7 @@ def alone(digits, tmp_path_factory):
 
 @pytest.mark.parametrize(("workers", "devices"), [(3, 1), (1, 4)])
 def test_synchronous_training_equals_training_in_one_process(digits, tmp_path, alone, workers, devices):
-    """Among 3 workers 1,300 rows are uneven."""
+    """Three workers have uneven parts of 1,300 rows."""
     together = train(digits, tmp_path, workers, devices)
     for training, tolerance in {"whole": EXACT, "parts": EXACT if workers == 1 else NOISY}.items():
         assert curve(together, training) == pytest.approx(curve(alone, training), rel=tolerance), training

@@ -1,4 +1,4 @@
-"""keras_classifier alone in this process, on a table with all that tables have."""
+"""keras_classifier in this process, on a table with all kinds of columns."""
 
 import json
 import threading
@@ -108,7 +108,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     while not metrics.exists():
         assert evaluator.is_alive()
         time.sleep(0.1)
-    time.sleep(2)  # It looks each second, and may look again.
+    time.sleep(2)  # The evaluator polls each second.
     keep(3)
     evaluator.join(60)
     # 19 steps of 16 rows in each epoch.

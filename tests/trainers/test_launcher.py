@@ -1,4 +1,4 @@
-"""What runs a command that is no rank itself."""
+"""The program that runs a command which is not a rank itself."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, JobDescription
         ([], "kill -15 $$", None, 143),
         (["--idle"], "kill -15 $$", None, 0),
         (["--idle"], "exit 3", None, 3),
-        # What ends with the train step has not failed: it would be started again.
+        # A launcher that ends because the train step is lost must not be restarted.
         ([], "trap 'exit 143' TERM; while :; do sleep 0.1; done", "2", 0),
     ],
 )

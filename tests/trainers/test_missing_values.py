@@ -1,4 +1,4 @@
-"""The functions of examples/ on a table in which one row in ten lacks a value: they learn, and answer such rows."""
+"""The functions of examples/ learn from a table in which one row in ten lacks a value, and answer such rows."""
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ def test_the_examples_learn_from_rows_with_missing_values(
     )
     launch(request, LocalRunner(), lambda line: None)
     ((inputs, classes),) = read_batches(tmp_path / "train", manifest)
-    lacking = np.isnan(inputs).any(axis=1)
-    assert lacking.sum() > 30
-    answers = load_classifier(tmp_path / "model", input_shape(manifest))(inputs[lacking])
+    incomplete = np.isnan(inputs).any(axis=1)
+    assert incomplete.sum() > 30
+    answers = load_classifier(tmp_path / "model", input_shape(manifest))(inputs[incomplete])
     # A model whose weights are NaN may answer the same class for each row.
-    assert (answers.argmax(axis=1) == classes[lacking]).mean() > 0.6
+    assert (answers.argmax(axis=1) == classes[incomplete]).mean() > 0.6

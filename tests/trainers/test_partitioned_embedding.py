@@ -1,4 +1,4 @@
-"""The example of a table that is cut among parameter servers, on replicas that the local runner starts."""
+"""The example with a table that is partitioned among parameter servers, in the local runner."""
 
 import re
 
@@ -26,7 +26,7 @@ LARGE_BYTES = 3_000_001 * 32 * 4
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory, write_dataset):
-    """Rows of 600 users, whose class is their own: nothing but a row for each user can tell it."""
+    """Rows of 600 users. Only a row of the table for each user can predict the user's class."""
     folder, random = tmp_path_factory.mktemp("users"), np.random.default_rng(0)
     classes = random.integers(0, 3, USERS)
     columns = [Column("hour", "number", "float32", mean=12.0, std=7.0), Column("user", "number", "float32")]
@@ -61,15 +61,15 @@ def train(users):
 
 @pytest.fixture(scope="module")
 def small(train, tmp_path_factory):
-    """Two trainings of one table, the first with a kill: their lines, the second one's outcome, where they were."""
+    """Train a table twice, the first time with a kill; return the lines of both, the second outcome and the folder."""
     folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", "epoch 2/4"), []
     train(folder, {**SMALL, "epochs": 4}, show)
     outcome = train(folder, {**SMALL, "epochs": 6}, into(again), workers=1, servers=1)
     return show.lines, again, outcome, folder
 
 
-def placed(lines):
-    """Of each part of the table the rows and the server."""
+def partitions(lines):
+    """Return the rows and the server of each part of the table."""
     pattern = r"part \d of the table: (\d+) of \d+ rows, (/job:ps/.*\d)/device:CPU:0$"
     return re.findall(pattern, "\n".join(lines), re.MULTILINE)
 
@@ -77,8 +77,8 @@ def placed(lines):
 def test_a_partitioned_table_learns_resumes_and_is_evaluated(small, users):
     first, again, outcome, folder = small
     assert "restart 1 of 3: all replicas" in "\n".join(first)
-    assert placed(first) == [("300", SERVER + "0"), ("300", SERVER + "1")] * 2, "before the kill and after"
-    assert placed(again) == [("600", SERVER + "0")], "a checkpoint is for any number of servers"
+    assert partitions(first) == [("300", SERVER + "0"), ("300", SERVER + "1")] * 2, "before the kill and after"
+    assert partitions(again) == [("600", SERVER + "0")], "a checkpoint is for any number of servers"
     done = [int(line.split()[2][0]) for line in first + again if line.startswith("[chief-0] epoch")]
     assert done == list(range(1, 7)), "resumed at the next epoch, not at 1"
 
@@ -91,22 +91,22 @@ def test_a_partitioned_table_learns_resumes_and_is_evaluated(small, users):
 
 
 def test_no_process_has_the_whole_table_in_memory(small, train, tmp_path):
-    """Not while it is made or trained, nor while a checkpoint and the model are written, in parts."""
+    """Checkpoints and the model are written in parts."""
     said = []
     outcome = train(tmp_path, LARGE, said.append, workers=1)
-    assert placed(said) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
-    # Beyond what a process of the same role has when the table is small.
-    replicas, usual = outcome.status.replicas, small[2].status.replicas
-    grown = {
-        name: (each.peak_memory - usual[f"{name[:-2]}-0"].peak_memory) * 1024 / LARGE_BYTES
-        for name, each in replicas.items()
+    assert partitions(said) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
+    # Peak memory compared with a process of the same role and a small table, as a part of the large table.
+    replicas, with_small_table = outcome.status.replicas, small[2].status.replicas
+    growth = {
+        name: (replica.peak_memory - with_small_table[f"{name[:-2]}-0"].peak_memory) * 1024 / LARGE_BYTES
+        for name, replica in replicas.items()
     }
-    assert sorted(grown) == ["chief-0", "ps-0", "ps-1", "worker-0"]
-    for name, part in grown.items():
+    assert sorted(growth) == ["chief-0", "ps-0", "ps-1", "worker-0"]
+    for name, part in growth.items():
         low, high = (0.45, 0.75) if name.startswith("ps-") else (-0.1, 0.25)
-        assert low < part < high, grown
+        assert low < part < high, growth
 
     table = np.load(tmp_path / "model" / "table.npy", mmap_mode="r")
     assert table.shape == (3_000_001, 32)
-    assert np.flatnonzero(table.any(1)).max() < USERS, "users that there are have learned something, others nothing"
+    assert np.flatnonzero(table.any(1)).max() < USERS, "only the rows of existing users are trained"
     assert np.load(tmp_path / "model" / "layers.npz").files == [f"arr_{number}" for number in range(4)]

@@ -12,7 +12,7 @@ from kfp_distributed.trainers.sync import flush, record_epoch
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with one file; no folder is kept any longer when the test is over."""
+    """A folder with one file. After the test, no folder is registered any more."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "before").write_text("x")
@@ -28,7 +28,7 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
     sent = []
     keep(folder, lambda *_: sent.append(content(folder)))
     flush()
-    assert sent == [], "what was there at first is known already"
+    assert sent == [], "the initial content counts as sent"
     (folder / "a").write_text("1")
     flush()
     flush()
@@ -55,7 +55,7 @@ def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypa
     for text in ("1", "12", "123"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
-    assert sent == [], "it has only just changed"
+    assert sent == [], "it has changed just now"
     flush(at_rest=True)
     flush(at_rest=True)
     assert sent == [{"before": "x", "a": "123"}]

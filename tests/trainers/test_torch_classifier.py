@@ -1,4 +1,4 @@
-"""torch_classifier by itself: what it learns and saves, and that its ranks agree with one process."""
+"""torch_classifier: what it learns and saves, and the agreement of several ranks with one process."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from kfp_distributed.trainers.torch_classifier import torch_classifier
 torch_classifier(**json.loads(sys.argv[1]))
 """
 
-# Adam goes as far by a gradient as by twice as much of it.
+# Adam would hide gradients that are not averaged: its steps do not depend on their scale.
 DESCENT = f"import torch\ntorch.optim.Adam = torch.optim.SGD\n{TRAIN}"
 
 IMPATIENT = """
@@ -47,27 +47,27 @@ except RuntimeError as error:
 
 @pytest.fixture
 def data(tmp_path, write_dataset):
-    """301 rows to train on, which no number of ranks but 7 and 43 divides evenly, and 100 to validate on."""
+    """301 training rows, which only 7 and 43 ranks divide evenly, and 100 validation rows."""
     for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
         arrays, labels = table(rows, seed)
         write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
-    # The environment with PyTorch has not this package: replicas import it from an archive, too.
+    # The environment with PyTorch lacks this package, so it is imported from an archive, as in replicas.
     (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_ROOMS)))
     return tmp_path
 
 
 def start(data, name, parameters, program=TRAIN, **environment):
-    """One rank as a process, in a folder of its own; the folders of its results are those of `name`."""
+    """Start a rank as a process in a folder of its own. Its results go to the folders of `name`."""
     results = data / name
-    place = results / f"rank-{environment.get('RANK', 0)}"
-    place.mkdir(parents=True, exist_ok=True)
+    working_directory = results / f"rank-{environment.get('RANK', 0)}"
+    working_directory.mkdir(parents=True, exist_ok=True)
     folders = {f"{split}_dir": str(data / split) for split in ("train", "validation")}
-    for each in ("model", "checkpoint", "metrics"):
-        (results / each).mkdir(exist_ok=True)
-        folders[f"{each}_dir"] = str(results / each)
+    for kind in ("model", "checkpoint", "metrics"):
+        (results / kind).mkdir(exist_ok=True)
+        folders[f"{kind}_dir"] = str(results / kind)
     return subprocess.Popen(
         [trainer_python("pytorch"), "-c", program, json.dumps({**folders, **parameters})],
-        cwd=place,
+        cwd=working_directory,
         env={**os.environ, "PYTHONPATH": str(data / ARCHIVE_KEY), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -75,20 +75,20 @@ def start(data, name, parameters, program=TRAIN, **environment):
     )
 
 
-def meeting_place(ranks):
+def rendezvous(ranks):
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": str(ranks)}
 
 
 def train(data, name, ranks=1, program=TRAIN, **parameters):
-    """Trains with so many ranks; returns the epochs that rank 0 has noted."""
-    place = meeting_place(ranks)
-    running = [start(data, name, parameters, program, **place, RANK=str(rank)) for rank in range(ranks)]
+    """Train with some ranks; return the epochs that rank 0 has recorded."""
+    address = rendezvous(ranks)
+    running = [start(data, name, parameters, program, **address, RANK=str(rank)) for rank in range(ranks)]
     try:
-        printed = [each.communicate(timeout=100)[0] for each in running]
+        printed = [process.communicate(timeout=100)[0] for process in running]
     finally:
-        for each in running:
-            each.kill()
-    assert [each.returncode for each in running] == [0] * ranks, "\n".join(printed)
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0] * ranks, "\n".join(printed)
     return json.loads((data / name / "metrics" / "training.json").read_text())["epochs"]
 
 
@@ -116,7 +116,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(data):
 
 
 class Intruder:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file):
         self._file = file
@@ -126,7 +126,7 @@ class Intruder:
 
 
 def test_a_checkpoint_runs_no_code(data):
-    """Whoever can write to the bucket can write a checkpoint."""
+    """A checkpoint may come from anyone who can write to the bucket."""
     proof, checkpoint = data / "proof", data / "alone" / "checkpoint" / "checkpoint.pt"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_bytes(pickle.dumps(Intruder(proof)))
@@ -138,7 +138,7 @@ def test_a_checkpoint_runs_no_code(data):
 
 @pytest.mark.parametrize(("program", "rate"), [(TRAIN, 0.02), (DESCENT, 0.5)], ids=["Adam", "SGD"])
 def test_the_curve_of_several_ranks_equals_that_of_one_process(data, program, rate):
-    """With all rows in each step the curves are the same but for rounding; 301 rows are uneven for 2 and 3 ranks."""
+    """With all rows in each step, the curves differ only by rounding. 2 and 3 ranks have uneven parts of 301 rows."""
     options = {"epochs": 12, "batch_size": 400, "learning_rate": rate, "hidden_units": [16], "seed": 3}
     alone, *together = (train(data, f"of-{ranks}", ranks, program, **options) for ranks in (1, 3))
     scaled = {**options, "learning_rate": rate / 2, "scale_learning_rate": True}
@@ -150,7 +150,7 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(data, program, ra
 
 
 def test_with_small_batches_the_ranks_learn_as_much_as_one_process(data):
-    """A step of 3 ranks has other rows than one of a single process, so the curves differ by their noise."""
+    """A step of 3 ranks has other rows than a step of one process, so the curves differ by noise."""
     options = {"epochs": 6, "batch_size": 30, "learning_rate": 0.003, "hidden_units": [16]}
     alone, together = (train(data, f"of-{ranks}", ranks, **options) for ranks in (1, 3))
     for name in ("loss", "val_loss"):
@@ -158,9 +158,9 @@ def test_with_small_batches_the_ranks_learn_as_much_as_one_process(data):
 
 
 def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
-    """As where a machine is gone: no connection ends, and nothing comes any more."""
-    place = meeting_place(2)
-    running = [start(data, "two", {"epochs": 100_000}, IMPATIENT, **place, RANK=str(rank)) for rank in (0, 1)]
+    """The connections stay open but nothing arrives, as if a machine were lost."""
+    address = rendezvous(2)
+    running = [start(data, "two", {"epochs": 100_000}, IMPATIENT, **address, RANK=str(rank)) for rank in (0, 1)]
     try:
         before = ""
         while "epoch 2/" not in before:
@@ -171,9 +171,9 @@ def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
         printed, _ = running[0].communicate(timeout=60)
         assert running[0].returncode == 138, printed
     finally:
-        for each in running:
-            each.kill()
-            each.communicate()
+        for process in running:
+            process.kill()
+            process.communicate()
 
 
 @given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))

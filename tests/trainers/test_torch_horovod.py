@@ -1,4 +1,4 @@
-"""torch_horovod, and a Horovod program for PyTorch of somebody else, in the ranks of an MPI job."""
+"""torch_horovod, and a user's Horovod program for PyTorch, in the ranks of an MPI job."""
 
 import re
 import textwrap
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.takes(33)
 train = partial(mpi_jobs.train, program={"trainer": "torch_horovod"})
 
 NOISE = 0.05
-"""Of the loss after an epoch: the steps of several ranks have other rows than those of one process."""
+"""Relative tolerance of the loss after an epoch. The steps of several ranks have other rows than those of one."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def python(monkeypatch):
 
 
 def rows_of_ranks(said):
-    """The worker, the number of ranks and the rows of each rank, in the order of the ranks."""
+    """Return the worker, the number of ranks and the rows of each rank, by rank."""
     found = (re.match(r"\[(.*)\] rank (\d) of (\d) on cpu has (\d+) rows", line) for line in said)
     places = sorted((int(match[2]), match[1], int(match[3]), int(match[4])) for match in found if match)
     return [place[1:] for place in places]
 
 
 def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path):
-    """With all rows in each step the curves are the same but for rounding; three ranks have uneven parts of 1300."""
+    """With all rows in each step, the curves differ only by rounding. Three ranks have uneven parts of 1300 rows."""
     parameters = {"epochs": 10, "batch_size": 1500, "learning_rate": 0.03}
     alone, _ = train(digits, tmp_path / "1", 1, parameters=parameters)
     three, said = train(digits, tmp_path / "3", 3, parameters=parameters)
@@ -42,7 +42,7 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path)
     for epoch, expected in zip(three.metrics["worker-0"], alone.metrics["worker-0"], strict=True):
         assert epoch == pytest.approx(expected, rel=1e-4)
     assert losses(three)[-1] < losses(three)[0] / 4
-    # Rank 0 alone saves and tells.
+    # Only rank 0 saves and prints.
     assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
         f"[worker-0] epoch {epoch}/10" for epoch in range(1, 11)
     ]
@@ -60,7 +60,7 @@ def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_p
 
 
 def test_a_killed_rank_restarts_all_where_they_were(digits, tmp_path):
-    """The curve is that of ranks that nobody has killed: all have the weights and the optimizer of the checkpoint."""
+    """The curve equals that of ranks that were not killed: all have the weights and the optimizer of the checkpoint."""
     whole, _ = train(digits, tmp_path / "whole", 2, parameters={"epochs": 20})
     killed = []
 
@@ -82,7 +82,7 @@ def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path):
     assert list(outcome.metrics) == ["worker-0"]
 
 
-# As somebody would write it who has never heard of this library: its data is where every rank has all of it.
+# A program of somebody who does not know this library. Every rank has all of the data.
 STRANGER = """
 import sys
 from pathlib import Path
@@ -132,12 +132,12 @@ def test_a_program_with_a_distributed_sampler_runs_unchanged(digits, tmp_path, p
     assert [entry.path for entry in outcome.model.files] == ["weights.pt"]
 
 
-# What the page does not show; a rank has one batch more than the other.
+# The code around the diff of the page. One rank has one batch more than the other.
 BEFORE = """
 def fit(train_dir, model_dir):
     import os, torch
     from torch import nn
-    from torch.optim import SGD as Adam  # By which it would not be seen that gradients are averaged.
+    from torch.optim import SGD as Adam  # Adam would hide gradients that are not averaged.
 
     torch.manual_seed(0)
     rank, rate, loss = int(os.environ["OMPI_COMM_WORLD_RANK"]), 0.1, nn.CrossEntropyLoss()

@@ -1,4 +1,4 @@
-"""PyTorch jobs by the local runner: replicas that are killed, replicas of several processes, elastic ones."""
+"""PyTorch jobs of the local runner: replicas that are killed, replicas with several processes, elastic jobs."""
 
 import json
 import re
@@ -28,7 +28,7 @@ PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
 
 @pytest.fixture
 def run(digits, tmp_path, monkeypatch):
-    """Runs a job to its end, and kills a replica after a line; returns what the runner told and where the model is."""
+    """Return a function that runs a job, kills a replica after a line, and returns the facts and the model's folder."""
     monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
 
     def run_one(program, parameters, victim="", line="", **distribution):
@@ -71,8 +71,8 @@ def epochs(facts):
 
 def accuracy(model, digits):
     session = onnxruntime.InferenceSession(str(model / "model.onnx"))
-    (found,) = session.run(["probabilities"], {"features": digits.test_inputs})
-    return (found.argmax(axis=1) == digits.test_labels).mean()
+    (probabilities,) = session.run(["probabilities"], {"features": digits.test_inputs})
+    return (probabilities.argmax(axis=1) == digits.test_labels).mean()
 
 
 def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits):
@@ -84,7 +84,7 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert manifest.format == "onnx"
     assert set(manifest.metrics) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert accuracy(model, digits) >= 0.95
-    # The evaluation, by another library, finds what the training found.
+    # The evaluation, with another library, has the same results as the training.
     scores, _ = evaluate_model(model, digits.folder / "validation")
     assert scores.accuracy == pytest.approx(manifest.metrics["val_accuracy"])
     assert scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-3)
@@ -139,19 +139,19 @@ def test_a_killed_worker_joins_an_elastic_training_again(run, digits):
         PROGRAM, {**PARAMETERS, "epochs": 120}, "worker-1", "epoch 2/120", number_of_workers=2, min_workers=1
     )
     assert facts[-1].succeeded, text(facts)
-    # Each time that all have met: how many there are, and the epoch after which they go on.
-    meetings = [(int(line.split()[3]), int(line.split()[-1])) for _, line in lines(facts, "^rank 0 of")]
-    (first, start), *later = meetings
+    # Number of ranks and epoch after which they continue, for each rendezvous.
+    rounds = [(int(line.split()[3]), int(line.split()[-1])) for _, line in lines(facts, "^rank 0 of")]
+    (first, start), *later = rounds
     assert (first, start, later[-1][0]) == (3, 0, 3)
-    assert all(done >= 2 for _, done in later), meetings
-    assert epochs(facts) == list(range(1, 121)), "after each meeting on from the last checkpoint"
-    # torchrun may count the killed worker in once more and wait for it in vain; then all start again.
+    assert all(done >= 2 for _, done in later), rounds
+    assert epochs(facts) == list(range(1, 121)), "each round continues from the latest checkpoint"
+    # torchrun may count the killed worker again and wait for it. Then all replicas restart.
     restarts = [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text]
     assert restarts[0] == "restart 1 of 3: worker-1 (worker-1 failed)"
     assert accuracy(model, digits) >= 0.95
 
 
-# What somebody brings who has never heard of us: it knows torchrun's environment and its own command line.
+# A program of somebody who does not know this library. It uses torchrun's environment and its own command line.
 STRANGER = """
 import argparse, glob
 import numpy as np
@@ -181,7 +181,7 @@ for _ in range(options.steps):
 weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 every = [torch.empty_like(weights) for _ in range(size)]
 dist.all_gather(every, weights)
-equal = all(torch.equal(each, weights) for each in every)
+equal = all(torch.equal(others, weights) for others in every)
 print("rank", rank, "of", size, "has", len(images), "rows, equal:", equal)
 if rank == 0:
     state = {name: value.numpy() for name, value in model.module.state_dict().items()}
@@ -203,5 +203,5 @@ def test_a_command_that_reads_only_the_variables_of_torch(run, digits, tmp_path)
     manifest = verify_model(open_store(str(model)))
     assert (manifest.format, [entry.path for entry in manifest.files]) == ("files", ["weights.npz"])
     weights = np.load(model / "weights.npz")
-    found = (digits.test_inputs.reshape(-1, 64) / 16 @ weights["weight"].T + weights["bias"]).argmax(axis=1)
-    assert (found == digits.test_labels).mean() > 0.85
+    predictions = (digits.test_inputs.reshape(-1, 64) / 16 @ weights["weight"].T + weights["bias"]).argmax(axis=1)
+    assert (predictions == digits.test_labels).mean() > 0.85

@@ -1,4 +1,4 @@
-"""The example of model parallelism, on two replicas that the local runner starts."""
+"""The example of model parallelism, on two replicas of the local runner."""
 
 import json
 import os
@@ -34,9 +34,9 @@ PARAMETERS = {
     "seed": 3,
 }
 TOLERANCE = 1e-4
-"""Of the loss and the accuracy after each epoch, relative: sums in another order, float32."""
+"""Relative tolerance of loss and accuracy after each epoch. The float32 sums have another order."""
 
-# The same network in one piece, in one process, trained as anybody would.
+# The same network in one piece and in one process.
 WHOLE = """
 import json, sys
 import numpy as np
@@ -69,7 +69,7 @@ print(json.dumps(losses))
 
 @pytest.fixture(scope="module")
 def train_data(digits, tmp_path_factory):
-    """1299 of the digits: neither two ranks nor steps of 100 divide them evenly."""
+    """1299 of the digits, which neither two ranks nor steps of 100 divide evenly."""
     folder = tmp_path_factory.mktemp("uneven") / "train"
     shutil.copytree(digits.folder / "train", folder)
     manifest = manifest_of(folder)
@@ -123,7 +123,7 @@ def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request
     stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters and (\d+) (\w+)$", said, re.MULTILINE)
     first, second = 64 * 48 + 48, 48 * 32 + 32 + 32 * 10 + 10
     expected = [("master-0", "0", str(first), "1299", "inputs"), ("worker-0", "1", str(second), "1299", "labels")]
-    assert sorted(stages) == sorted(2 * expected), "each rank has its own layers alone, before the kill and after"
+    assert sorted(stages) == sorted(2 * expected), "each rank has only its own layers, before the kill and after"
 
     scores, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
     assert scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
@@ -132,7 +132,7 @@ def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request
 
 
 def listened_to(train_dir, model_dir, checkpoint_dir, metrics_dir, example: str, parameters: dict):
-    """Trains as the example does, and prints what each rank sends and receives until the first step is done."""
+    """Train as the example does, and print what each rank sends and receives in the first step."""
     import sys
 
     import torch.distributed as dist
@@ -158,7 +158,7 @@ def listened_to(train_dir, model_dir, checkpoint_dir, metrics_dir, example: str,
 
 
 def test_a_batch_is_processed_in_micro_batches(request_for):
-    """All of a step go forward before the first gradient comes back; 13 steps of 3 after the exchange of the rows."""
+    """All micro-batches go forward before the first gradient comes back. There are 13 steps of 3."""
     parameters = {"example": str(Path(example.__file__).parent), "parameters": {**PARAMETERS, "epochs": 1}}
     lines = []
     launch(request_for(parameters, program=listened_to), LocalRunner(), into(lines))
