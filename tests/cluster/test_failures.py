@@ -224,7 +224,7 @@ def test_an_evicted_worker_is_started_again(start, api):
     pod = f"{step.name}-worker-1"
     evicted = time.time()
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
-    step.told_within(SECONDS, evicted, r"^worker-1: failed \(")
+    step.assert_logged_within(SECONDS, evicted, r"^worker-1: failed \(")
     verdict = step.verdict()
     assert verdict["succeeded"], step.log
     begun = [int(found[1]) for _, text in step.lines if (found := re.match(r"\[worker-1\] starts at (\d+)$", text))]

@@ -68,7 +68,7 @@ def test_an_elastic_training_goes_on_without_the_worker_of_rank_0(start, api, mp
     worker = re.search(r"\[(worker-\d)\] epoch 3/", step.log)[1]
     deleted = time.time()
     api.delete_namespaced_pod(f"{step.name}-{worker}", mpi_namespace, grace_period_seconds=0)
-    step.told_within(SECONDS, deleted, rf"^{worker}: failed \(pod deleted\)")
+    step.assert_logged_within(SECONDS, deleted, rf"^{worker}: failed \(pod deleted\)")
     step.wait_for("rank 0 of 2 has .* goes on after epoch", 500)
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log
@@ -93,7 +93,7 @@ def test_the_launcher_of_an_elastic_training_that_dies_is_started_again(start, a
     step.wait_for(r"\] epoch 3/", 500)
     ended = time.time()
     end(api, mpi_namespace, pod_of(api, step, "launcher"))
-    step.told_within(SECONDS, ended, "^launcher-0: failed")
+    step.assert_logged_within(SECONDS, ended, "^launcher-0: failed")
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log
     starts = [

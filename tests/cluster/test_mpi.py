@@ -98,7 +98,7 @@ def test_a_launcher_that_dies_is_started_again(start_ranks, api):
     step.wait_for("rank 1 of 2")
     ended = time.time()
     end(api, step.namespace, pod_of(api, step, "launcher"))
-    step.told_within(SECONDS, ended, "^launcher-0: failed")
+    step.assert_logged_within(SECONDS, ended, "^launcher-0: failed")
     assert step.verdict()["succeeded"], step.log
     assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
     assert left_behind(step) == []

@@ -59,7 +59,7 @@ def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
         before, harmed = len(step.lines), time.time()
         HARM[said](api, step.namespace, f"{step.name}-{replica}")
         # Others that went with an earlier one have been told of before.
-        step.told_within(SECONDS, harmed, rf"^{replica}: failed \(.*{said}", after=before)
+        step.assert_logged_within(SECONDS, harmed, rf"^{replica}: failed \(.*{said}", after=before)
     verdict = step.verdict(480)
     assert verdict["succeeded"], step.log
     shown = [int(found[1]) for _, text in step.lines if (found := re.match(r"\[chief-0\] epoch (\d+)/", text))]
@@ -79,7 +79,7 @@ def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, ap
     step.wait_for(r"\[worker-1\] epoch 3/20 ", 240)
     ended = time.time()
     end(api, step.namespace, f"{step.name}-worker-1")
-    step.told_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
+    step.assert_logged_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
     verdict = step.verdict(480)
     assert verdict["succeeded"], step.log
     before, after = (
