@@ -87,7 +87,7 @@ def store_environment(object_store_secret, store_endpoint):
 
 @pytest.fixture(scope="session")
 def image_name():
-    """A function that returns the image of a folder of images/. `make images` has built it and put it on the cluster."""
+    """A function that returns the image of a folder of images/, which `make images` has put on the cluster."""
 
     def find(name):
         command = ["make", "--silent", "image-name", f"IMAGE={name}", "PREFIX=localhost/kfp-distributed"]

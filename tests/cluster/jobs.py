@@ -73,7 +73,7 @@ class Step:
         raise AssertionError(f"no line contains {pattern!r}:\n{self.log}")
 
     def assert_logged_within(self, seconds: float, since: float, pattern: str, after: int = 0) -> None:
-        """Wait for a line that contains the pattern; assert that it was logged within so many seconds `since` a time."""
+        """Wait for a line that contains the pattern; assert that it was logged soon enough after the time `since`."""
         delay = self.wait_for(pattern, after=after) - since
         assert 0 <= delay < seconds, f"{pattern!r} was logged {delay:.1f} s after its cause:\n{self.log}"
 
