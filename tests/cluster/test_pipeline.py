@@ -106,7 +106,7 @@ def test_a_training_ends_with_the_local_process_of_its_pipeline(tmp_path, open_n
         file = folder / "log"
         with file.open("w") as log, started(command, stdout=log, stderr=log, **options) as pipeline:
             # A container takes up to half a minute to end if its program has not started.
-            begun = wait_until(lambda: "[worker-0] begun" in file.read_text(), 240)
+            begun = wait_until(lambda: " worker-0 begun" in file.read_text(), 240)
             assert begun, f"{name}: {file.read_text()}"
             job = re.search(rf"created Job {open_namespace}/(\S+)", file.read_text())[1]
             number, whole_group = SIGNALS[name]
