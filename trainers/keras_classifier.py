@@ -90,7 +90,7 @@ def keras_classifier(
         file = Path(metrics_dir, TRAINING_METRICS)
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
 
-    keep_input(model)
+    keep_input(model, lambda: plan.batch * ranks[1])
     rows = tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed))
     callbacks = [tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)]
     model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)

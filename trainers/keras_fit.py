@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from kfp_distributed.trainers.runtime.sampling import count_rows
+
 
 def compile_model(model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer, steps_at_once: int) -> None:
     """Make a model ready to be trained, inside its strategy's scope."""
@@ -43,11 +45,15 @@ def keep_checkpoints(
     return int(newest.rpartition("-")[2]) if newest else 0, lambda epoch: manager.save(epoch, options=options)
 
 
-def keep_input(model: tf_keras.Model) -> None:
+def keep_input(model: tf_keras.Model, rows_of_step: Callable[[], int]) -> None:
     """Make fit's input iterator outlive the process.
 
     Its destructor, here or in a remote worker, waits for a tf.data thread that may miss its wake-up and then sleeps
     on for up to a minute (tensorflow 2.21, Model::OptimizeLoop: it is notified before IsCancelled() says so).
+
+    Args:
+        model: The model, before its fit.
+        rows_of_step: Returns how many rows this process reads in a step. They are counted for its samples.
     """
     make_train_function, kept = model.make_train_function, set()
 
@@ -58,6 +64,8 @@ def keep_input(model: tf_keras.Model) -> None:
             if id(iterator) not in kept:
                 kept.add(id(iterator))
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+            # One call runs several steps.
+            count_rows(rows_of_step() * int(model._steps_per_execution.numpy()))
             return step(iterator)
 
         return keep

@@ -93,7 +93,7 @@ def keras_horovod(
         callback = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
         _fit(model, train_dir, batch_size, seed, range(state.done, epochs), callback)
 
-    keep_input(model)
+    keep_input(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch)
     if elastic:
         hvd.elastic.run(train)(state)
         if state.done < epochs:  # It takes some errors of TensorFlow's for its own, and returns.

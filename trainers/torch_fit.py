@@ -15,6 +15,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches, slice
 from kfp_distributed.storage.files import unfinished_file
 from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, steps_of_epoch, write_records
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.sampling import count_rows
 from kfp_distributed.trainers.runtime.sync import record_epoch
 from kfp_distributed.trainers.torch_network import Network
 
@@ -88,7 +89,12 @@ def batches_of_epochs(
     steps = steps_of_epoch(manifest.rows, batch_size, ranks.size, ranks.rank)
     for epoch in epochs:
         order = np.random.default_rng((seed, ranks.rank, epoch)).permutation(len(records))
-        yield epoch, ((records[order[step.part]], step.rows) for step in steps)
+        yield epoch, ((_counted(records[order[step.part]]), step.rows) for step in steps)
+
+
+def _counted(records: NDArray[np.float32]) -> NDArray[np.float32]:
+    count_rows(len(records))
+    return records
 
 
 def train_epoch(

@@ -21,6 +21,7 @@ from kfp_distributed.components.train.job import (
     JobEvent,
     LogLine,
     Quiet,
+    ReplicaSample,
     TrainingJob,
     clock,
 )
@@ -299,8 +300,10 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]
             # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
             lines[fact.replica].append(fact)
             continue
-        status = reduce(advance, chain(*lines.values()), status)
-        lines.clear()
+        # 300 replicas print 30 samples a second, for which the lines can wait.
+        if not isinstance(fact, ReplicaSample):
+            status = reduce(advance, chain(*lines.values()), status)
+            lines.clear()
         end_reason = ""
         if isinstance(fact, Quiet):
             spec = job.specification

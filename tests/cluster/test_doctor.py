@@ -76,7 +76,7 @@ def test_a_prepared_namespace_passes_all_checks(prepared_namespace, object_store
     assert {"failed", "warning"}.isdisjoint(level for name, level in levels.items() if name != "image"), output
     jobs = {"Job", "TFJob", "PyTorchJob", "MPIJob"}
     assert {"cluster", *jobs, "permissions", "object store", "secret", "bucket", "image"} <= levels.keys()
-    assert f"s3://{prepared_namespace}/models answers to the keys of the Secret" in output
+    assert f"s3://{prepared_namespace}/models can be listed with the keys of the Secret" in output
     assert object_store_secret["secretkey"] not in output
 
 
@@ -160,13 +160,13 @@ def runner_configuration(api, prepared_namespace, tmp_path, monkeypatch):
     [
         (
             {"contexts": [{"name": "runner", "context": {"cluster": "it", "user": "nobody"}}]},
-            "context runner names user nobody, which the configuration does not have: ",
+            "context runner names user nobody, which is not in the configuration: ",
             "kubectl config get-users, and name one of them: kubectl config set-context runner --user NAME",
         ),
         (
             {"users": [{"name": "runner", "user": {"token": "wrong"}}]},
-            "the API server does not take the credentials of user runner of context runner: ",
-            "log in anew, or name a token that is valid: kubectl config set-credentials runner --token TOKEN",
+            "the API server rejects the credentials of user runner of context runner: ",
+            "log in again, or set a valid token: kubectl config set-credentials runner --token TOKEN",
         ),
     ],
 )
@@ -186,9 +186,9 @@ def test_the_account_of_the_steps_gets_warnings_for_checks_that_it_may_not_run(p
     bucket = ["--bucket", f"s3://{prepared_namespace}"]
     result = CliRunner().invoke(main, ["doctor", *bucket])
     assert result.exit_code == 0, result.output
-    assert f"system:serviceaccount:{prepared_namespace}:pipeline-runner may do all that" in result.output
-    assert "warning  training-operator: cannot see whether it runs" in result.output
-    assert "warning  image: cannot see whether a node has python:3.11" in result.output
+    assert f"system:serviceaccount:{prepared_namespace}:pipeline-runner has all permissions" in result.output
+    assert "warning  training-operator: cannot check whether it runs" in result.output
+    assert "warning  image: cannot check whether a node has python:3.11" in result.output
     result = CliRunner().invoke(main, ["doctor", "--service-account", "pipeline-runner", *bucket])
     assert result.exit_code == 0, result.output
     assert "warning  permissions: cannot see what pipeline-runner may do" in result.output

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_lines import brief_lines, into
+from step_lines import brief, brief_lines, into
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.launch import (
     Request,
     TrainingFailed,
@@ -221,12 +221,17 @@ def fit(checkpoint_dir, model_dir):
         time.sleep(1000)
     Path(model_dir, "weights").write_text(state.read_text())
 """
-    _, said = run(request(data, tmp_path, train_specification=function(source)))
+    entries = []
+    launch(request(data, tmp_path, train_specification=function(source)), LocalRunner(), entries.append)
+    said = [brief(entry) for entry in entries]
     assert [line for line in said if line.startswith("[worker-0] state")] == [
         "[worker-0] state none",
         "[worker-0] state of epoch 3",
     ]
-    assert "restart 1 of 3: all replicas (worker-1 failed)" in said
+    levels = {brief(entry): entry.level for entry in entries}
+    assert levels["worker-1: failed (signal 9 (SIGKILL), often a lack of memory)"] == "ERROR"
+    assert levels["restart 1 of 3: all replicas (worker-1 failed)"] == "WARNING"
+    assert levels["worker-0: running"] == levels["the job succeeded"] == "INFO"
     assert (tmp_path / "model" / "weights").read_text() == "of epoch 3"
 
 
@@ -253,6 +258,29 @@ def test_remarks_that_tensorflow_prints_at_each_start_are_not_shown():
         "[worker-0] F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"
     ]
     assert "oneDNN" not in failure_cause(status)
+
+
+def test_samples_are_kept_and_not_shown_and_do_not_count_as_output():
+    """A program that hangs is still sampled by a thread beside it."""
+    job = make_job(["unused"], {"silence_timeout": 60})
+    runner = Told(
+        ReplicaChanged(job_time := 1000.0, "worker-0", "running"),
+        LogLine(job_time, "worker-0", "begun"),
+        *(LogLine(job_time + second, "worker-0", "sample memory=512MiB rows/s=12") for second in (2, 12, 22, 32)),
+        LogLine(job_time + 59, "worker-0", "10%|###      sample memory=513MiB"),
+        Quiet(job_time + 61),
+        LogLine(job_time + 110, "worker-0", "sample memory=514MiB"),
+        Quiet(job_time + 120),
+    )
+    said = []
+    status = _follow(runner, job, into(said))
+    assert said[2:] == [
+        "[worker-0] begun",
+        "[worker-0] 10%|###      ",
+        "the job failed: silence_timeout ran out after 1 min: worker-0 silent for 1 min 1 s.",
+    ]
+    assert [sample.memory_mib for sample in status.samples["worker-0"]] == [512] * 4 + [513, 514]
+    assert status.samples["worker-0"][0] == ReplicaSample(job_time + 2, "worker-0", 512, 12)
 
 
 def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next_start():
