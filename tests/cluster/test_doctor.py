@@ -191,7 +191,7 @@ def test_the_account_of_the_steps_gets_warnings_for_checks_that_it_may_not_run(p
     assert "warning  image: cannot check whether a node has python:3.11" in result.output
     result = CliRunner().invoke(main, ["doctor", "--service-account", "pipeline-runner", *bucket])
     assert result.exit_code == 0, result.output
-    assert "warning  permissions: cannot see what pipeline-runner may do" in result.output
+    assert "warning  permissions: cannot check the permissions of" in result.output
 
 
 @pytest.mark.parametrize("kind", ["Job", "TF", "PyTorch"])

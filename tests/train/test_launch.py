@@ -91,7 +91,7 @@ def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_al
     }
     assert "[worker-0] begins after epoch 0 on 1 shard" in said
     assert said[0] == f"checkpoints are stored in {tmp_path}/checkpoints/{name}"
-    assert said[1].startswith("starts 2 processes in ")
+    assert said[1].startswith("starting 2 processes in ")
     assert said[-1] == "the job succeeded"
     assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]

@@ -26,7 +26,7 @@ from kfp_distributed.components.train.job import (
     TrainingJob,
     clock,
 )
-from kfp_distributed.components.train.mpirun import attribute_line
+from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
@@ -268,7 +268,7 @@ class LocalRunner:
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
-            yield LogLine(now, *attribute_line(name, line, self._job.specification))
+            yield LogLine(now, *printed_by(name, line, self._job.specification))
 
     def _collect(self) -> Iterator[Fact]:
         """Yield the ends of replicas, each after its last lines."""
