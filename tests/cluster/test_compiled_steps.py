@@ -23,6 +23,7 @@ from kfp_distributed.components import Delivery
 from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.launch import job_name
+from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.library.archive import library_config_map, make_archive
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
@@ -202,10 +203,11 @@ def test_the_log_of_a_failed_training_ends_with_its_cause(
     run = Run("/steps", str(uuid.uuid4()))
     fails = function("raise RuntimeError('no such column: price')")
     logs = logs_of(api, run_in_pod("fails", [train_step(image_specs, fails, trainer_image, bucket, run)]))
-    error, cause, _, report = logs["train"].splitlines()[-4:]
-    assert report.startswith("Report: "), logs["train"][-6000:]
-    assert error.endswith(" ERROR worker-0 RuntimeError: no such column: price")
-    assert cause.startswith("worker-0 failed with exit code 1, "), cause
+    lines = logs["train"].splitlines()
+    error, cause, report = (parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in lines[-3:])
+    assert (error.replica, error.message) == ("worker-0", "RuntimeError: no such column: price")
+    assert cause.message.startswith("worker-0 failed with exit code 1, ")
+    assert report.message.startswith("Report: ")
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     keys = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
     assert not [key for key in keys if "/staged/" in key]
