@@ -1,12 +1,9 @@
 """The local runner with real processes."""
 
 import json
-import os
 import re
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,9 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 from package_index import package_index, write_wheel
-from process_hygiene import started
 from step_lines import brief_lines, into
-from train.programs.jobs import MARKER, make_job, marked, python, wait_until, workers
+from train.programs.jobs import MARKER, make_job, marked, python, workers
 
 from kfp_distributed.components.train.failures import FOR_GOOD
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
@@ -30,7 +26,6 @@ from kfp_distributed.components.train.runners.local import runner as local_runne
 from kfp_distributed.components.train.runners.local.gpus import visible_gpus
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.library.packages import install_command
 
@@ -436,75 +431,3 @@ def test_two_jobs_run_at_the_same_time():
     assert {name: (verdict(facts), lines(facts)) for name, facts in facts_by_job.items()} == {
         name: ((True, ""), ["bound"] * 5) for name in ("one", "other")
     }
-
-
-PROCESS_TREE = "trap 'exit 0' INT; sleep 1000 & setsid sleep 1000 & echo ready; while :; do sleep 0.1; done"
-
-
-def start_step(marker, program, folder):
-    # A step that gets SIGKILL cannot delete the folder of its job, so that is below tmp_path.
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1]), MARKER: marker}
-    step = Path(__file__).parent / "programs" / "step.py"
-    return started(
-        [sys.executable, str(step), marker, *shell(program)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def wait_until_ready(step):
-    for line in step.stdout:
-        if line.endswith("ready\n"):
-            return
-    pytest.fail(step.stderr.read())
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        (signal.SIGTERM, 143),
-        (signal.SIGHUP, 129),
-        (signal.SIGINT, -signal.SIGINT),
-        (signal.SIGKILL, -signal.SIGKILL),
-    ],
-)
-def test_no_process_survives_a_signal_to_the_step(tmp_path, number, code):
-    marker = uuid.uuid4().hex
-    with start_step(marker, PROCESS_TREE, tmp_path) as step:
-        for _ in range(2):
-            wait_until_ready(step)
-        assert len(marked(marker)) >= 7
-        step.send_signal(number)
-        assert step.wait(timeout=60) == code
-        assert wait_until(lambda: not marked(marker)), marked(marker)
-
-
-def test_a_step_started_with_nohup_ignores_sighup(cancel):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    cleaned = []
-
-    def hang_up_and_cancel():
-        signal.raise_signal(signal.SIGHUP)
-        cleaned.append("before")
-        cancel()
-
-    try:
-        with pytest.raises(SystemExit, match="143"), ended_by_signals(lambda: cleaned.append("up")):
-            hang_up_and_cancel()
-        assert cleaned == ["before", "up"]
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.parametrize("program", ["echo ready; exec sleep 1000", "while echo ready; do sleep 0.1; done"])
-def test_a_step_whose_output_is_not_read_ends(tmp_path, program):
-    marker = uuid.uuid4().hex
-    with start_step(marker, program, tmp_path) as step:
-        wait_until_ready(step)
-        step.stdout.close()
-        # Python exits with 120 if it cannot flush its output.
-        assert step.wait(timeout=60) in (0, 1, 120)
-        assert wait_until(lambda: not marked(marker)), marked(marker)
