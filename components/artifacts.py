@@ -31,3 +31,6 @@ class ClassificationMetricsArtifact(Artifact, Protocol):
 
     def log_confusion_matrix(self, categories: list[str], matrix: list[list[int]]) -> None:
         """Set the confusion matrix: rows by true class and predicted class."""
+
+    def log_roc_curve(self, fpr: list[float], tpr: list[float], threshold: list[float]) -> None:
+        """Set the ROC curve: false positive rate, true positive rate and threshold of each point."""

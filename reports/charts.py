@@ -4,22 +4,38 @@ The macro `chart` of `templates/macros.html` places a chart on a page.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from kfp_distributed.reports import figures
-from kfp_distributed.reports.palette import STATES, series_color
+from kfp_distributed.reports.palette import MARK, STATES, series_color
 from kfp_distributed.reports.parts import Table
+from kfp_distributed.reports.series import (
+    Point,
+    Series,
+    decimate,
+    describe_not_finite,
+    envelope,
+    finite,
+    smooth,
+    to_series,
+)
 
-Point = tuple[float, float]
+FEW_LINES = 8
+"""Number of lines that can be told apart."""
 
 MATRIX_CELLS = 600
 """Number of cells up to which the table of a line chart has a row for each x and a column for each series."""
 
-TABLE_ROWS = 500
+TABLE_ROWS = 300
 """Number of rows that the table of a chart shows."""
+
+SERIES_ROWS = 100
+"""Number of rows of the table of a line chart that has a row for each series."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +45,12 @@ class LegendEntry:
     Attributes:
         label: Text of the entry.
         color: CSS color.
-        dashed: Whether the lines are dashed.
+        style: "solid" or "dashed" for a line, "mark" for a marked point, "box" for an area.
     """
 
     label: str
     color: str
-    dashed: bool = False
+    style: Literal["solid", "dashed", "mark", "box"] = "solid"
 
 
 @dataclass(frozen=True)
@@ -65,7 +81,7 @@ class Mark:
     Attributes:
         x: Its x.
         y: Its y.
-        label: Text beside the point.
+        label: Text of its entry in the legend.
     """
 
     x: float
@@ -96,6 +112,7 @@ def line_chart(
     groups: Mapping[str, str] | None = None,
     dashed: Collection[str] = (),
     max_points: int = 6000,
+    x_is_time: bool = False,
 ) -> Chart:
     """Return a chart with one line for each series.
 
@@ -109,27 +126,54 @@ def line_chart(
         groups: Legend entry by label of the series, default the label itself. The lines of a group have one color.
         dashed: Groups that are drawn as dashed lines.
         max_points: Number of points of all lines. Longer series are reduced to the smallest and the largest value of
-            each interval.
+            each interval. Of more than `FEW_LINES` each is reduced to the mean of each interval, and an area shows
+            the range of all values of a group.
+        x_is_time: Whether x is a time in seconds, shown as h:mm:ss.
     """
-    floats = {label: _with_finite_x(points) for label, points in series.items()}
-    finite = {label: [point for point in points if math.isfinite(point[1])] for label, points in floats.items()}
-    finite = {label: points for label, points in finite.items() if points}
-    groups = {label: (groups or {}).get(label, label) for label in finite}
-    legend = _legend(dict.fromkeys(groups.values()), dashed)
-    entries = {entry.label: entry for entry in legend}
-    limit = max(8, max_points // max(1, len(finite)))
-    lines = [
-        figures.Line(label, decimate(points, limit), entries[groups[label]].color, entries[groups[label]].dashed)
-        for label, points in finite.items()
-    ]
+    format_x = figures.format_clock if x_is_time else _number
+    arrays = {label: to_series(points) for label, points in series.items()}
+    lines = {label: finite(array) for label, array in arrays.items() if np.isfinite(array[:, 1]).any()}
+    groups = {label: (groups or {}).get(label, label) for label in lines}
+    entries = {
+        group: LegendEntry(group, series_color(index), "dashed" if group in dashed else "solid")
+        for index, group in enumerate(dict.fromkeys(groups.values()))
+    }
     return Chart(
         title,
-        _summary_of_lines(title, x, y, finite),
-        _table_of_lines(x, finite),
-        figures.draw_lines(x, y, lines, [(mark.x, mark.y, mark.label) for mark in marks]),
-        legend if len(legend) > 1 else (),
-        tuple(f"{label}: {text}" for label, points in floats.items() for text in _not_finite(x, points)),
+        _summary_of_lines(title, x, y, lines, format_x),
+        _table_of_lines(x, y, lines, format_x),
+        figures.draw_lines(
+            x,
+            y,
+            _lines(lines, {label: entries[group] for label, group in groups.items()}, max_points),
+            _bands(lines, groups, entries),
+            [(mark.x, mark.y, mark.label) for mark in marks],
+            x_is_time=x_is_time,
+        ),
+        (*entries.values(), *(LegendEntry(mark.label, MARK, "mark") for mark in marks)),
+        tuple(f"{label}: {text}" for label, array in arrays.items() for text in describe_not_finite(array, x)),
     )
+
+
+def _lines(lines: Mapping[str, Series], entries: Mapping[str, LegendEntry], max_points: int) -> list[figures.Line]:
+    reduce = decimate if len(lines) <= FEW_LINES else smooth
+    limit = max(8, max_points // max(1, len(lines)))
+    return [
+        figures.Line(label, reduce(line, limit), entries[label].color, entries[label].style == "dashed")
+        for label, line in lines.items()
+    ]
+
+
+def _bands(
+    lines: Mapping[str, Series], groups: Mapping[str, str], entries: Mapping[str, LegendEntry]
+) -> list[figures.Band]:
+    """Return the range of values of each group, if there are many lines, which are smoothed."""
+    if len(lines) <= FEW_LINES:
+        return []
+    return [
+        figures.Band(envelope([line for label, line in lines.items() if groups[label] == group]), entry.color)
+        for group, entry in entries.items()
+    ]
 
 
 def bar_chart(
@@ -276,71 +320,49 @@ def timeline(title: str, rows: Mapping[str, Sequence[SpanOfTime]], *, begin: flo
         title,
         f"Timeline of {_count(len(rows), 'replica', 'replicas')} over {figures.format_clock(last - zero)}. "
         + (f"Failed: {', '.join(failed[:10])}{' and more' if len(failed) > 10 else ''}." if failed else "None failed."),
-        Table(("replica", "state", "from", "to", "reason"), table, len(bars)),
+        Table(("replica", "state", "from", "to", "reason"), table, len(bars) if len(bars) > len(table) else 0),
         figures.draw_timeline(tuple(rows), bars),
-        tuple(LegendEntry(state, STATES[state]) for state in states),
+        tuple(LegendEntry(state, STATES[state], "box") for state in states),
     )
 
 
-def decimate(points: Sequence[Point], limit: int) -> list[Point]:
-    """Reduce a series to at most `limit` points: the first, the last, and of each interval the lowest and the highest.
-
-    Args:
-        points: Points, in the order in which they are joined.
-        limit: Number of points, at least 4.
-    """
-    if len(points) <= limit:
-        return list(points)
-    inner, intervals = range(1, len(points) - 1), (limit - 2) // 2
-    kept = [0]
-    for index in range(intervals):
-        interval = inner[index * len(inner) // intervals : (index + 1) * len(inner) // intervals]
-        kept += sorted({min(interval, key=lambda i: points[i][1]), max(interval, key=lambda i: points[i][1])})
-    return [points[index] for index in (*kept, len(points) - 1)]
+def _legend(labels: Collection[str]) -> tuple[LegendEntry, ...]:
+    return tuple(LegendEntry(label, series_color(index), "box") for index, label in enumerate(labels))
 
 
-def _legend(labels: Collection[str], dashed: Collection[str] = ()) -> tuple[LegendEntry, ...]:
-    return tuple(LegendEntry(label, series_color(index), label in dashed) for index, label in enumerate(labels))
-
-
-def _summary_of_lines(title: str, x: str, y: str, series: Mapping[str, Sequence[Point]]) -> str:
-    points = [point for points in series.values() for point in points]
-    if not points:
+def _summary_of_lines(title: str, x: str, y: str, lines: Mapping[str, Series], format_x: Callable[[float], str]) -> str:
+    if not lines:
         return f"Line chart of {title} without points."
-    (x_low, x_high), (y_low, y_high) = (
-        (_number(min(point[axis] for point in points)), _number(max(point[axis] for point in points)))
-        for axis in (0, 1)
-    )
+    x_low, y_low = np.min([line.min(axis=0) for line in lines.values()], axis=0)
+    x_high, y_high = np.max([line.max(axis=0) for line in lines.values()], axis=0)
     return (
-        f"Line chart of {y}, {_count(len(series), 'line', 'lines')}: {y_low} to {y_high} over {x} {x_low} to {x_high}."
+        f"Line chart of {title}, {_count(len(lines), 'line', 'lines')}: {y} from {_number(y_low)} to "
+        f"{_number(y_high)}, {x} from {format_x(x_low)} to {format_x(x_high)}."
     )
 
 
-def _table_of_lines(x: str, series: Mapping[str, Sequence[Point]]) -> Table:
-    """Return all points if they are few, else one row for each series."""
-    xs = sorted({point[0] for points in series.values() for point in points})
-    if len(xs) * len(series) <= MATRIX_CELLS and len(series) <= 12:
-        values = [dict(points) for points in series.values()]
-        return Table(
-            (x, *series),
-            tuple((_number(value), *(_number(ys[value]) if value in ys else "" for ys in values)) for value in xs),
-        )
-    return _cut(
-        Table(
-            ("series", "points", "first", "last", "smallest", f"at {x}", "largest", f"at {x}"),
-            tuple(_row_of_series(label, points) for label, points in series.items()),
-        )
-    )
+def _table_of_lines(x: str, y: str, lines: Mapping[str, Series], format_x: Callable[[float], str]) -> Table:
+    """Return all points if they are few, else one row for each line."""
+    if sum(map(len, lines.values())) > MATRIX_CELLS:
+        columns = ("series", "points", "first", "last", "smallest", f"at {x}", "largest", f"at {x}")
+        return _cut(Table(columns, tuple(_row_of_line(*line, format_x) for line in lines.items())), SERIES_ROWS)
+    values = [dict(line.tolist()) for line in lines.values()]
+    xs = sorted({value for column in values for value in column})
+    if len(xs) * len(lines) <= MATRIX_CELLS and [*map(len, values)] == [*map(len, lines.values())]:
+        rows = [(format_x(x), *(_number(column[x]) if x in column else "" for column in values)) for x in xs]
+        return Table((x, *lines), tuple(rows))
+    rows = [(label, format_x(point[0]), _number(point[1])) for label, line in lines.items() for point in line]
+    return Table(("series", x, y), tuple(rows))
 
 
-def _row_of_series(label: str, points: Sequence[Point]) -> tuple[str, ...]:
-    low, high = (choose(points, key=lambda point: point[1]) for choose in (min, max))
-    numbers = (points[0][1], points[-1][1], low[1], low[0], high[1], high[0])
-    return (label, str(len(points)), *map(_number, numbers))
+def _row_of_line(label: str, line: Series, format_x: Callable[[float], str]) -> tuple[str, ...]:
+    lowest, highest = line[line[:, 1].argmin()], line[line[:, 1].argmax()]
+    values = [text for point in (lowest, highest) for text in (_number(point[1]), format_x(point[0]))]
+    return (label, str(len(line)), _number(line[0, 1]), _number(line[-1, 1]), *values)
 
 
-def _cut(table: Table) -> Table:
-    return Table(table.columns, table.rows[:TABLE_ROWS], max(len(table.rows), table.total))
+def _cut(table: Table, rows: int = TABLE_ROWS) -> Table:
+    return Table(table.columns, table.rows[:rows], len(table.rows)) if len(table.rows) > rows else table
 
 
 def _number(number: float) -> str:
@@ -349,28 +371,3 @@ def _number(number: float) -> str:
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
-
-
-def _with_finite_x(points: Sequence[Point]) -> list[Point]:
-    floats = [(_as_float(x), _as_float(y)) for x, y in points]
-    return [(x, y) for x, y in floats if math.isfinite(x)]
-
-
-def _as_float(number: float) -> float:
-    """Convert an int or float to a float. An integer that is too large becomes infinite."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
-
-
-def _not_finite(x: str, points: Sequence[Point]) -> list[str]:
-    """Return the runs of equal values that are NaN or infinite, such as "nan in epochs 3 to 5"."""
-    texts = []
-    for text, run in groupby(points, lambda point: "" if math.isfinite(point[1]) else str(point[1])):
-        places = [f"{place:g}" for place, _ in run]
-        if text:
-            texts.append(
-                f"{text} in {x} {places[0]}" if len(places) == 1 else f"{text} in {x}s {places[0]} to {places[-1]}"
-            )
-    return texts

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import (
+    AdaptiveTicker,
     Axis,
     BasicTicker,
     ColumnDataSource,
@@ -15,8 +17,11 @@ from bokeh.models import (
     Range1d,
 )
 from bokeh.plotting import figure
+from bokeh.transform import factor_cmap
+from numpy.typing import NDArray
 
 from kfp_distributed.reports.palette import MARK, SERIES, STATES
+from kfp_distributed.reports.series import Series
 
 HEIGHT = 280
 """Height of a figure in CSS pixels, if its content needs no other."""
@@ -25,6 +30,8 @@ _FONT = value("system-ui, sans-serif")
 
 TEXT = "text"
 """Tag of models whose text is inside the figure. The page's script gives them the page's text color."""
+
+_BAND = ("x", "low", "high")
 
 _ROW_LABELS = 40
 """Number of rows up to which a timeline names each row at its axis."""
@@ -38,9 +45,17 @@ class Line:
     """A line of a line chart: its name, its points, its CSS color, and whether it is dashed."""
 
     label: str
-    points: Sequence[tuple[float, float]]
+    points: Series
     color: str
     dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Band:
+    """An area between two lines: x, the lower and the upper y of each point, and its CSS color."""
+
+    points: NDArray[np.float64]
+    color: str
 
 
 @dataclass(frozen=True)
@@ -55,49 +70,59 @@ class Bar:
     reason: str
 
 
-def draw_lines(x: str, y: str, lines: Sequence[Line], marks: Sequence[tuple[float, float, str]]) -> figure:
-    """Draw lines and marked points."""
-    plot = _figure(x, y, tools="xbox_zoom")
+def draw_lines(
+    x: str,
+    y: str,
+    lines: Sequence[Line],
+    bands: Sequence[Band],
+    marks: Sequence[tuple[float, float, str]],
+    *,
+    x_is_time: bool = False,
+) -> figure:
+    """Draw lines, the areas behind them, and marked points in front of them."""
+    plot = _figure(f"{x} (h:mm:ss)" if x_is_time else x, y, tools="xbox_zoom")
+    format_x = "00:00:00" if x_is_time else "0.[0000]"
+    many = len(lines) > len(SERIES)
+    for band in bands:
+        source = ColumnDataSource(dict(zip(_BAND, map(_short, band.points.T), strict=True)))
+        plot.varea(*_BAND, source=source, fill_color=band.color, fill_alpha=0.2)
     for dashed in (False, True):
         drawn = [line for line in lines if line.dashed == dashed]
-        if not drawn:
-            continue
-        many = len(lines) > len(SERIES)
-        source = ColumnDataSource(
-            {
-                "xs": [[_short(point[0]) for point in line.points] for line in drawn],
-                "ys": [[_short(point[1]) for point in line.points] for line in drawn],
-                "label": [line.label for line in drawn],
-                "color": [line.color for line in drawn],
-            }
-        )
         renderer = plot.multi_line(
             "xs",
             "ys",
-            source=source,
+            source=_source_of_lines(drawn),
             line_color="color",
             line_width=1 if many else 2,
-            line_alpha=0.6 if many else 1,
+            line_alpha=0.5 if many else 1,
             line_dash="dashed" if dashed else "solid",
             line_join="round",
             hover_line_alpha=1,
             hover_line_width=3,
             hover_line_color="color",
         )
-        plot.add_tools(
-            HoverTool(
-                renderers=[renderer],
-                tooltips=[("", "@label"), (x, "$snap_x{0.[0000]}"), (y, "$snap_y{0.[0000]}")],
-                line_policy="nearest",
-            )
-        )
+        tooltips = [("", "@label"), (x, f"$snap_x{{{format_x}}}"), (y, "$snap_y{0.[0000]}")]
+        plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips, line_policy="nearest", limit=3))
     _draw_single_points(plot, x, y, [line for line in lines if len(line.points) == 1])
     if marks:
         _draw_marks(plot, marks)
-    if all(float(point[0]).is_integer() for line in lines for point in line.points):
+    if x_is_time:
+        _show_time(plot)
+    elif all((line.points[:, 0] % 1 == 0).all() for line in lines):
         plot.xaxis.ticker = BasicTicker(min_interval=1)
         plot.xgrid.ticker = plot.xaxis[0].ticker
     return plot
+
+
+def _source_of_lines(lines: Sequence[Line]) -> ColumnDataSource:
+    return ColumnDataSource(
+        {
+            "xs": [_short(line.points[:, 0]) for line in lines],
+            "ys": [_short(line.points[:, 1]) for line in lines],
+            "label": [line.label for line in lines],
+            "color": [line.color for line in lines],
+        }
+    )
 
 
 def draw_bars(x: str, y: str, categories: Sequence[str], series: Mapping[str, tuple[str, Sequence[float]]]) -> figure:
@@ -209,6 +234,7 @@ def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
     height = max(140, min(640, 90 + 26 * len(replicas)))
     plot = _figure("time since the start (h:mm:ss)", "", height=height, tools="box_zoom")
     plot.y_range = Range1d(len(replicas) - 0.4, -0.6)
+    color = factor_cmap("state", palette=[*STATES.values()], factors=[*STATES])
     tooltips = [("", "@replica"), ("state", "@state"), ("from", "@begin{00:00:00}"), ("to", "@end{00:00:00}")]
     tooltips += [("reason", "@reason")]
     lasting = [bar for bar in bars if bar.state not in _FINAL_STATES or bar.end > bar.begin]
@@ -216,9 +242,9 @@ def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
         y="row",
         left="begin",
         right="end",
-        height=0.72 if len(replicas) <= _ROW_LABELS else 0.94,
+        height=0.72 if len(replicas) <= _ROW_LABELS else 1.0,
         source=_source_of_bars(lasting),
-        fill_color="color",
+        fill_color=color,
         line_color=None,
     )
     plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
@@ -230,15 +256,15 @@ def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
                 "row",
                 source=_source_of_bars(ends),
                 marker=marker,
-                color="color",
-                size=9 if len(replicas) <= _ROW_LABELS else 4,
+                color=color,
+                size=10 if len(replicas) <= _ROW_LABELS else 6,
                 line_width=2.5 if marker == "x" else 1,
             )
             plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
     _name_ticks(plot.yaxis[0], replicas, _ROW_LABELS)
     plot.ygrid.visible = False
-    plot.xaxis.formatter = NumeralTickFormatter(format="00:00:00")
-    plot.x_range.start = 0
+    _show_time(plot)
+    plot.x_range = Range1d(0, max((bar.end for bar in bars), default=0.0) * 1.01 or 1.0)
     return plot
 
 
@@ -263,20 +289,7 @@ def _figure(x: str, y: str, *, height: int = HEIGHT, tools: str = "", **ranges: 
 
 def _draw_marks(plot: figure, marks: Sequence[tuple[float, float, str]]) -> None:
     source = ColumnDataSource({name: [mark[i] for mark in marks] for i, name in enumerate(("x", "y", "label"))})
-    plot.scatter("x", "y", source=source, size=10, fill_color=None, line_color=MARK, line_width=2)
-    plot.add_layout(
-        LabelSet(
-            x="x",
-            y="y",
-            text="label",
-            source=source,
-            y_offset=8,
-            text_align="center",
-            text_font_size="12px",
-            text_font=_FONT,
-            tags=[TEXT],
-        )
-    )
+    plot.scatter("x", "y", source=source, size=11, fill_color=None, line_color=MARK, line_width=2.5)
 
 
 def _draw_single_points(plot: figure, x: str, y: str, lines: Sequence[Line]) -> None:
@@ -302,9 +315,15 @@ def _source_of_bars(bars: Sequence[Bar]) -> ColumnDataSource:
             "begin": [round(bar.begin, 1) for bar in bars],
             "end": [round(bar.end, 1) for bar in bars],
             "reason": [bar.reason for bar in bars],
-            "color": [STATES.get(bar.state, SERIES[0]) for bar in bars],
         }
     )
+
+
+def _show_time(plot: figure) -> None:
+    """Show x, in seconds, as h:mm:ss."""
+    plot.xaxis.formatter = NumeralTickFormatter(format="00:00:00")
+    plot.xaxis.ticker = AdaptiveTicker(base=60, mantissas=[1, 2, 5, 10, 15, 20, 30], min_interval=1)
+    plot.xgrid.ticker = plot.xaxis[0].ticker
 
 
 def _name_ticks(axis: Axis, names: Sequence[str], most: int) -> None:
@@ -314,6 +333,9 @@ def _name_ticks(axis: Axis, names: Sequence[str], most: int) -> None:
     axis.major_label_overrides = {index: names[index] for index in range(0, len(names), step)}
 
 
-def _short(number: float) -> float:
-    """Round to five digits: the size of the page counts, and no screen shows more."""
-    return int(number) if float(number).is_integer() and abs(number) < 1e15 else float(f"{number:.5g}")
+def _short(numbers: NDArray[np.float64]) -> list[float]:
+    """Round to four digits, and large numbers to integers: the page must be small, and no screen shows more."""
+    return [
+        round(number) if number.is_integer() or 1000 <= abs(number) < 1e15 else float(f"{number:.4g}")
+        for number in numbers.tolist()
+    ]

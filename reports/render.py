@@ -1,13 +1,15 @@
 """Renders the pages of the steps from the templates of this package."""
 
 import base64
+import gzip
 import json
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import bokeh
 from bokeh.embed import json_item
-from bokeh.resources import Resources
 from bokeh.themes import Theme
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -95,10 +97,10 @@ def _clean_texts(value: Any) -> Any:  # noqa: ANN401
 
 
 @cache
-def _bokeh_script() -> Markup:
-    """Return BokehJS, from the files of the package bokeh."""
-    (script,) = Resources(mode="inline", components=["bokeh"], log_level="error").js_raw[:1]
-    return Markup(script)
+def _bokeh_script() -> str:
+    """Return BokehJS from the package bokeh, compressed: it has 1.3 MB, and 0.4 MB as base64 of gzip."""
+    script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+    return base64.b64encode(gzip.compress(script.read_bytes(), mtime=0)).decode("ascii")
 
 
 _ENVIRONMENT = Environment(

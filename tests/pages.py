@@ -42,7 +42,7 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data):
-        if "style" in self._open or not data.strip():
+        if {"script", "style"} & {*self._open} or not data.strip():
             return
         self.texts.append(data.strip())
         if self._open[-1] in ("td", "th"):

@@ -24,7 +24,7 @@ ROOMS = {
 }
 """The rooms, and the rooms below each of them, which it may import."""
 
-SHARED_BY_STEPS = ("components.artifacts", "components.startup_remarks")
+SHARED_BY_STEPS = ("components.artifacts", "components.row_texts", "components.startup_remarks")
 """Modules beside the steps that several of them import."""
 
 TRAIN = "components.train"

@@ -1,1 +1,1 @@
-"""The step `evaluate`: how well a model does on a split of a dataset."""
+"""The step that scores a model on a split of a dataset."""

@@ -1,4 +1,4 @@
-"""A model as a classifier: a SavedModel's serving signature, or an ONNX model."""
+"""Loads a SavedModel or an ONNX model as a classifier."""
 
 import math
 import os
@@ -14,30 +14,30 @@ from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.model import FORMATS
 
 Classifier = Callable[[NDArray[np.float32]], NDArray[np.floating]]
-"""Returns a model's output for rows, [n, width]. The output of a suitable model is [n, classes]."""
+"""Returns the output of a model for rows, [n, width]. The output of a suitable model is [n, classes]."""
 
 _NAMED_FILES = 10
-# TensorFlow's errors can hold a whole graph; the first two or three lines name the cause.
+# TensorFlow's errors may contain a complete graph. Their first two or three lines name the cause.
 _REASON_LENGTH = 300
 _LOAD_ADVICE = "save it with the library versions of this step, without custom classes and operations"
-_ANSWER_ADVICE = "save it with a signature that takes float32 rows in the form of the dataset"
+_PREDICT_ADVICE = "save it with a signature that takes float32 rows in the form of the dataset"
 
 
 def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
     """Load model.onnx, or the signature "serving_default" of a SavedModel.
 
-    A single input or output may have any name. Of several, "features" and "probabilities" are used.
+    A single input or output may have any name. If there are several, "features" and "probabilities" are used.
 
     Args:
         folder: Folder of the model.
         row: Shape of one row of the dataset.
 
     Returns:
-        The classifier. It raises ValueError where the model fails.
+        The classifier. It raises ValueError if the model fails.
 
     Raises:
-        ValueError: There is no such model, it cannot be loaded, it has no such signature, or its input does not fit
-            `row`.
+        ValueError: There is no such model, it cannot be loaded, it has no such signature, or its input does not
+            accept `row`.
     """
     load = {"model.onnx": _load_onnx, "saved_model.pb": _load_saved_model}
     for name, load_format in load.items():
@@ -45,13 +45,13 @@ def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
             return load_format(folder, row)
     raise ValueError(
         f"the model in {folder} has no {' or '.join(FORMATS)}, it has {list_files(folder)[:_NAMED_FILES]}: evaluate "
-        "takes a SavedModel or an ONNX model. Save one into model_dir itself, not into a folder below it."
+        "takes a SavedModel or an ONNX model. Save it directly into model_dir, not into a subfolder."
     )
 
 
 @contextmanager
 def _model_errors(action: str, advice: str) -> Iterator[None]:
-    """Turn whatever a model's library raises into a ValueError of one line."""
+    """Turn every exception of a model's library into a ValueError of one line."""
     try:
         yield
     except Exception as error:
@@ -73,17 +73,17 @@ def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
     onnx_type = features_tensor.type[len("tensor(") : -1]
     dtype = np.dtype({"float": "float32", "double": "float64"}.get(onnx_type, onnx_type))
 
-    def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        with _model_errors("the model cannot answer", _ANSWER_ADVICE):
+    def predict(features: NDArray[np.float32]) -> NDArray[np.floating]:
+        with _model_errors("the model failed", _PREDICT_ADVICE):
             rows = features.reshape(-1, *shape).astype(dtype)
             probabilities: NDArray[np.floating] = model.run([output_name], {features_tensor.name: rows})[0]
         return probabilities
 
-    return answer
+    return predict
 
 
 def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Without it, each start logs a screen of hardware remarks.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Otherwise each start logs a screen of remarks on the hardware.
     with quiet_tensorflow():
         import tensorflow as tf
 
@@ -98,22 +98,22 @@ def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
     input_shape = inputs[input_name].shape
     shape = fit_shape(None if input_shape.rank is None else input_shape.as_list(), row)
 
-    def answer(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        with _model_errors("the model cannot answer", _ANSWER_ADVICE):
+    def predict(features: NDArray[np.float32]) -> NDArray[np.floating]:
+        with _model_errors("the model failed", _PREDICT_ADVICE):
             rows = tf.cast(features.reshape(-1, *shape), inputs[input_name].dtype)
             # Called through the model, because its variables live only as long as the model does.
             outputs = model.signatures["serving_default"](**{input_name: rows})
             probabilities: NDArray[np.floating] = outputs[output_name].numpy()
         return probabilities
 
-    return answer
+    return predict
 
 
 def pick(names: Collection[str], preferred: str) -> str:
     """Return the name of a tensor of a signature: the preferred name, else the only one.
 
     Raises:
-        ValueError: There are several others, or none.
+        ValueError: There are several other names, or none.
     """
     if preferred not in names and len(names) != 1:
         raise ValueError(f"the model's signature has {sorted(names)}, where one is needed, or one named {preferred!r}.")
@@ -123,7 +123,8 @@ def pick(names: Collection[str], preferred: str) -> str:
 def fit_shape(input_shape: Sequence[int | None] | None, row: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape to which a row of the dataset is reshaped for the model.
 
-    Only changes that cannot mix up the axes are made: the row is flattened, or gets or loses a channel axis of size 1.
+    Only changes that keep the order of the axes are made: the row is flattened, or gets or loses a channel axis of size
+    1.
 
     Args:
         input_shape: Shape of the model's input with the batch axis. None stands for a free size or a free shape.
@@ -133,7 +134,7 @@ def fit_shape(input_shape: Sequence[int | None] | None, row: tuple[int, ...]) ->
         Shape of a row for the model.
 
     Raises:
-        ValueError: The shapes do not fit, or the model takes batches of one size only.
+        ValueError: The shapes do not match, or the model accepts batches of one size only.
     """
     size = math.prod(row)
     for shape in (row, (size,), (*row, 1), row[:-1]):

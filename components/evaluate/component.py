@@ -20,9 +20,12 @@ def evaluate(
         dataset: Dataset of `prepare_data` that the model was not trained with, usually test_dataset.
 
     Returns:
-        metrics: Accuracy, loss, number of examples, and precision and recall of each class.
-        classification_metrics: Confusion matrix, with up to 100 classes.
-        report: HTML page with the scores, the confusion matrix and the first rows that the model classified wrongly.
+        metrics: Accuracy, loss, number of examples, macro F1, ROC AUC, average precision, expected calibration error,
+            and precision and recall of each class.
+        classification_metrics: Confusion matrix of up to 100 classes, and a ROC curve: of two classes that of the
+            second one, else the micro-average over the classes.
+        report: HTML page with the scores, the confusion matrix, ROC and precision-recall curves, the calibration and
+            the worst mistakes.
         accuracy: Fraction of the rows whose most probable class is the true one, from 0 to 1.
         loss: Mean cross-entropy over all rows, in nats.
 

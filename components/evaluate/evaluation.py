@@ -2,15 +2,19 @@
 
 import math
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from kfp_distributed.components.artifacts import ClassificationMetricsArtifact, MetricsArtifact
-from kfp_distributed.components.evaluate.classifier import load_classifier
-from kfp_distributed.components.evaluate.finite import NonFiniteAnswers
-from kfp_distributed.components.evaluate.report import Mistake, evaluation_page, row_png
-from kfp_distributed.components.evaluate.scores import Scores, answer_matrix, check_probabilities
+from kfp_distributed.components.evaluate.calibration import Calibration
+from kfp_distributed.components.evaluate.classifier import Classifier, load_classifier
+from kfp_distributed.components.evaluate.curves import ScoreCounts
+from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
+from kfp_distributed.components.evaluate.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.report import evaluation_page
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores, check_probabilities, output_matrix
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
@@ -18,7 +22,9 @@ from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
 
 _MISTAKES = 12
-# keras.config.epsilon(): a probability below it counts as it, so that the loss is finite and the same as Keras'.
+# KFP stores every point as metadata in its database.
+_ROC_POINTS = 100
+# keras.config.epsilon(): a lower probability counts as this one, so that the loss is finite and the same as Keras'.
 _SMALLEST_PROBABILITY = 1e-7
 
 
@@ -35,7 +41,7 @@ def run_evaluation(
         model: Folder of the model and its model.json.
         dataset: Folder of the dataset.json and its shards.
         metrics: Output artifact for the metrics.
-        classification_metrics: Output artifact for the confusion matrix.
+        classification_metrics: Output artifact for the confusion matrix and the ROC curve.
         report: Path of the HTML report.
 
     Returns:
@@ -46,29 +52,40 @@ def run_evaluation(
             loaded, has weights that are NaN, or returns no finite probabilities. No metrics are written.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
     """
-    scores, page = evaluate_model(Path(model), Path(dataset))
-    for name, value in metric_values(scores).items():
+    evaluation, page = evaluate_model(Path(model), Path(dataset))
+    for name, value in metric_values(evaluation).items():
         metrics.log_metric(name, value)
-    if scores.drawn:
-        classification_metrics.log_confusion_matrix(list(scores.drawn), scores.confusion.tolist())
+    log_classification_metrics(evaluation, classification_metrics)
     Path(report).write_text(page, encoding="utf-8")
+    scores = evaluation.scores
     print(f"accuracy={scores.accuracy:.4f} loss={scores.loss:.4f} on {scores.rows} rows")
     return scores
 
 
-def metric_values(scores: Scores) -> dict[str, float]:
-    """Return the scores by the names that KFP shows. An undefined precision or recall is left out."""
-    values = {"accuracy": scores.accuracy, "loss": scores.loss, "examples": scores.rows}
-    for name, (precision, recall) in zip(scores.drawn, scores.precision_and_recall(), strict=False):
+def metric_values(evaluation: Evaluation) -> Mapping[str, float]:
+    """Return the metrics by the names that KFP shows. Undefined values are left out."""
+    values = evaluation.summary()
+    scores = evaluation.scores
+    for name, (precision, recall, _) in zip(scores.drawn, scores.class_scores(), strict=False):
         values |= {f"precision_{name}": precision, f"recall_{name}": recall}
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
-def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
-    """Score a model on every row of a dataset. One batch at a time is in memory.
+def log_classification_metrics(evaluation: Evaluation, artifact: ClassificationMetricsArtifact) -> None:
+    """Set the confusion matrix and the ROC curve of KFP's artifact, as far as they are defined."""
+    scores, curve = evaluation.scores, evaluation.roc_curve()
+    if scores.drawn:
+        artifact.log_confusion_matrix(list(scores.drawn), scores.confusion.tolist())
+    if not math.isnan(curve.roc_auc):
+        points = curve.thinned(_ROC_POINTS)
+        artifact.log_roc_curve(points.false_positive_rate.tolist(), points.recall.tolist(), points.thresholds.tolist())
+
+
+def evaluate_model(model: Path, dataset: Path) -> tuple[Evaluation, str]:
+    """Score a model on every row of a dataset.
 
     Returns:
-        The scores and the HTML report.
+        The evaluation and the HTML report.
 
     Raises:
         ValueError: See `run_evaluation`.
@@ -76,31 +93,44 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Scores, str]:
     """
     manifest = read_dataset(dataset)
     check_origin(verify_model_folder(model), manifest)
-    shape, classes = input_shape(manifest), manifest.label.classes
-    answer = load_classifier(model, shape)
+    classifier = load_classifier(model, input_shape(manifest))
     check_weights(model)
+    evaluation = score_rows(classifier, dataset, manifest)
+    return evaluation, render_page("evaluate.html", evaluation_page(manifest, evaluation))
+
+
+def score_rows(classifier: Classifier, dataset: Path, manifest: DatasetManifest) -> Evaluation:
+    """Score a classifier on all rows. One batch at a time is in memory.
+
+    Args:
+        classifier: The classifier.
+        dataset: Folder of the shards.
+        manifest: Manifest of the dataset.
+
+    Raises:
+        ValueError: The classifier fails or returns no finite probabilities.
+    """
+    classes = manifest.label.classes
     confusion = np.zeros((len(classes), len(classes)), np.int64)
+    counts, calibration, mistakes = ScoreCounts(len(classes)), Calibration(), WorstMistakes(_MISTAKES)
+    non_finite = NonFiniteOutputs(manifest.columns)
     loss, first_row = 0.0, 0
-    mistakes: list[Mistake] = []
-    non_finite = NonFiniteAnswers(manifest.columns)
     for features, labels in read_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(labels)
-        answers = answer_matrix(answer(features), len(labels), len(classes))
-        finite = non_finite.add(answers, features, begin)
-        probabilities = check_probabilities(answers[finite], begin + np.flatnonzero(finite))
+        outputs = output_matrix(classifier(features), len(labels), len(classes))
+        is_finite = non_finite.add(outputs, features, begin)
+        probabilities = check_probabilities(outputs[is_finite], begin + np.flatnonzero(is_finite))
         if non_finite.rows:
-            continue  # Count the rest; there will be no scores.
-        of_truth = probabilities[np.arange(len(labels)), labels]
-        loss -= float(np.log(of_truth.clip(_SMALLEST_PROBABILITY)).sum())
+            continue  # There will be no scores. Later batches are read to count the rows.
+        label_probabilities = probabilities[np.arange(len(labels)), labels]
+        loss -= float(np.log(label_probabilities.clip(_SMALLEST_PROBABILITY)).sum())
         predicted = probabilities.argmax(axis=1)
         np.add.at(confusion, (labels, predicted), 1)
-        for row in np.flatnonzero(predicted != labels)[: _MISTAKES - len(mistakes)]:
-            caption = f"row {begin + row}: {classes[labels[row]]}, taken for {classes[predicted[row]]}"
-            mistakes.append(Mistake(caption, row_png(features[row], shape)))
+        counts.add(probabilities, labels)
+        calibration.add(probabilities.max(axis=1), predicted == labels)
+        mistakes.add(features, labels, probabilities, begin)
     non_finite.check(manifest.rows)
-    scores = Scores(classes, confusion, loss / manifest.rows)
-    content = evaluation_page(f"{manifest.label.name}: {manifest.split} split", scores, mistakes)
-    return scores, render_page("evaluate.html", content)
+    return Evaluation(Scores(classes, confusion, loss / manifest.rows), counts, calibration, mistakes)
 
 
 def read_dataset(folder: Path) -> DatasetManifest:
@@ -111,7 +141,7 @@ def read_dataset(folder: Path) -> DatasetManifest:
         ValueError: There is no row, or a shard is missing or damaged.
     """
     if not (folder / DATASET_MANIFEST).is_file():
-        raise FileNotFoundError(f"{folder} has no {DATASET_MANIFEST}: pass a dataset that prepare_data made.")
+        raise FileNotFoundError(f"{folder} has no {DATASET_MANIFEST}: pass a dataset of prepare_data.")
     manifest = DatasetManifest.from_json((folder / DATASET_MANIFEST).read_text(encoding="utf-8"))
     if not manifest.rows:
         raise ValueError(f"split {manifest.split!r} has no rows: raise its fraction in prepare_data.")
@@ -126,7 +156,7 @@ def check_origin(model: ModelManifest, dataset: DatasetManifest) -> None:
     """Check that a model was trained on the dataset's columns and classes. A manifest without columns is accepted.
 
     Raises:
-        ValueError: It was not. Its scores would be wrong even where the shapes fit.
+        ValueError: It was not. Its scores would be wrong even if the shapes match.
     """
     columns = [[column.name, column.kind, list(column.shape), list(column.vocabulary)] for column in dataset.columns]
     trained_columns = [[column[key] for key in ("name", "kind", "shape", "vocabulary")] for column in model.columns]

@@ -1,4 +1,4 @@
-"""Counts the rows for which a model returns NaN or infinity, and those of them that have missing values."""
+"""Counts the rows for which a model returns NaN or infinity, and which of them have missing values."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import Column
 
-# The error should fit on a screen of the step's log.
+# The error must fit on one screen of the step's log.
 _NAMED_COLUMNS = 10
 
 NAN_ADVICE = (
@@ -18,16 +18,16 @@ NAN_ADVICE = (
     "drop the columns with drop_columns. If it has none, the training diverged: lower its learning rate and scale its "
     "inputs. No metrics were written."
 )
-"""Advice for a model with NaN in its answers or weights."""
+"""Advice for a model with NaN in its outputs or weights."""
 
 
 @dataclass
-class NonFiniteAnswers:
+class NonFiniteOutputs:
     """Counts over the batches of a dataset.
 
     Attributes:
         columns: The dataset's columns, in the order in which a row concatenates them.
-        rows: Number of rows whose answer is not finite.
+        rows: Number of rows whose output is not finite.
         first_row: Number of the first of these rows.
         gaps: For each column, the number of these rows in which a value is missing.
     """
@@ -37,18 +37,18 @@ class NonFiniteAnswers:
     first_row: int = 0
     gaps: Counter[str] = field(default_factory=Counter)
 
-    def add(self, answers: NDArray[np.float64], features: NDArray[np.float32], first_row: int) -> NDArray[np.bool_]:
+    def add(self, outputs: NDArray[np.float64], features: NDArray[np.float32], first_row: int) -> NDArray[np.bool_]:
         """Count a batch.
 
         Args:
-            answers: The model's answers, [rows, classes].
+            outputs: The model's outputs, [rows, classes].
             features: The rows, [rows, width]; a missing number is NaN.
-            first_row: The batch's first row within the dataset.
+            first_row: Number of the batch's first row in the dataset.
 
         Returns:
-            For each row whether its answer is finite.
+            For each row whether its output is finite.
         """
-        finite = np.asarray(np.isfinite(answers).all(axis=1))
+        finite = np.asarray(np.isfinite(outputs).all(axis=1))
         if not finite.all():
             if not self.rows:
                 self.first_row = first_row + int(finite.argmin())
@@ -61,19 +61,19 @@ class NonFiniteAnswers:
         return finite
 
     def check(self, rows: int) -> None:
-        """Check that all answers were finite.
+        """Check that all outputs were finite.
 
         Args:
             rows: Rows of the dataset.
 
         Raises:
-            ValueError: Some were not. The message says how many, which columns lack values and what to do.
+            ValueError: Some were not. The message has their number, the columns with missing values, and what to do.
         """
         if not self.rows:
             return
         named = [f"{name!r} ({count} rows)" for name, count in self.gaps.most_common(_NAMED_COLUMNS) if count]
         missing = f"have missing values in {', '.join(named)}" if named else "have no missing values"
         raise ValueError(
-            f"the model answers {self.rows} of {rows} rows with NaN or infinite numbers, the first is row "
+            f"the model returned NaN or infinite numbers for {self.rows} of {rows} rows, first for row "
             f"{self.first_row}. These rows {missing}. {NAN_ADVICE}"
         )

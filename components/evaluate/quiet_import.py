@@ -1,4 +1,4 @@
-"""Removes the remarks that TensorFlow logs while it is imported."""
+"""Hides the remarks that TensorFlow logs while it is imported."""
 
 import os
 import subprocess
@@ -16,8 +16,8 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
-"""Program of a separate process, so that the last lines of a library that aborts are still logged. In a replica, which
-is process 1 of its container, the filter would end with it. There the train step removes the remarks."""
+"""Program of a separate process, so that the last lines of a library that aborts are still logged. Replicas do not use
+it: a replica is process 1 of its container, and the filter would end with it. The train step filters their logs."""
 
 _FILTER_SECONDS = 5
 """Seconds to wait for the last lines of the filter."""
@@ -39,5 +39,5 @@ def quiet_tensorflow() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         log_filter.stdin.close()
-        with suppress(subprocess.TimeoutExpired):  # A process that the import started may keep the pipe open.
+        with suppress(subprocess.TimeoutExpired):  # A child process of the import may keep the pipe open.
             log_filter.wait(_FILTER_SECONDS)

@@ -7,54 +7,42 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.components.evaluate.calibration import BINS, Calibration
+from kfp_distributed.components.evaluate.curves import Curve
+from kfp_distributed.components.evaluate.mistakes import Mistake
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores
+from kfp_distributed.components.row_texts import row_texts
+from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
+from kfp_distributed.reports.parts import Table
+from kfp_distributed.storage.dataset import DatasetManifest, input_shape
 
+# The most that one page shows, so that it stays below 2 MB and can be read.
+_TABLE_CLASSES = 200
+_MATRIX_CLASSES = 40
+_CURVES = 7
+_CURVE_POINTS = 150
+_CONFUSIONS = 10
+_COLUMNS = 12
 _PICTURE_PIXELS = 96
+_TITLES = {
+    "macro_f1": "macro F1",
+    "roc_auc": "ROC AUC",
+    "average_precision": "average precision",
+    "calibration_error": "calibration error",
+}
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """A row whose predicted class is wrong.
+class MistakePicture:
+    """A wrongly classified image.
 
     Attributes:
-        caption: Number of the row, its class and the predicted one.
-        png: The row as a PNG file; b"" if it is not an image.
+        caption: Number of the row, its class, and the predicted one with its probability.
+        png: The image as a PNG file.
     """
 
     caption: str
-    png: bytes = b""
-
-
-@dataclass(frozen=True)
-class ConfusionCell:
-    """Rows of one class that were predicted as another class, or as the same.
-
-    Attributes:
-        count: Number of rows.
-        heat: Strength of the color, from 0 to 1.
-    """
-
-    count: int
-    heat: float
-
-
-@dataclass(frozen=True)
-class ClassScores:
-    """The scores of one class, as texts.
-
-    Attributes:
-        name: Name of the class.
-        rows: Number of its rows.
-        precision: Its precision; "—" where it was never predicted.
-        recall: Its recall; "—" where it has no rows.
-        cells: Its row of the confusion matrix; empty where there are too many classes.
-    """
-
-    name: str
-    rows: str
-    precision: str
-    recall: str
-    cells: tuple[ConfusionCell, ...]
+    png: bytes
 
 
 @dataclass(frozen=True)
@@ -63,67 +51,204 @@ class EvaluationPage:
 
     Attributes:
         title: Name of the label and of the split.
-        accuracy: Accuracy over all rows.
-        loss: Mean cross-entropy.
-        rows: Number of rows.
-        predicted: Classes that are columns of the confusion matrix; empty where there are too many.
-        classes: One entry for each class.
-        mistakes: The first mistakes.
+        facts: Names and values of the main scores.
+        confusion: Confusion matrix; None if there are too many classes.
+        confusions: The most frequent confusions of two classes.
+        classes: Scores of each class.
+        roc: ROC curves.
+        precision_recall: Precision-recall curves.
+        curves: Which curves are shown.
+        calibration: Accuracy by probability of the predicted class.
+        certainty: Rows by probability of the predicted class.
+        pictures: The mistakes of which the model is most certain, if rows are images.
+        mistakes: The mistakes of which the model is most certain; None if rows are images.
+        mistake_count: Number of all mistakes.
     """
 
     title: str
-    accuracy: str
-    loss: str
-    rows: str
-    predicted: tuple[str, ...]
-    classes: tuple[ClassScores, ...]
-    mistakes: tuple[Mistake, ...]
+    facts: tuple[tuple[str, str], ...]
+    confusion: Chart | None
+    confusions: Table
+    classes: Table
+    roc: Chart
+    precision_recall: Chart
+    curves: str
+    calibration: Chart
+    certainty: Chart
+    pictures: tuple[MistakePicture, ...]
+    mistakes: Table | None
+    mistake_count: int
 
 
-def evaluation_page(title: str, scores: Scores, mistakes: Sequence[Mistake]) -> EvaluationPage:
+def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> EvaluationPage:
     """Return the content of the report, for the template evaluate.html.
 
     Args:
-        title: Name of what was evaluated.
-        scores: Scores of the model.
-        mistakes: Mistakes to show.
+        manifest: Manifest of the dataset.
+        evaluation: Scores of the model.
     """
-    matrix_rows = zip(scores.classes, scores.confusion.tolist(), scores.precision_and_recall(), strict=True)
+    scores, curves = evaluation.scores, evaluation.counts.curves
+    shown, explanation = _choose_curves(scores, curves)
+    shape, worst = input_shape(manifest), evaluation.mistakes.mistakes
+    has_images = is_image(shape)
     return EvaluationPage(
-        title=title,
-        accuracy=f"{scores.accuracy:.4f}",
-        loss=f"{scores.loss:.4f}",
-        rows=f"{scores.rows:,}",
-        predicted=scores.drawn,
-        classes=tuple(
-            ClassScores(name, f"{sum(counts):,}", _share(precision), _share(recall), _cells(counts, scores.drawn))
-            for name, counts, (precision, recall) in matrix_rows
+        title=f"{manifest.label.name}: {manifest.split} split",
+        facts=tuple((_TITLES.get(name, name), _format(value)) for name, value in evaluation.summary().items()),
+        confusion=_confusion_chart(scores),
+        confusions=_confusion_table(scores),
+        classes=_class_table(scores, curves),
+        roc=line_chart(
+            "ROC curves",
+            "false positive rate",
+            "recall",
+            {name: _points(curve.false_positive_rate, curve.recall) for name, curve in shown.items()}
+            | {"chance": [(0.0, 0.0), (1.0, 1.0)]},
+            dashed=["chance"],
         ),
-        mistakes=tuple(mistakes),
+        precision_recall=line_chart(
+            "Precision-recall curves",
+            "recall",
+            "precision",
+            {name: _points(curve.recall, curve.precision) for name, curve in shown.items()},
+        ),
+        curves=explanation,
+        calibration=_calibration_chart(evaluation.calibration),
+        certainty=histogram(
+            "Probability of the predicted class",
+            [i / BINS for i in range(BINS + 1)],
+            {
+                "right": evaluation.calibration.correct.tolist(),
+                "wrong": (evaluation.calibration.rows - evaluation.calibration.correct).tolist(),
+            },
+            x="probability",
+        ),
+        pictures=tuple(
+            MistakePicture(_caption(mistake, scores.classes), row_png(mistake.features, shape)) for mistake in worst
+        )
+        if has_images
+        else (),
+        mistakes=None if has_images else _mistake_table(manifest, worst),
+        mistake_count=evaluation.mistakes.count,
     )
+
+
+def _format(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _share(value: float) -> str:
     return "—" if math.isnan(value) else f"{value:.3f}"
 
 
-def _cells(counts: Sequence[int], drawn: Sequence[str]) -> tuple[ConfusionCell, ...]:
-    rows = max(sum(counts), 1)
-    # The square root keeps the few mistakes of a good model visible.
-    return tuple(ConfusionCell(count, round(math.sqrt(count / rows), 2)) for count in counts[: len(drawn)])
+def _choose_curves(scores: Scores, curves: Sequence[Curve]) -> tuple[dict[str, Curve], str]:
+    """Return the curves to show, thinned, by class, and a sentence that says which they are."""
+    known = {name: curve for name, curve in zip(scores.classes, curves, strict=True) if not math.isnan(curve.roc_auc)}
+    explanation = "Each curve is that of one class against all others."
+    if len(scores.classes) == 2:
+        known = {name: curve for name, curve in known.items() if name == scores.classes[1]}
+        explanation = f"The positive class is {scores.classes[1]}."
+    elif len(known) > _CURVES:
+        hardest = sorted(known, key=lambda name: known[name].average_precision)[:_CURVES]
+        known = {name: known[name] for name in known if name in hardest}
+        explanation += f" The {_CURVES} classes with the lowest average precision are shown."
+    return {name: curve.thinned(_CURVE_POINTS) for name, curve in known.items()}, explanation
+
+
+def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:
+    return list(zip(x.tolist(), y.tolist(), strict=True))
+
+
+def _confusion_chart(scores: Scores) -> Chart | None:
+    if len(scores.classes) > _MATRIX_CLASSES:
+        return None
+    return heatmap("Confusion matrix", scores.classes, scores.classes, scores.confusion.tolist())
+
+
+def _confusion_table(scores: Scores) -> Table:
+    wrong = scores.confusion.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS]
+    pairs = [divmod(int(cell), len(scores.classes)) for cell in order]
+    rows_of_class = scores.confusion.sum(axis=1)
+    return Table(
+        ("true class", "predicted class", "rows", "share of the true class"),
+        tuple(
+            (
+                scores.classes[label],
+                scores.classes[predicted],
+                f"{wrong[label, predicted]:,}",
+                f"{wrong[label, predicted] / rows_of_class[label]:.1%}",
+            )
+            for label, predicted in pairs
+            if wrong[label, predicted]
+        ),
+    )
+
+
+def _class_table(scores: Scores, curves: Sequence[Curve]) -> Table:
+    rows = zip(scores.classes, scores.confusion.sum(axis=1).tolist(), scores.class_scores(), curves, strict=True)
+    return Table(
+        ("class", "rows", "precision", "recall", "F1", "ROC AUC", "average precision"),
+        tuple(
+            (name, f"{count:,}", *map(_share, (*class_scores, curve.roc_auc, curve.average_precision)))
+            for name, count, class_scores, curve in rows
+        )[:_TABLE_CLASSES],
+        len(scores.classes),
+    )
+
+
+def _calibration_chart(calibration: Calibration) -> Chart:
+    points = _points(calibration.probability, calibration.accuracy)
+    return line_chart(
+        "Calibration",
+        "mean probability of the predicted class",
+        "accuracy",
+        {
+            "model": [point for point in points if not math.isnan(point[0])],
+            "perfect calibration": [(0.0, 0.0), (1.0, 1.0)],
+        },
+        dashed=["perfect calibration"],
+    )
+
+
+def _caption(mistake: Mistake, classes: Sequence[str]) -> str:
+    return (
+        f"row {mistake.row:,}: {classes[mistake.label]} ({mistake.label_probability:.1%}), predicted "
+        f"{classes[mistake.predicted]} ({mistake.probability:.1%})"
+    )
+
+
+def _mistake_table(manifest: DatasetManifest, mistakes: Sequence[Mistake]) -> Table:
+    classes, columns = manifest.label.classes, manifest.columns[:_COLUMNS]
+    return Table(
+        ("row", "true class", "P(true class)", "predicted class", "P(predicted class)", *(c.name for c in columns)),
+        tuple(
+            (
+                f"{mistake.row:,}",
+                classes[mistake.label],
+                f"{mistake.label_probability:.1%}",
+                classes[mistake.predicted],
+                f"{mistake.probability:.1%}",
+                *row_texts(columns, mistake.features),
+            )
+            for mistake in mistakes
+        ),
+    )
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Return whether rows of a shape are images: [height, width], [height, width, 1] or [height, width, 3]."""
+    return (*shape, 1)[2:] in ((1,), (1, 1), (3, 1))
 
 
 def row_png(features: NDArray[np.float32], shape: Sequence[int]) -> bytes:
-    """Return a row as a PNG file; b"" if it is not an image.
+    """Return an image as a PNG file.
 
     Args:
         features: Values of the row, flat. The smallest becomes black, the largest white. NaN and infinite values
             count as 0.
-        shape: Shape of the row. [height, width], [height, width, 1] and [height, width, 3] are images. Of images
-            larger than 96 pixels some lines are left out.
+        shape: Shape of the row. Of images larger than 96 pixels some lines are left out.
     """
-    if (*shape, 1)[2:] not in ((1,), (1, 1), (3, 1)):
-        return b""
     import tensorflow as tf
 
     step = math.ceil(max(shape[:2]) / _PICTURE_PIXELS)

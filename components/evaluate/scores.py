@@ -1,19 +1,40 @@
 """The scores of a classifier, from its probabilities and the true classes (pure)."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Nobody reads a wider table, and KFP stores every cell as metadata in its database.
+from kfp_distributed.components.evaluate.calibration import Calibration
+from kfp_distributed.components.evaluate.curves import Curve, ScoreCounts
+from kfp_distributed.components.evaluate.mistakes import WorstMistakes
+
+# KFP stores every cell as metadata in its database.
 _DRAWN_CLASSES = 100
 # Largest deviation of a row's sum from 1: the rounding of float16 and bfloat16 models. Logits deviate more.
 _SUM_TOLERANCE = 0.01
 
 
+class ClassScores(NamedTuple):
+    """The scores of one class.
+
+    Attributes:
+        precision: Share of right ones among the predictions of the class; NaN without predictions.
+        recall: Share of right predictions among the rows of the class; NaN without rows.
+        f1: Harmonic mean of both; NaN without predictions and rows.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+
+
 @dataclass(frozen=True)
 class Scores:
-    """The scores of one model on one dataset.
+    """The scores of the predicted classes.
 
     Attributes:
         classes: The classes' names.
@@ -37,44 +58,89 @@ class Scores:
 
     @property
     def drawn(self) -> tuple[str, ...]:
-        """The classes to show in the confusion matrix: all, or none where there are too many."""
+        """The classes to show in KFP's confusion matrix: all, or none if there are more than 100."""
         return self.classes if len(self.classes) <= _DRAWN_CLASSES else ()
 
-    def precision_and_recall(self) -> list[tuple[float, float]]:
-        """Return precision and recall of each class: NaN without predictions or without examples of the class."""
+    def class_scores(self) -> list[ClassScores]:
+        """Return precision, recall and F1 of each class."""
+        hits, predictions, rows = self.confusion.diagonal(), self.confusion.sum(axis=0), self.confusion.sum(axis=1)
         with np.errstate(invalid="ignore"):
-            shares = [self.confusion.diagonal() / self.confusion.sum(axis=axis) for axis in (0, 1)]
-        return list(zip(*np.array(shares).tolist(), strict=True))
+            columns = (hits / predictions, hits / rows, 2 * hits / (predictions + rows))
+        return [ClassScores(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def answer_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDArray[np.float64]:
-    """Bring a model's answer for a batch into the form [rows, classes].
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of one model on one dataset.
+
+    Attributes:
+        scores: Accuracy, loss and confusion matrix.
+        counts: Rows by probability of each class.
+        calibration: Rows by probability of the predicted class.
+        mistakes: The mistakes of which the model is most certain.
+    """
+
+    scores: Scores
+    counts: ScoreCounts
+    calibration: Calibration
+    mistakes: WorstMistakes
+
+    def summary(self) -> dict[str, float]:
+        """Return the scores of the whole model by name. Undefined ones are left out.
+
+        Of two classes, ROC AUC and average precision are those of the second one, else means over the classes.
+        """
+        curves = self.counts.curves[1:] if self.counts.classes == 2 else self.counts.curves
+        values = {
+            "accuracy": self.scores.accuracy,
+            "loss": self.scores.loss,
+            "examples": self.scores.rows,
+            "macro_f1": _mean(score.f1 for score in self.scores.class_scores()),
+            "roc_auc": _mean(curve.roc_auc for curve in curves),
+            "average_precision": _mean(curve.average_precision for curve in curves),
+            "calibration_error": self.calibration.error,
+        }
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    def roc_curve(self) -> Curve:
+        """Return the one curve that stands for the model: that of the second of two classes, else the micro-average."""
+        return self.counts.curves[1] if self.counts.classes == 2 else self.counts.micro_average()
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Return the mean of the numbers that are not NaN; NaN without any."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def output_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDArray[np.float64]:
+    """Return a model's output for a batch in the shape [rows, classes].
 
     Args:
-        output: The model's answer, [rows, classes]; of two classes also [rows, 1] or [rows], which is the
-            probability of the second.
-        rows: Number of rows it was asked for.
+        output: The model's output, [rows, classes]. With two classes it may be [rows, 1] or [rows], the probability of
+            the second class.
+        rows: Number of rows of the batch.
         classes: Number of the dataset's classes.
 
     Raises:
-        ValueError: It has another shape.
+        ValueError: The output has another shape.
     """
     values = np.asarray(output, np.float64)
     if classes == 2 and values.shape in ((rows,), (rows, 1)):
         values = np.column_stack([1 - values, values])
     if values.shape != (rows, classes):
         raise ValueError(
-            f"the model answered {rows} rows with an array of shape {values.shape}, where {(rows, classes)} is needed: "
+            f"the model returned an array of shape {values.shape} for {rows} rows, where {(rows, classes)} is needed: "
             "evaluate it on the dataset it was trained with."
         )
     return values
 
 
 def check_probabilities(values: NDArray[np.float64], row_numbers: NDArray[np.int_]) -> NDArray[np.float64]:
-    """Check that finite answers are probabilities.
+    """Check that finite outputs are probabilities.
 
     Args:
-        values: The model's answers, [rows, classes].
+        values: The model's outputs, [rows, classes].
         row_numbers: Number of each row within the dataset, for the error.
 
     Returns:
@@ -87,7 +153,7 @@ def check_probabilities(values: NDArray[np.float64], row_numbers: NDArray[np.int
     if not valid.all():
         row = int(valid.argmin())
         raise ValueError(
-            f"the model's answer for row {row_numbers[row]} is {values[row]}, not probabilities: end it with a softmax "
+            f"the model's output for row {row_numbers[row]} is {values[row]}, not probabilities: end it with a softmax "
             "(two classes: or a sigmoid)."
         )
     return values.clip(0, 1)

@@ -1,4 +1,4 @@
-"""Between KFP's artifacts and the evaluation: what an `evaluate` step reads and writes."""
+"""Runs the step `evaluate` on the artifacts of KFP."""
 
 from kfp_distributed.components.artifacts import Artifact, ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.evaluation import run_evaluation

@@ -1,4 +1,4 @@
-"""Checks the weights of a model for NaN. The answers may hide it: TensorFlow's ReLU turns NaN into 0 on a CPU."""
+"""Checks the weights of a model for NaN. The outputs may hide it: TensorFlow's ReLU turns NaN into 0 on a CPU."""
 
 import re
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.finite import NAN_ADVICE
 
-# Keras saves the state of the optimizer and of the metrics too. It may stay NaN where the best weights were restored.
+# Keras also saves the state of the optimizer and of the metrics. It may stay NaN after the best weights were restored.
 _TRAINING_STATE = re.compile(r"(.*/)?(optimizer|keras_api/metrics|\.OPTIMIZER_SLOT)/")
 
 
 def check_weights(folder: Path) -> None:
     """Check that no weight of a model is NaN. Infinity is allowed: masks of attention layers use it.
 
-    A single number is no weight but a constant, which may be NaN to mark missing values.
+    A single number is a constant and not a weight. It may be NaN to mark missing values.
 
     Args:
         folder: A SavedModel, or a folder with model.onnx.
 
     Raises:
-        ValueError: Some are. The message says how many tensors of how many, and what to do.
+        ValueError: Some are. The message has the number of tensors and what to do.
     """
     # As float32, because NumPy has no NaN check for bfloat16.
     with_nan = [bool(np.isnan(tensor.astype(np.float32)).any()) for tensor in _float_weights(folder) if tensor.ndim]

@@ -1,1 +1,1 @@
-"""The step that turns a source of rows or images into sharded train, validation and test datasets."""
+"""The step that splits rows or images into train, validation and test datasets of Parquet shards."""

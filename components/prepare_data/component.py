@@ -46,8 +46,8 @@ def prepare_data(
         train_dataset: Training dataset, in the number of shards that `shards` sets.
         validation_dataset: Validation dataset in one shard, for `train`.
         test_dataset: Test dataset in one shard, for `evaluate`.
-        overview: HTML page with the rows of each class and split, remarks on the columns, and sample images or the
-            statistics of the columns.
+        overview: HTML page with warnings (missing values, constant columns, leakage, duplicates), the rows of each
+            class and split, sample rows or images, and the distributions of the columns.
 
     Raises:
         SystemExit: The data cannot be prepared. The message is the last line of the step's log, because KFP shows an

@@ -1,4 +1,4 @@
-"""CSV files: the checks before Arrow reads one, and the meaning of Arrow's errors."""
+"""CSV files: checks before Arrow reads a file, and explanations of Arrow's errors."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-# A header of some ten thousand columns is shorter.
+# A header of ten thousand columns is shorter.
 _HEADER_BYTES = 2**20
 _TO_UTF8 = "save it as UTF-8, such as with: iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
 # First bytes of other formats in files that are named .csv.
@@ -26,7 +26,7 @@ def check_start(start: bytes) -> None:
     """Check by the first bytes of a file that it is CSV in UTF-8 with commas.
 
     Raises:
-        ValueError: It is something else. The message names the format and what to do.
+        ValueError: The file is something else. The message names the format and what to do.
     """
     for signature, advice in _SIGNATURES.items():
         if re.match(signature, start):
@@ -52,11 +52,11 @@ def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> 
         batch_bytes: Bytes of the file per batch.
 
     Raises:
-        ValueError: The file is no CSV, a column is missing, or a row or value does not fit.
+        ValueError: The file is not CSV, a column is missing, or a row or value does not fit.
     """
     with file.open("rb") as stream:
         check_start(stream.read(_HEADER_BYTES))
-    # One thread: several read far ahead, and their errors do not have the number of the row.
+    # Several threads would read far ahead, and their errors would not have the number of the row.
     reading = pa_csv.ReadOptions(use_threads=False, block_size=batch_bytes)
     parsing = pa_csv.ParseOptions(newlines_in_values=True)
     converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
@@ -67,12 +67,14 @@ def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> 
             raise ValueError(f"it has no column {missing[0]!r}, which the first file has; it has {names[:50]}")
         yield from pa_csv.open_csv(file, reading, parsing, converting)
     except pa.ArrowInvalid as error:
-        if "cannot infer number of columns" not in str(error):  # Else it is a header without a line end: no rows.
+        if "cannot infer number of columns" not in str(
+            error
+        ):  # That error means a header without a line end, and so no rows.
             raise ValueError(explain(str(error), names)) from None
 
 
 def explain(text: str, names: Sequence[str]) -> str:
-    """Return what an error of Arrow means and what to do.
+    """Return an explanation of an error of Arrow, with advice.
 
     Args:
         text: Text of the error.
@@ -90,7 +92,7 @@ def explain(text: str, names: Sequence[str]) -> str:
         return f"{where} has {counts[2]} values and the header has {counts[1]}: {advice}"
     if value := re.search(r"invalid value '(.*)'", text, re.DOTALL):
         return (
-            f"{where}: {value[1][:40]!r} is no number, and most of the column's first values are numbers: correct it, "
+            f"{where}: {value[1][:40]!r} is not a number, but most of the column's first values are: correct it, "
             "leave it empty, or name the column in drop_columns"
         )
     if "UTF8" in text:

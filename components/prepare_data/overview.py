@@ -1,39 +1,47 @@
 """The HTML overview of a prepared dataset."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from kfp_distributed.components.prepare_data.split import Moments
+from kfp_distributed.components.prepare_data.duplicates import MAXIMUM_HASHES
+from kfp_distributed.components.prepare_data.histograms import count_bins
+from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
+from kfp_distributed.components.prepare_data.profile import Moments, Profile
+from kfp_distributed.components.prepare_data.sample import Sample
+from kfp_distributed.components.row_texts import row_texts
+from kfp_distributed.reports.charts import Chart, bar_chart, histogram
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape, read_batches
+from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape
 
-# The most that one page shows: 60 thumbnails of noise are 250 KB.
-_MAX_ROWS = 50
+# The most that one page shows, so that it stays below 2 MB: 60 thumbnails of noise are 250 KB, a histogram is 8 KB.
+_CLASSES = 50
+_COLUMNS = 100
+_HISTOGRAMS = 24
+_MISSING = 30
+_PREDICTORS = 15
+_SAMPLE_ROWS = 10
+_SAMPLE_COLUMNS = 20
 _IMAGE_CLASSES = 10
 _IMAGES = 6
 _THUMBNAIL = 32
 
 
 @dataclass(frozen=True)
-class ClassRow:
-    """A class of the label.
+class ClassImages:
+    """Sample images of a class.
 
     Attributes:
         name: Name of the class.
-        counts: Its rows in each split.
-        rows: Its rows in all splits.
-        images: Sample images, as PNG files.
+        images: PNG files.
     """
 
     name: str
-    counts: tuple[int, ...]
-    rows: int
     images: tuple[bytes, ...]
 
 
@@ -43,89 +51,184 @@ class OverviewPage:
 
     Attributes:
         title: Name of the source.
-        remarks: Remarks on the columns.
-        splits: Each split with its rows, such as "train 1,437".
-        classes: The first classes.
+        facts: Names and values of the main numbers.
+        warnings: Problems of the data.
+        classes: Rows of each class by split.
         class_count: Number of all classes.
-        most_rows: Rows of the largest class.
-        inputs: The input columns with the statistics of their numbers.
+        images: Sample images; () if the rows are no images.
+        rows: Sample rows; None if the rows are images.
+        missing: Share of missing values by column; None if no value is missing.
+        predictors: Error reduction of the best single predictors; None if none could be measured.
+        duplicates: Rows that occur in several splits.
+        histograms: Distributions of the first columns of numbers.
+        number_columns: Number of all columns of numbers.
+        columns: The inputs with the statistics of their numbers.
+        sample_rows: Number of training rows that were sampled.
+        training_rows: Number of all training rows.
+        duplicates_are_exact: Whether the duplicates are counted rather than estimated.
     """
 
     title: str
-    remarks: tuple[str, ...]
-    splits: tuple[str, ...]
-    classes: tuple[ClassRow, ...]
+    facts: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+    classes: Chart
     class_count: int
-    most_rows: int
-    inputs: Table
+    images: tuple[ClassImages, ...]
+    rows: Table | None
+    missing: Chart | None
+    predictors: Chart | None
+    duplicates: Table
+    histograms: tuple[Chart, ...]
+    number_columns: int
+    columns: Table
+    sample_rows: int
+    training_rows: int
+    duplicates_are_exact: bool
+
+    SUSPICIOUS_REDUCTION: ClassVar[float] = SUSPICIOUS_REDUCTION
+    MAXIMUM_HASHES: ClassVar[int] = MAXIMUM_HASHES
 
 
 def overview_page(
     manifests: Mapping[str, DatasetManifest],
-    moments: Mapping[str, Moments],
-    images: Mapping[str, Sequence[bytes]],
-    remarks: Sequence[str] = (),
+    profile: Profile,
+    missing: Mapping[str, int],
+    warnings: Sequence[str] = (),
 ) -> OverviewPage:
     """Return the content of the overview, for the template prepare_data.html.
 
     Args:
         manifests: Manifest of each split.
-        moments: Statistics of each input of numbers in the training split.
-        images: PNG files of some classes.
-        remarks: Remarks on the columns.
+        profile: Profile of the rows.
+        missing: Rows of each input without a value, in all splits.
+        warnings: Problems of the data, a line each.
     """
     train = manifests["train"]
-    counts = list(zip(*(manifest.class_counts for manifest in manifests.values()), strict=True))
-    classes = list(zip(train.label.classes, counts, strict=True))
+    rows = sum(manifest.rows for manifest in manifests.values())
+    classes = train.label.classes
+    images = sample_images(profile.sample, train)
+    numbers = [column for column in train.columns if column.kind != "category"]
     return OverviewPage(
         title=train.source,
-        remarks=tuple(remarks),
-        splits=tuple(f"{split} {manifest.rows:,}" for split, manifest in manifests.items()),
-        classes=tuple(ClassRow(name, row, sum(row), tuple(images.get(name, ()))) for name, row in classes[:_MAX_ROWS]),
+        facts=(
+            ("rows", f"{rows:,}"),
+            *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
+            ("inputs", f"{len(train.columns):,}"),
+            ("classes", f"{len(classes):,}"),
+        ),
+        warnings=tuple(warnings),
+        classes=bar_chart(
+            f"Rows of each class of {train.label.name}",
+            classes[:_CLASSES],
+            {split: manifest.class_counts[:_CLASSES] for split, manifest in manifests.items()},
+            x="class",
+        ),
         class_count=len(classes),
-        most_rows=max(map(sum, counts)),
-        inputs=Table(
-            ("input", "", "missing", "mean", "deviation", "lowest", "highest"),
-            tuple(_input_row(column, moments.get(column.name)) for column in train.columns[:_MAX_ROWS]),
+        images=images,
+        rows=None if images else sample_table(profile.sample, train),
+        missing=_missing_chart(missing, rows),
+        predictors=_predictor_chart(profile.predictors),
+        duplicates=Table(
+            ("rows of", "with the inputs of a row of", "rows", "share"),
+            tuple((pair.split, pair.other, f"{pair.rows:,}", f"{pair.share:.1%}") for pair in profile.duplicates),
+        ),
+        histograms=tuple(_histograms(profile.sample, train, numbers[:_HISTOGRAMS])),
+        number_columns=len(numbers),
+        columns=Table(
+            ("input", "kind", "missing", "mean", "standard deviation", "minimum", "maximum"),
+            tuple(
+                _column_row(column, missing.get(column.name, 0), profile.moments.get(column.name))
+                for column in train.columns[:_COLUMNS]
+            ),
             len(train.columns),
+        ),
+        sample_rows=len(profile.sample.labels),
+        training_rows=profile.sample.total,
+        duplicates_are_exact=all(pair.is_exact for pair in profile.duplicates),
+    )
+
+
+def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[str, ...]:
+    kind: str = column.kind
+    if column.shape:
+        kind = f"{kind} {' by '.join(map(str, column.shape))}"
+    if column.vocabulary:
+        kind = f"{kind}, {len(column.vocabulary):,} values"
+    if moments is None or not moments.count:
+        return (column.name, kind, f"{missing:,}")
+    numbers = (moments.mean, moments.std, moments.low, moments.high)
+    return (column.name, kind, f"{missing:,}", *(f"{number:,.6g}" for number in numbers))
+
+
+def _missing_chart(missing: Mapping[str, int], rows: int) -> Chart | None:
+    columns = sorted((name for name in missing if missing[name]), key=lambda name: -missing[name])[:_MISSING]
+    if not columns:
+        return None
+    shares = [100 * missing[name] / rows for name in columns]
+    return bar_chart("Missing values", columns, {"missing": shares}, x="column", y="% of all rows")
+
+
+def _predictor_chart(predictors: Sequence[Predictor]) -> Chart | None:
+    best = predictors[:_PREDICTORS]
+    if not best:
+        return None
+    return bar_chart(
+        "Columns that predict the label best",
+        [predictor.column for predictor in best],
+        {"error reduction": [max(0.0, predictor.error_reduction) for predictor in best]},
+        x="column",
+        y="error reduction",
+    )
+
+
+def _histograms(sample: Sample, manifest: DatasetManifest, columns: Sequence[Column]) -> Iterator[Chart]:
+    values = sample.columns(manifest.columns)
+    for column in columns:
+        edges, counts, outliers = count_bins(values[column.name], sample.labels, manifest.label.classes)
+        if edges:
+            title = f"{column.name} ({outliers:,} outliers are not shown)" if outliers else column.name
+            yield histogram(title, edges, counts, y="values" if column.shape else "rows")
+
+
+def sample_table(sample: Sample, manifest: DatasetManifest) -> Table:
+    """Return some sampled rows: the class, and the first columns."""
+    columns = manifest.columns[:_SAMPLE_COLUMNS]
+    return Table(
+        (manifest.label.name, *(column.name for column in columns)),
+        tuple(
+            (manifest.label.classes[label], *row_texts(columns, row))
+            for label, row in zip(sample.labels[:_SAMPLE_ROWS], sample.features[:_SAMPLE_ROWS], strict=True)
         ),
     )
 
 
-def _input_row(column: Column, moments: Moments | None) -> tuple[str, ...]:
-    row = (column.name, " by ".join(map(str, column.shape)) or column.kind)
-    if moments is None:
-        return row
-    numbers = (moments.missing, moments.mean, moments.std, moments.low, moments.high)
-    return (*row, *(f"{number:.4g}" for number in numbers))
+def sample_images(sample: Sample, manifest: DatasetManifest) -> tuple[ClassImages, ...]:
+    """Return some sampled images of each of the first classes.
 
-
-def sample_images(folder: Path, manifest: DatasetManifest) -> dict[str, list[bytes]]:
-    """Read some images of each of the first classes.
-
-    The smallest number of all samples becomes black and the largest white.
+    The smallest number of all of them becomes black and the largest white.
 
     Returns:
-        PNG files by class; {} if the rows are not images, or all numbers of the samples are missing.
+        The images of each class that has some; () if the rows are not images, or all numbers are missing.
     """
     shape = input_shape(manifest)
     if len(shape) not in (2, 3) or shape[2:] not in ((), (1,), (3,)):
-        return {}
-    rows, labels = next(read_batches(folder, manifest))
+        return ()
     samples = {
-        name: rows[labels == index][:_IMAGES] for index, name in enumerate(manifest.label.classes[:_IMAGE_CLASSES])
+        name: sample.features[sample.labels == index][:_IMAGES]
+        for index, name in enumerate(manifest.label.classes[:_IMAGE_CLASSES])
     }
     numbers = np.concatenate(list(samples.values()))
     numbers = numbers[~np.isnan(numbers)]
     if not numbers.size:
-        return {}
+        return ()
     low, high = numbers.min(), numbers.max()
     pixels = shape if shape[2:] == (3,) else shape[:2]
     scale = 255 / ((high - low) or 1)
-    return {
-        name: [_png(np.nan_to_num((image - low) * scale).reshape(pixels)) for image in images]
+    return tuple(
+        ClassImages(name, tuple(_png(np.nan_to_num((image - low) * scale).reshape(pixels)) for image in images))
         for name, images in samples.items()
-    }
+        if len(images)
+    )
 
 
 def _png(pixels: NDArray[np.float32]) -> bytes:

@@ -1,11 +1,11 @@
-"""The checked options of the step, and how many rows of each class go to each file (pure)."""
+"""The checked options of the step, and the number of rows of each class in each file (pure)."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# One Parquet writer is open for each shard, and a process may commonly open 1024 files.
+# Each shard has an open file while rows are written, and a process may usually open 1024 files.
 MAXIMUM_SHARDS = 512
 
 
@@ -44,7 +44,7 @@ def parse_options(
     """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
 
     Raises:
-        ValueError: Names the parameter, its value and what is allowed.
+        ValueError: A parameter is invalid. The message names it, its value and what is allowed.
     """
     if label_column in drop_columns:
         raise ValueError(f"drop_columns has {label_column!r}, which is the label_column: take it out")
@@ -83,7 +83,7 @@ def _whole_number(name: str, value: object, minimum: int, maximum: int) -> int:
 
 
 def _as_float(value: object) -> float:
-    """Return the number that a value or its text is; NaN, which is in no range, for anything else."""
+    """Return a value or its text as a number; NaN, which is in no range, if it is not one."""
     try:
         return float(str(value))
     except ValueError:
@@ -91,11 +91,11 @@ def _as_float(value: object) -> float:
 
 
 def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
-    """Put the label's values in order: numbers by their value, else texts by the alphabet.
+    """Return the label's values in order: numbers by value, other texts alphabetically.
 
     Args:
         counts: Rows of each value.
-        label: The label's name, for the error.
+        label: Name of the label, for errors.
 
     Raises:
         ValueError: The values are continuous, there is one class only, or a class has one row only.
@@ -107,7 +107,7 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
     classes = tuple(sorted(counts, key=lambda name: (numbers.get(name, 0.0), name)))
     if len(classes) < 2:
         raise ValueError(f"label_column {label!r} has the classes {list(classes)}: two or more are needed")
-    regression = "it looks like a regression target, and prepare_data makes classes: name another label_column, or"
+    regression = "it looks like a regression target, but prepare_data needs classes: name another label_column, or"
     for name, number in numbers.items():
         if not number.is_integer():
             raise ValueError(f"label_column {label!r} has the value {name}: {regression} write texts or whole numbers")
@@ -146,18 +146,20 @@ def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int
     for count in class_counts:
         train, held_out = count, []
         for fraction in fractions:
-            # What is rounded is the running total, so that no error adds up.
+            # The running total is rounded, so that rounding errors do not add up.
             share = round((before + count) * fraction) - round(before * fraction)
             held_out.append(min(share, train - 1))
             train -= held_out[-1]
-        # Dealt one by one, going on with the shard after the one where the last class ended.
+        # Rows are dealt to the shards in turn. Each class begins at the shard after the last row of the previous one.
         plan.append((*(train // shards + ((i - dealt) % shards < train % shards) for i in range(shards)), *held_out))
         before += count
         dealt += train
     *train_rows, validation, test = map(sum, zip(*plan, strict=True))
     for name, fraction, rows in zip(("validation", "test"), fractions, (validation, test), strict=True):
         if fraction and not rows:
-            raise ValueError(f"{name}_fraction {fraction:g} of {before} rows is no row: give 0 or more")
+            raise ValueError(
+                f"{name}_fraction {fraction:g} of {before} rows is less than one row: set it to 0 or to more"
+            )
     if not all(train_rows):
-        raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: ask for fewer shards")
+        raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: lower shards")
     return tuple(plan)

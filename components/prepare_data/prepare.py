@@ -2,12 +2,13 @@
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.fetch import local_copy, shown
-from kfp_distributed.components.prepare_data.overview import overview_page, sample_images
+from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings, leakage_warnings
+from kfp_distributed.components.prepare_data.fetch import local_copy, without_secrets
+from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits
@@ -23,8 +24,8 @@ def prepare(
     The outputs appear only when all of them are complete.
 
     Args:
-        source: "digits", or the path or address of the data.
-        options: How to read and split it.
+        source: "digits", or path or address of the data.
+        options: Options of reading and splitting.
         datasets: Output artifacts "train", "validation" and "test". Rows and classes are added to their metadata.
         overview: Path of the HTML page.
 
@@ -33,14 +34,13 @@ def prepare(
 
     Raises:
         ValueError: The source or an option is wrong. No output is written.
-        OSError: The source cannot be fetched, or a dataset cannot be written.
+        OSError: The source cannot be downloaded, or a dataset cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
         path = None if source == "digits" else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
-        columns, label, class_counts, remarks = scan(data)
-        for remark in remarks:
-            print(remark, flush=True)
+        columns, label, class_counts, missing, warnings = scan(data)
+        _log(warnings)
         plan = plan_split(class_counts, options)
         targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
         parent = targets["train"].parent
@@ -49,10 +49,11 @@ def prepare(
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
-            manifests, moments = write_splits(data, columns, label, plan, options, shown(source), folders)
+            manifests, profile = write_splits(data, columns, label, plan, options, without_secrets(source), folders)
+            warnings_of_rows = [*leakage_warnings(profile.predictors), *duplicate_warnings(profile.duplicates)]
+            _log(warnings_of_rows)
             page = Path(unfinished, "overview")
-            images = sample_images(folders["train"], manifests["train"])
-            content = overview_page(manifests, moments, images, remarks)
+            content = overview_page(manifests, profile, missing, [*warnings_of_rows, *warnings])
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)
@@ -63,3 +64,8 @@ def prepare(
         shards = len(manifest.shards)
         print(f"{split}: {manifest.rows:,} rows in {shards} shard{'s' * (shards != 1)}", flush=True)
     return manifests
+
+
+def _log(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", flush=True)

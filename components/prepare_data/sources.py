@@ -1,8 +1,8 @@
-"""Tables, arrays and images, all read as batches of rows in one form.
+"""Reads tables, arrays and images as batches of rows.
 
-In a batch a number is a float32 column (null or NaN where it is missing), a category and the label are string columns,
-and a tensor is a fixed-size list of uint8 or float32. A reader holds about one batch in memory, and gives the same rows
-each time it is asked.
+In a batch, a number is a float32 column (null or NaN if missing), a category and the label are string columns, and a
+tensor is a fixed-size list of uint8 or float32. A reader holds about one batch in memory. Every pass yields the same
+rows.
 """
 
 import math
@@ -47,8 +47,8 @@ class Source:
     Attributes:
         columns: Inputs with their kinds, still without vocabularies and statistics.
         label: Name of the label.
-        parts: By file, a function that yields all its rows with at least these columns, in the types of the file.
-        first_row: Number of a file's first row, as a person counts: 2 where there is a header.
+        parts: Functions by file that yield all rows of the file with at least these columns, in the file's types.
+        first_row: Line number of a file's first row, for errors: 2 after a header, else 1.
     """
 
     columns: tuple[Column, ...]
@@ -60,7 +60,7 @@ class Source:
         """Yield all rows with the name of the file they are in.
 
         Raises:
-            ValueError: A file is damaged, or a column in it missing or of another type.
+            ValueError: A file is damaged, or a column is missing or has another type.
         """
         for name, read in self.parts.items():
             with _reading(name):
@@ -78,7 +78,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     Args:
         path: A file or folder; None for scikit-learn's 1,797 handwritten digits, 8 by 8 pixels of 0 to 16.
         options: Label, columns to drop and image size.
-        scratch: Folder for unpacked files.
+        scratch: Empty folder for unpacked files.
 
     Raises:
         ValueError: The format is not supported, or the columns do not fit the options.
@@ -91,14 +91,14 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     if types in ({".csv"}, {".parquet"}):
         return _table_source(files, options)
     if types == {".npz"} and len(files) == 1:
-        # Unpacked, so that the arrays can be mapped into memory and need not be read as a whole.
+        # Unpacked arrays can be mapped into memory instead of being read completely.
         with _reading(path.name, zipfile.BadZipFile, zlib.error, RuntimeError), zipfile.ZipFile(files[0]) as archive:
             archive.extractall(scratch)
             arrays = {Path(name).stem: _open_array(scratch, name) for name in archive.namelist()}
         return _array_source(path.name, arrays, options)
     images = [image for file in files if file.is_dir() for image in _visible(file)]
     if images and _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
-        # A row group has few large images. In the order of the folders, it would have images of one class only.
+        # A row group has few large images. In the order of the folders, all of them would be of one class.
         np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
         return _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
@@ -124,7 +124,7 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 @contextmanager
 def _reading(name: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn what a library raises on a damaged file into a ValueError that names the file."""
+    """Turn the errors that libraries raise for a damaged file into a ValueError that names the file."""
     try:
         yield
     except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
@@ -132,7 +132,7 @@ def _reading(name: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """The entries of a folder, sorted, without those that systems create (.DS_Store, _SUCCESS)."""
+    """Return the sorted entries of a folder, without those that systems create (.DS_Store, _SUCCESS)."""
     return sorted(path for path in folder.iterdir() if path.name[0] not in "._")
 
 
@@ -147,15 +147,15 @@ def _input_names(names: Sequence[str], options: Options, where: str) -> list[str
     counts = Counter(names)
     duplicates = [name for name in counts if counts[name] > 1]
     if missing := others - {*names}:
-        fault = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
+        problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif duplicates:
-        fault = f"the column {duplicates[0]!r} is there {counts[duplicates[0]]} times"
+        problem = f"the column {duplicates[0]!r} is there {counts[duplicates[0]]} times"
     elif not inputs:
-        fault = "there is no column beside these"
+        problem = "there is no other column"
     else:
         return inputs
     parameters = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
-    raise ValueError(f"{parameters}: {fault} in {where}; it has {list(names[:50])}")
+    raise ValueError(f"{parameters}: {problem} in {where}; it has {list(names[:50])}")
 
 
 def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv: bool = False) -> Column:
@@ -164,7 +164,7 @@ def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv:
     if shape:
         return Column(name, "tensor", "uint8" if "uint8" in kind else "float32", shape)
     present = values.drop_null()
-    # A column without any value counts as one of numbers.
+    # A column without any value counts as a column of numbers.
     if re.match("u?int|half|float|double|decimal|null", kind) or (
         is_csv and kind == "string" and 2 * pc.match_substring_regex(present, _NUMBER).true_count >= len(present)
     ):
@@ -173,7 +173,7 @@ def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Check that the values of a column are numbers, or of a type that has one usual text form."""
+    """Check that the values of a column are numbers or have a usual text form."""
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not re.fullmatch(_SCALARS, str(values)):
         raise ValueError(
@@ -194,9 +194,9 @@ def _cast(name: str, values: pa.Array, kind: str) -> pa.Array:
         if not is_number:
             raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
         value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
-        fault = value[0] if value else f"values of type {values.type}"
+        example = value[0] if value else f"values of type {values.type}"
         raise ValueError(
-            f"column {name!r} has {fault} and is of numbers in the first file: write one type in all files, {advice}"
+            f"column {name!r} has {example}, but numbers in the first file: write one type in all files, {advice}"
         ) from None
 
 
@@ -246,7 +246,7 @@ def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.R
             rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
             yield from opened.iter_batches(rows, columns=[*types] or None)
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"it is no whole Parquet file, write or copy it again ({error})") from None
+        raise ValueError(f"it is not a complete Parquet file: write or copy it again ({error})") from None
 
 
 def _open_array(folder: Path, member: str) -> NDArray[Any]:
@@ -254,13 +254,13 @@ def _open_array(folder: Path, member: str) -> NDArray[Any]:
     try:
         return np.lib.format.open_memmap(folder / member, mode="r")
     except (ValueError, OSError) as error:
-        fault = "holds Python objects" if "objects" in str(error) else "is no array of NumPy"
+        problem = "holds Python objects" if "objects" in str(error) else "is not a NumPy array"
         advice = "save arrays of numbers or texts (objects: array.astype(str)) with numpy.savez"
-        raise ValueError(f"its member {member!r} {fault}: {advice}") from None
+        raise ValueError(f"its member {member!r} {problem}: {advice}") from None
 
 
 def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Source:
-    """Open arrays: those of one dimension as numbers or texts, those of more as one tensor per row.
+    """Open arrays: 1-D arrays as numbers or texts, others as one tensor per row.
 
     Args:
         name: Name of the source, for errors.
@@ -277,8 +277,9 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
         allowed = "biuf" + "US" * (len(array.shape) == 1)
         if array.dtype.kind not in allowed or array.shape[:1] != used[label].shape or 0 in array.shape:
             raise ValueError(
-                f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must be numbers or 1-D texts, at "
-                f"least one, as many as the 1-D labels {label!r} {list(used[label].shape)}, or in drop_columns"
+                f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must have numbers or be 1-D with "
+                f"texts, and have as many rows as the 1-D labels {label!r} {list(used[label].shape)}, at least one. "
+                "Or name it in drop_columns"
             )
     columns = tuple(_column(key, _arrow(used[key][:1]), used[key].shape[1:]) for key in inputs)
     batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
@@ -323,15 +324,15 @@ class _Images:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image, rotated as its EXIF orientation says."""
+    """Open an image, rotated by its EXIF orientation."""
     with _reading(f"image {file.parent.name}/{file.name}", SyntaxError, Image.DecompressionBombError):
         if file.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")
         try:
             image = Image.open(file)
         except UnidentifiedImageError:
-            raise ValueError("it is no image: remove it, or convert it to PNG or JPEG") from None
+            raise ValueError("it is not an image: remove it, or convert it to PNG or JPEG") from None
         with image:
             if image.mode[0] in "IF":
-                raise ValueError("it has more than 8 bits a colour: convert it to 8 bits")
+                raise ValueError("it has more than 8 bits per color: convert it to 8 bits")
             yield ImageOps.exif_transpose(image)

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
-from kfp_distributed.components.prepare_data.remarks import ColumnCounts, remarks_of, text_form
+from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import describe_file
@@ -25,36 +26,8 @@ MAXIMUM_DISTINCT = 1000
 # Rows that are shuffled together, and of which each shard gets one row group: at most this number and these bytes.
 MIXED_ROWS = 2**18
 MIXED_BYTES = 2**23
-# Batches of about 1 MiB between two log lines that tell the progress of a pass.
+# Batches of about 1 MiB between two log lines about the progress of a pass.
 _BATCHES_PER_LOG_LINE = 200
-
-
-@dataclass
-class Moments:
-    """Statistics of the numbers added so far, in float64; NaN counts as missing."""
-
-    count: int = 0
-    missing: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-
-    def add(self, numbers: NDArray[np.float32]) -> None:
-        """Add numbers, by Chan's rule for joining the mean and the squared deviations of two parts."""
-        values = numbers[~np.isnan(numbers)].astype(float)
-        self.missing += numbers.size - values.size
-        if values.size:
-            self.count += values.size
-            share, difference = values.size / self.count, values.mean() - self.mean
-            self.squares += values.var() * values.size + difference**2 * values.size * (1 - share)
-            self.mean += difference * share
-            self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of the numbers; 1 where they are all equal, so that one can divide by it."""
-        return math.sqrt(self.squares / self.count) if self.low < self.high else 1.0
 
 
 class Scan(NamedTuple):
@@ -64,30 +37,31 @@ class Scan(NamedTuple):
         columns: The inputs with their vocabularies.
         label: The label with its classes.
         class_counts: Rows of each class.
-        remarks: What a person should know of the columns, a line each.
+        missing: Rows of each input without a value.
+        warnings: One line for each problem of a column.
     """
 
     columns: tuple[Column, ...]
     label: Label
     class_counts: tuple[int, ...]
-    remarks: list[str]
+    missing: dict[str, int]
+    warnings: list[str]
 
 
 def scan(source: Source) -> Scan:
     """Check all rows, count the classes and collect the vocabularies.
 
     Raises:
-        ValueError: A row or a column cannot be used; the message says where and what to do.
+        ValueError: A row or column cannot be used. The message names it and what to do.
     """
     columns = {column.name: ColumnCounts(column.kind) for column in source.columns}
     label = ColumnCounts("label")
     for file, begin, batch in _counted(source, "pass 1 of 2 (check)"):
         for name, values in zip(batch.schema.names, batch.columns, strict=True):
             counts = label if name == source.label else columns[name]
-            fault = _count(counts, values)
-            if fault:
-                row, why = fault
-                raise ValueError(f"row {begin + row} of {file}: {name!r} {why}")
+            if problem := _count(counts, values):
+                row, reason = problem
+                raise ValueError(f"row {begin + row} of {file}: {name!r} {reason}")
             if len(counts.values) > MAXIMUM_DISTINCT:
                 advice = (
                     "name another label_column (a regression target?)" if counts is label else "name it in drop_columns"
@@ -101,12 +75,13 @@ def scan(source: Source) -> Scan:
         tuple(replace(column, vocabulary=tuple(sorted(columns[column.name].values))) for column in source.columns),
         Label(source.label, classes),
         tuple(label.values[name] for name in classes),
-        remarks_of(columns, label.values.total(), source.label, classes),
+        {name: counts.missing for name, counts in columns.items()},
+        column_warnings(columns, label.values.total(), source.label, classes),
     )
 
 
 def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
-    """Add a batch's values of a column; returns the first row that cannot be used, and why."""
+    """Add a batch's values of a column. Return the first row that cannot be used, and the reason; None without one."""
     if pa.types.is_string(values.type):
         counts.missing += values.null_count
         distinct = values.drop_null().value_counts().to_pylist()
@@ -120,12 +95,14 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
     if infinite.any():
         advice = "correct it, leave it empty, or name the column in drop_columns"
         return int(infinite.argmax()), f"is infinite or too large for a 32-bit number: {advice}"
-    counts.largest = max(counts.largest, float(np.nanmax(np.abs(numbers), initial=0)))
+    # These two ignore NaN.
+    counts.lowest = float(np.fmin.reduce(numbers, axis=None, initial=counts.lowest))
+    counts.highest = float(np.fmax.reduce(numbers, axis=None, initial=counts.highest))
     return None
 
 
 def _counted(source: Source, pass_name: str) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield each batch with its file and the number of its first row, as a person counts; log the progress."""
+    """Yield each batch with its file and the line number of its first row, and log the progress."""
     rows: Counter[str] = Counter()
     for number, (file, batch) in enumerate(source.batches(), 1):
         yield file, rows[file] + source.first_row, batch
@@ -144,7 +121,7 @@ def draw_targets(
     is kept in memory.
 
     Args:
-        left: Rows of each class that each target still lacks, [classes, targets]. What is drawn is subtracted.
+        left: Rows of each class that each target still lacks, [classes, targets]. The drawn rows are subtracted.
         classes: The class of each row.
         generator: Random generator.
 
@@ -169,14 +146,14 @@ def write_splits(
     name: str,
     folders: Mapping[str, Path],
     mixed_rows: int = MIXED_ROWS,
-) -> tuple[dict[str, DatasetManifest], dict[str, Moments]]:
+) -> tuple[dict[str, DatasetManifest], Profile]:
     """Write the rows of a source into the folders of the splits, each with its manifest.
 
-    The rows that are shuffled together are in memory, whatever the number of rows. Mean and deviation are those of the
-    training rows alone, so that the training learns nothing of the other splits.
+    Only rows that are shuffled together are in memory. Mean and deviation are those of the training rows alone, so that
+    the training learns nothing about the other splits.
 
     Args:
-        source: The rows, as the first pass saw them.
+        source: The rows that the first pass has checked.
         columns: The inputs with their vocabularies.
         label: The label with its classes.
         plan: Rows of each class for each training shard, validation and test, from `plan_split`.
@@ -186,17 +163,17 @@ def write_splits(
         mixed_rows: Rows that are shuffled together. Another number gives another order of the rows.
 
     Returns:
-        The manifest of each split, and the statistics of the numeric inputs in the training split.
+        The manifest of each split, and a profile of the rows.
 
     Raises:
-        ValueError: The source gives other rows than in the first pass.
+        ValueError: The source has other rows than in the first pass.
     """
     counts = np.array(plan)
     files = [folders["train"] / f"part-{shard:05d}.parquet" for shard in range(options.shards)]
     files += [folders[split] / "part-00000.parquet" for split in ("validation", "test")]
-    moments = {column.name: Moments() for column in columns if column.kind != "category"}
-    _write_rows(source, columns, label, counts, options, files, moments, mixed_rows)
-    columns = _with_statistics(columns, moments)
+    profiler = Profiler(columns, label, int(counts[:, : options.shards].sum()), options.seed)
+    _write_rows(source, columns, label, counts, options, files, profiler, mixed_rows)
+    columns = _with_statistics(columns, profiler.moments)
     manifests = {}
     for split, folder in folders.items():
         targets = [target for target, file in enumerate(files) if file.parent == folder and counts[:, target].any()]
@@ -206,11 +183,11 @@ def write_splits(
         class_counts = tuple(counts[:, targets].sum(axis=1).tolist())
         manifests[split] = DatasetManifest(split, columns, label, shards, class_counts, options.seed, name)
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
-    return manifests, moments
+    return manifests, profiler.profile()
 
 
 def _with_statistics(columns: Sequence[Column], moments: Mapping[str, Moments]) -> tuple[Column, ...]:
-    """Return the columns with the mean and the deviation of those that have numbers."""
+    """Return the columns, with mean and deviation where they have numbers."""
     return tuple(
         replace(column, mean=statistics.mean, std=statistics.std)
         if (statistics := moments.get(column.name))
@@ -226,10 +203,10 @@ def _write_rows(
     counts: NDArray[np.int_],
     options: Options,
     files: Sequence[Path],
-    moments: Mapping[str, Moments],
+    profiler: Profiler,
     mixed_rows: int,
 ) -> None:
-    """Write each row into a file that still lacks rows of its class, and add the training rows to the statistics."""
+    """Write each row into a file that still lacks rows of its class, and add it to the profile."""
     generator, left = np.random.default_rng(options.seed), counts.copy()
     row_bytes = 4 + sum(4 * math.prod(column.shape) for column in columns)
     encoded = (_encode(batch, columns, label) for *_, batch in _counted(source, "pass 2 of 2 (write)"))
@@ -242,14 +219,14 @@ def _write_rows(
                 if target not in writers:
                     writers[target] = stack.enter_context(pq.ParquetWriter(files[target], rows.schema))
                 writers[target].write_batch(rows.take(pa.array(order[targets[order] == target])))
-            for column, statistics in moments.items():
-                statistics.add(column_matrix(rows[column])[targets < options.shards])
+            # The files of the training split are followed by one for validation and one for test.
+            profiler.add(rows, np.maximum(targets - options.shards + 1, 0))
     if left.any():
         raise ValueError("source: it had fewer rows when it was read again")
 
 
 def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> pa.RecordBatch:
-    """Rows of a source in the form of the shards."""
+    """Return rows of a source in the form of the shards."""
     texts = {column.name: [None, *column.vocabulary] for column in columns if column.kind == "category"}
     texts[label.name] = [*label.classes]
     rows = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -261,7 +238,7 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
 
 
 def _rechunked(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of one length (the last may be shorter), so that a draw depends on the rows alone."""
+    """Yield the rows in batches of one length (the last may be shorter), so that a draw depends on the rows alone."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
         pending.append(batch)

@@ -1,4 +1,4 @@
-"""Between KFP's artifacts and the preparation: what a `prepare_data` step reads and writes."""
+"""Runs the step `prepare_data` on the artifacts of KFP."""
 
 from collections.abc import Sequence
 

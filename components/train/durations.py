@@ -1,8 +1,8 @@
-"""Spans of time in words. Pure."""
+"""Durations as text. Pure."""
 
 
 def format_seconds(seconds: float) -> str:
-    """A span of time as people say it: "1.5 s", "12 s", "3 min 20 s", "2 h 5 min"."""
+    """Return a duration as text, such as "1.5 s", "12 s", "3 min 20 s" or "2 h 5 min"."""
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 ", " ")
     minutes, rest = divmod(round(seconds), 60)

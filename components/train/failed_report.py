@@ -11,23 +11,23 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
 UPLOAD_SECONDS = 5.0
-"""How long the upload may delay the end of a failed step. A report has some 100 KB."""
+"""Seconds that the upload may delay the end of a failed step. A report has less than 2 MB."""
 
 
 def store_report(uri: str, page: str) -> str:
-    """Uploads a report to its artifact's URI.
+    """Upload a report to its artifact's URI.
 
     Args:
-        uri: URI of the artifact. Nothing is uploaded for a local path: the step has written that file already.
+        uri: URI of the artifact. A local path is not uploaded, because the step has written that file already.
         page: The HTML page.
 
     Returns:
-        Lines for the end of the step's log: where the report is, or why it is not stored.
+        Lines for the end of the step's log: the location of the report, or why it is not stored.
     """
     if "://" not in uri:
-        return f"Report: {uri}" if Path(uri).exists() else "Report not stored: there is no room on this disk."
-    late = f"Report not stored: {uri} was not written within {UPLOAD_SECONDS:g} s."
-    return call_within(UPLOAD_SECONDS, lambda: _upload(uri, page)) or late
+        return f"Report: {uri}" if Path(uri).exists() else "Report not stored: the disk of this step is full."
+    timeout = f"Report not stored: the upload to {uri} took longer than {UPLOAD_SECONDS:g} s."
+    return call_within(UPLOAD_SECONDS, lambda: _upload(uri, page)) or timeout
 
 
 def _upload(uri: str, page: str) -> str:
@@ -41,14 +41,14 @@ def _upload(uri: str, page: str) -> str:
 
 
 def describe_location(store: Store, namespace: str) -> str:
-    """Says where a person finds a report.
+    """Return the locations of a report as text.
 
-    KFP's UI serves any object of its own store at artifacts/SOURCE/BUCKET/KEY, where SOURCE is the URI's scheme
-    (`frontend/server/app.ts` and `handlers/artifacts.ts` of KFP 2.17). With several users the query must name the
+    The KFP UI serves every object of its own store at artifacts/SOURCE/BUCKET/KEY. SOURCE is the scheme of the URI
+    (`frontend/server/app.ts` and `handlers/artifacts.ts` of KFP 2.17). In multi-user mode the query must name the
     run's namespace.
 
     Args:
-        store: The object store, opened at the report's URI.
+        store: The object store, opened at the URI of the report.
         namespace: Namespace of the run.
 
     Returns:

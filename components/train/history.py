@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
-from statistics import median
+from itertools import groupby
 
 from kfp_distributed.components.train.failures import how_it_ended
 from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span
@@ -13,6 +12,8 @@ MAX_SPANS = 100
 
 MAX_SAMPLES = 300
 """Number of samples that are kept for each replica."""
+
+_ENDED = ("succeeded", "failed", "stopped")
 
 Spans = Mapping[str, tuple[Span, ...]]
 Samples = Mapping[str, tuple[ReplicaSample, ...]]
@@ -30,6 +31,10 @@ def add_change(spans: Spans, change: ReplicaChanged, *, is_restart: bool = False
     if is_restart and not reason:
         reason = f"restart {change.restart}"
     history = spans.get(change.replica, ())
+    if history and history[-1].begin == change.time and change.state not in _ENDED and history[-1].state not in _ENDED:
+        # The state before lasted no time.
+        reason = reason or history[-1].reason
+        history = history[:-1]
     if history and history[-1].state == change.state and not is_restart:
         history = (*history[:-1], replace(history[-1], reason=reason or history[-1].reason))
     else:
@@ -41,13 +46,20 @@ def add_change(spans: Spans, change: ReplicaChanged, *, is_restart: bool = False
 def add_sample(samples: Samples, sample: ReplicaSample) -> Samples:
     """Return the samples of all replicas after one more.
 
-    When a replica has `MAX_SAMPLES`, every second one is dropped. From then on samples are kept at twice the interval.
+    Of each interval the first sample is kept. The interval is the shortest of 1, 2, 4, ... seconds of which
+    `MAX_SAMPLES` cover the time since the first sample of the replica.
     """
     history = samples.get(sample.replica, ())
-    if len(history) > 1:
-        interval = median(later.time - earlier.time for earlier, later in pairwise(history))
-        if sample.time - history[-1].time < 0.75 * interval:
-            return samples
+    begin = history[0].time if history else sample.time
+    interval = 1.0
+    while sample.time - begin >= MAX_SAMPLES * interval:
+        interval *= 2
+
+    def number(sample: ReplicaSample) -> float:
+        return (sample.time - begin) // interval
+
+    if history and number(history[-1]) == number(sample):
+        return samples
     if len(history) >= MAX_SAMPLES:
-        history = history[::2]
+        history = tuple(next(group) for _, group in groupby(history, number))
     return {**samples, sample.replica: (*history, sample)}

@@ -1,4 +1,4 @@
-"""What a training job is, and the facts that a runner yields while the job runs."""
+"""Training jobs, and the facts that a runner yields while a job runs."""
 
 import time
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ State = Literal["queued", "waiting", "pulling", "installing", "starting", "runni
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One job, ready to run.
+    """A job that is ready to run.
 
     Attributes:
-        name: A DNS-1035 label of at most 50 characters.
-        topology: Its replicas.
-        specification: Restarts, time budgets, and what a cluster must know.
-        description: What every replica is told.
-        argv: The command of each replica that is a process of this machine; () for the entry program.
-        environment: What is added to its environment.
-        labels: What people find the job by: "run" and "task", each a valid value of a Kubernetes label.
+        name: Name of the job, a DNS-1035 label of at most 50 characters.
+        topology: Replicas of the job.
+        specification: Restart limit, time budgets and settings of the cluster.
+        description: Description of the job for its replicas.
+        argv: Command of each replica of a local job; () for the entry program.
+        environment: Environment variables that are added to those of each local replica.
+        labels: Values of the labels "run" and "task", which identify the job for users. Valid as Kubernetes labels.
     """
 
     name: str
@@ -38,22 +38,31 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class ReplicaChanged:
-    """A replica is in another state: "stopped" is what we did to it, "failed" what it did itself.
+    """A replica changed its state.
 
-    "queued" is a replica of a job that its queue has not admitted, "waiting" one that has no node yet, "pulling" one
-    whose image is not there yet, "installing" one whose packages pip installs before its program starts.
+    | state | meaning |
+    |---|---|
+    | queued | the job's queue has not admitted the job |
+    | waiting | the replica has no node |
+    | pulling | the node pulls the image |
+    | installing | pip installs packages before the program starts |
+    | starting | the process or container was created |
+    | running | the program runs |
+    | succeeded | the program ended with exit code 0 |
+    | failed | the program ended otherwise, or the pod was lost |
+    | stopped | the runner stopped the replica |
 
     Attributes:
         time: Seconds since 1970, of `clock`.
-        replica: Its name.
+        replica: Name of the replica.
         state: The new state.
-        exit_code: Of a process that ended by itself.
-        signal: Number of the signal that killed it.
-        reason: Why, where more is known than exit code and signal say.
-        restart: How often this replica has been started again.
-        node: The node that it is on, where there are nodes.
-        peak_memory: KiB of its largest process, once that is known; else 0.
-        install_seconds: Seconds that pip took to install its packages, once that is known; else 0.
+        exit_code: Exit code of the program, if it ended by itself.
+        signal: Number of the signal that killed the program.
+        reason: Reason of the state beyond exit code and signal, such as "OOMKilled"; "" if unknown.
+        restart: Number of restarts of this replica.
+        node: Name of its node; "" for a local replica.
+        peak_memory: Peak memory of its largest process in KiB; 0 while unknown.
+        install_seconds: Seconds that pip took to install its packages; 0 while unknown.
     """
 
     time: float
@@ -108,7 +117,13 @@ class Span:
 
 @dataclass(frozen=True)
 class LogLine:
-    """A replica printed a line: text without its end, at most 64 KiB of it."""
+    """A replica printed a line.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        replica: Name of the replica.
+        line: Text without the line end, at most 64 KiB.
+    """
 
     time: float
     replica: str
@@ -132,9 +147,9 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Quiet:
-    """All facts up to this time are told, but for the ends of deleted pods, which take some seconds to be judged.
+    """All facts up to this time have been yielded, except for deleted pods, whose end takes some seconds to classify.
 
-    Comes after each burst of facts, and at least once a second.
+    Yielded after each burst of facts, and at least once a second.
     """
 
     time: float
@@ -142,12 +157,12 @@ class Quiet:
 
 @dataclass(frozen=True)
 class JobEnded:
-    """The last fact: what the one who manages the replicas, operator or runner, made of them.
+    """The job ended. This is the last fact.
 
     Attributes:
         time: Seconds since 1970, of `clock`.
-        succeeded: Whether the leader did its work. Whether a model came of it is looked at later.
-        reason: Why the job failed, as a sentence. Which replica it was, the replicas' own facts say.
+        succeeded: Whether the operator or the runner reports success. The model is checked later.
+        reason: Why the job failed, as a sentence. The facts of the replicas tell which replica failed.
     """
 
     time: float
@@ -161,5 +176,5 @@ _BOOT = time.time() - time.monotonic()
 
 
 def clock() -> float:
-    """Seconds since 1970 that never jump: a wall clock that is set anew must not use up a time budget."""
+    """Return seconds since 1970 by a monotonic clock. A change of the system time must not use up a time budget."""
     return _BOOT + time.monotonic()

@@ -1,17 +1,31 @@
-"""The HTML report of a training job: its curves, its replicas and its timeline. Pure."""
+"""The HTML report of a training job: curves, timeline and resource usage of its replicas. Pure."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import how_it_ended
-from kfp_distributed.components.train.job import ReplicaChanged
+from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span
 from kfp_distributed.components.train.status import JobStatus
-from kfp_distributed.reports.charts import Chart, line_chart
+from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
+from kfp_distributed.reports.series import LARGEST, Point
+
+Metrics = Mapping[str, Sequence[Mapping[str, float]]]
+
+MAX_POINTS = 60_000
+"""Number of points of all line charts together. It keeps the page of 300 replicas below 2 MB."""
+
+MAX_EVENTS = 500
+"""Number of events that the page shows, the newest."""
+
+_MAX_POINTS_OF_CHART = 20_000
+_FINAL_STATES = ("succeeded", "failed", "stopped")
+_LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse", "perplexity")
+_HIGHER_IS_BETTER = ("accuracy", "acc", "auc", "precision", "recall", "f1", "score")
 
 
 @dataclass(frozen=True)
@@ -20,28 +34,38 @@ class JobPage:
 
     Attributes:
         title: Title of the job, or its name.
+        succeeded: Whether the job succeeded.
         outcome: How it ended, such as "succeeded after 1 min 2 s".
         job: Name of the job.
-        cause: Why it failed; "" if it succeeded.
-        charts: One chart for each measure that replicas recorded.
+        cause: Why it failed, in a few sentences; "" if it succeeded.
+        last_lines: Last log lines of the replica that failed first; "" if there are none.
+        facts: Label and value of the job's most important numbers.
+        curves: One chart for each measure that replicas recorded.
+        timeline: States of all replicas over time.
+        usage: Throughput, memory and GPU usage of the replicas over time, as far as they are known.
         replicas: One row for each replica.
-        timeline: One row for each event.
+        events: One row for each event, at most `MAX_EVENTS`.
         manifest: Manifest of the job as JSON; "" if it has none.
     """
 
     title: str
+    succeeded: bool
     outcome: str
     job: str
     cause: str
-    charts: tuple[Chart, ...]
+    last_lines: str
+    facts: tuple[tuple[str, str], ...]
+    curves: tuple[Chart, ...]
+    timeline: Chart
+    usage: tuple[Chart, ...]
     replicas: Table
-    timeline: Table
+    events: Table
     manifest: str
 
 
 def job_page(
     status: JobStatus,
-    metrics: Mapping[str, Sequence[Mapping[str, float]]],
+    metrics: Metrics,
     manifest: Mapping[str, Any] = MappingProxyType({}),
     cause: str = "",
 ) -> JobPage:
@@ -51,56 +75,171 @@ def job_page(
         status: Status of the job.
         metrics: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
         manifest: Manifest of the job in the cluster.
-        cause: Why the job failed, with the last log lines of the replica that failed first.
+        cause: Why the job failed: the last log lines of the replica that failed first, then one line of sentences.
     """
     end = status.ended
-    result = "succeeded" if end and end.succeeded else "failed"
-    duration = format_seconds((end.time if end else status.started) - status.started)
+    # A job may succeed and leave no complete model. Then the training failed.
+    succeeded = bool(end and end.succeeded) and not cause
+    end_time = end.time if end else status.started
+    duration = format_seconds(end_time - status.started)
     events = sorted(status.timeline)
+    last_lines, _, sentences = cause.rpartition("\n")
+    measures = _measures(metrics)
+    samples = [(title, unit, read) for title, unit, read in _USAGE if _has_values(status, read)]
+    max_points = min(_MAX_POINTS_OF_CHART, MAX_POINTS // max(1, len(measures) + len(samples)))
     return JobPage(
         title=status.title or status.job,
-        outcome=f"{result} after {duration}",
+        succeeded=succeeded,
+        outcome=f"{'succeeded' if succeeded else 'failed'} after {duration}",
         job=status.job,
-        cause=cause,
-        charts=_charts(metrics),
+        cause=sentences,
+        last_lines=last_lines,
+        facts=_facts(status, metrics, duration),
+        curves=tuple(_curves(measure, metrics, max_points) for measure in measures),
+        timeline=timeline(
+            "Replicas over time",
+            {replica: _closed(spans, end_time) for replica, spans in status.spans.items()},
+            begin=status.started,
+        ),
+        usage=tuple(_usage(status, title, unit, read, max_points) for title, unit, read in samples),
         replicas=Table(
             ("replica", "state", "end", "restarts", "peak memory", "pip", "node"),
             tuple(_replica_row(replica) for replica in status.replicas.values()),
         ),
-        timeline=Table(
+        events=Table(
             ("after", "what happened"),
-            tuple((format_seconds(time - status.started), text) for time, text in events),
+            tuple((format_seconds(time - status.started), text) for time, text in events[-MAX_EVENTS:]),
+            len(events),
         ),
         manifest=json.dumps(manifest, indent=1, ensure_ascii=False) if manifest else "",
     )
 
 
+def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[str, str], ...]:
+    """Return label and value of the job's most important numbers. Numbers that are not known are left out."""
+    replicas = status.replicas.values()
+    failed = sum(replica.state == "failed" for replica in replicas)
+    epochs = max((epoch["epoch"] for rows in metrics.values() for epoch in rows), default=None)
+    peak_memory = max((replica.peak_memory for replica in replicas), default=0) / 1024
+    samples = (sample.memory_mib or 0.0 for samples in status.samples.values() for sample in samples)
+    peak_memory = max(peak_memory, *samples, 0.0)
+    facts = [("Duration", duration), ("Replicas", f"{len(replicas)}" + (f", {failed} failed" if failed else ""))]
+    if epochs is not None:
+        facts.append(("Epochs", f"{epochs:g}"))
+    for measure in _measures(metrics):
+        if best := _best(_points(measure, metrics), measure):
+            facts.append((f"Best {measure}", f"{best.y:.4g}"))
+    facts.append(("Restarts", str(sum(replica.restart for replica in replicas))))
+    if peak_memory:
+        facts.append(("Peak memory of a replica", f"{peak_memory:,.0f} MiB"))
+    return tuple(facts)
+
+
+def _measures(metrics: Metrics) -> list[str]:
+    names = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
+    return sorted(names - {"epoch"}, key=lambda name: (name != "loss", name))
+
+
+def _points(measure: str, metrics: Metrics) -> dict[str, list[Point]]:
+    """Return the points of each replica's lines by label. Lines of validation data end with " validation"."""
+    lines = {
+        f"{replica}{suffix}": [(epoch["epoch"], epoch[name]) for epoch in epochs if name in epoch]
+        for replica, epochs in metrics.items()
+        for name, suffix in ((measure, ""), (f"val_{measure}", " validation"))
+    }
+    return {label: points for label, points in lines.items() if points}
+
+
+def _curves(measure: str, metrics: Metrics, max_points: int) -> Chart:
+    lines = _points(measure, metrics)
+    groups = {label: _group(label, len(lines)) for label in lines}
+    best = _best(lines, measure)
+    dashed = [group for group in groups.values() if group.endswith(" validation")]
+    return line_chart(
+        measure,
+        "epoch",
+        measure,
+        lines,
+        [best] if best else [],
+        groups=groups,
+        dashed=dashed,
+        max_points=max_points,
+    )
+
+
+def _best(lines: Mapping[str, Sequence[Point]], measure: str) -> Mark | None:
+    """Return the best epoch: by the validation data where there are any; None if no better direction is known."""
+    words = measure.lower().replace("-", "_").split("_")
+    if any(word in _LOWER_IS_BETTER for word in words):
+        choose: Callable[..., Point] = min
+    elif any(word in _HIGHER_IS_BETTER for word in words):
+        choose = max
+    else:
+        return None
+    validation = {label: points for label, points in lines.items() if label.endswith(" validation")}
+    # Values may be NaN, infinite, or integers too large for a float. No comparison with NaN is true.
+    points = [point for points in (validation or lines).values() for point in points if abs(point[1]) <= LARGEST]
+    if not points:
+        return None
+    epoch, value = choose(points, key=lambda point: point[1])
+    return Mark(epoch, value, f"best: epoch {epoch:g}")
+
+
+def _usage(
+    status: JobStatus, title: str, unit: str, read: Callable[[ReplicaSample], float | None], max_points: int
+) -> Chart:
+    lines = {
+        replica: [(sample.time - status.started, value) for sample in samples if (value := read(sample)) is not None]
+        for replica, samples in status.samples.items()
+    }
+    return line_chart(
+        title,
+        "time",
+        unit,
+        lines,
+        groups={label: _group(label, len(lines)) for label in lines},
+        max_points=max_points,
+        x_is_time=True,
+    )
+
+
+_USAGE: tuple[tuple[str, str, Callable[[ReplicaSample], float | None]], ...] = (
+    ("Throughput", "rows/s", lambda sample: sample.rows_per_second),
+    ("Memory", "MiB", lambda sample: sample.memory_mib),
+    ("GPU utilization", "%", lambda sample: sample.gpu_percent),
+    ("GPU memory", "MiB", lambda sample: sample.gpu_memory_mib),
+)
+"""Title, unit and value of each chart of resource usage."""
+
+
+def _has_values(status: JobStatus, read: Callable[[ReplicaSample], float | None]) -> bool:
+    return any(read(sample) is not None for samples in status.samples.values() for sample in samples)
+
+
+def _group(label: str, lines: int) -> str:
+    """Return the legend entry of a line: its label or, if there are many lines, the role of its replica."""
+    if lines <= FEW_LINES:
+        return label
+    replica, _, data = label.partition(" ")
+    return " ".join(filter(None, (replica.rpartition("-")[0] or replica, data)))
+
+
+def _closed(spans: Sequence[Span], end: float) -> tuple[Span, ...]:
+    """Return the spans of a replica with an end. Of the state in which it stays, only the begin is shown."""
+    if not spans or spans[-1].end is not None:
+        return tuple(spans)
+    last = spans[-1]
+    return (*spans[:-1], replace(last, end=last.begin if last.state in _FINAL_STATES else max(end, last.begin)))
+
+
 def _replica_row(replica: ReplicaChanged) -> tuple[str, ...]:
     return (
         replica.replica,
-        # The end of a job stops the replicas that nobody waits for.
+        # The end of a job stops the replicas that it does not wait for.
         "stopped" if replica.state == "running" else replica.state,
         how_it_ended(replica),
         str(replica.restart),
         f"{replica.peak_memory / 1024:.0f} MiB" if replica.peak_memory else "",
         format_seconds(replica.install_seconds) if replica.install_seconds else "",
         replica.node,
-    )
-
-
-def _charts(metrics: Mapping[str, Sequence[Mapping[str, float]]]) -> tuple[Chart, ...]:
-    """Return a chart for each measure, with a line for each replica and one for its validation data."""
-    names = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
-    return tuple(
-        line_chart(
-            measure,
-            "epoch",
-            measure,
-            {
-                f"{replica} {name}": [(epoch["epoch"], epoch[name]) for epoch in epochs if name in epoch]
-                for replica, epochs in metrics.items()
-                for name in (measure, f"val_{measure}")
-            },
-        )
-        for measure in sorted(names - {"epoch"})
     )

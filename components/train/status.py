@@ -1,6 +1,6 @@
-"""Facts -> where the job stands, when it is to end, and why it failed. Pure.
+"""Status of a job, computed from its facts: replicas, time budgets and the cause of a failure. Pure.
 
-Time is in seconds since 1970, as the facts have it.
+Times are in seconds since 1970, as in the facts.
 """
 
 import math
@@ -31,10 +31,10 @@ from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.specification import DistributionSpecification
 
 LAST_LINES = 20
-"""How many lines of each replica are kept, to be shown where it fails."""
+"""Number of log lines that are kept for each replica. The cause of a failure shows them."""
 
 TIMELINE_LENGTH = 1000
-"""How many entries of the timeline are kept, the newest."""
+"""Number of timeline entries that are kept, the newest."""
 
 _SHOWN_REPLICAS = 10
 _NOT_READY = ("queued", "waiting", "pulling", "installing")
@@ -42,12 +42,12 @@ _NOT_READY = ("queued", "waiting", "pulling", "installing")
 
 @dataclass(frozen=True)
 class ReplicaStatus(ReplicaChanged):
-    """Where one replica stands: the last change, and what it printed.
+    """Status of a replica: its last change and its last log lines.
 
     Attributes:
-        since: When it came into this state.
-        heard: When it last printed a line since its start; None if it has not.
-        tail: Its last lines since its start.
+        since: Time since which it has been in this state.
+        heard: Time of its last log line since its last start; None without one.
+        tail: Its last log lines since its last start.
     """
 
     since: float = 0.0
@@ -57,22 +57,22 @@ class ReplicaStatus(ReplicaChanged):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """Where a job stands.
+    """Status of a job.
 
     Attributes:
-        job: Its name.
-        leader: The replica whose end is the job's end.
-        slots_per_worker: Processes of each replica that trains.
-        started: When the job was started.
-        attempt: When the replicas could last begin to start: the job's start, the last restart of all, or when the
-            last of them had a node, an image and its packages.
+        job: Name of the job.
+        leader: Replica whose end is the end of the job.
+        slots_per_worker: Number of processes of each replica that trains.
+        started: Start time of the job.
+        attempt: Begin of the current start of the replicas. It is the latest of: the start of the job, the last
+            restart of all replicas, and the time when the last of them had its node, image and packages.
         replicas: All replicas by name.
-        running: When all replicas were running for the first time.
-        timeline: What happened, as (time, text).
-        ended: How it ended; None while it has not.
-        failures: The last failure of each replica that had any; it may have been started again since.
-        spared: The replicas whose failure is not why the job failed.
-        title: Task and run of the job, for people; "" where it has none.
+        running: Time when all replicas were running for the first time; None before.
+        timeline: Events as (time, text), the newest `TIMELINE_LENGTH`.
+        ended: How the job ended; None before.
+        failures: Last failure of each replica that failed. The replica may have been restarted since.
+        spared: Replicas whose failure does not fail the job: the workers of an elastic MPI job.
+        title: Task and run of the job, for users; "" if the job has no labels.
         spans: Periods of each replica's states, oldest first.
         samples: Samples of each replica's resource usage, oldest first.
     """
@@ -94,59 +94,79 @@ class JobStatus:
 
 
 def begin(job: TrainingJob, now: float) -> JobStatus:
-    """The status of a job that is about to start."""
-    replicas = {each.name: ReplicaStatus(now, each.name, "waiting", since=now) for each in job.topology.replicas}
-    leader, slots, spared = job.topology.leader, job.specification.slots_per_worker, job.topology.spared
-    title = "{task} of run {run}".format_map(job.labels) if job.labels else ""
-    spans = {name: (Span("waiting", now),) for name in replicas}
-    return JobStatus(job.name, leader, slots, now, now, replicas, spared=spared, title=title, spans=spans)
+    """Return the status of a job that is about to start."""
+    names = [replica.name for replica in job.topology.replicas]
+    return JobStatus(
+        job=job.name,
+        leader=job.topology.leader,
+        slots_per_worker=job.specification.slots_per_worker,
+        started=now,
+        attempt=now,
+        replicas={name: ReplicaStatus(now, name, "waiting", since=now) for name in names},
+        spared=job.topology.spared,
+        title="{task} of run {run}".format_map(job.labels) if job.labels else "",
+        spans={name: (Span("waiting", now),) for name in names},
+    )
 
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
-    """The status after one more fact."""
+    """Return the status after one more fact."""
     if isinstance(fact, LogLine):
-        # A worker that somebody added to an elastic job was not planned: it is only heard.
-        known = fact.replica in status.replicas
-        before = status.replicas[fact.replica if known else status.leader]
-        tail = (*before.tail, fact.line)[-LAST_LINES:] if known else before.tail
-        after = replace(before, heard=fact.time, tail=tail)
-        return replace(status, replicas={**status.replicas, before.replica: after})
+        return _add_line(status, fact)
     if isinstance(fact, ReplicaSample):
         return replace(status, samples=add_sample(status.samples, fact))
     if isinstance(fact, ReplicaChanged):
-        before = status.replicas[fact.replica]
-        is_restart = fact.restart > before.restart
-        status = replace(status, spans=add_change(status.spans, fact, is_restart=is_restart))
-        since = before.since if fact.state == before.state else fact.time
-        # The peak is that of all its starts. Not every fact knows how long pip took.
-        install_seconds = fact.install_seconds or before.install_seconds
-        fact = replace(fact, peak_memory=max(fact.peak_memory, before.peak_memory), install_seconds=install_seconds)
-        tail = before.tail if fact.restart == before.restart else ()
-        after = ReplicaStatus(**vars(fact), since=since, heard=before.heard, tail=tail)
-        if before.state in _NOT_READY and fact.state not in _NOT_READY:
-            status = replace(status, attempt=fact.time)
-        if fact.state == "failed":
-            status = replace(status, failures={**status.failures, fact.replica: after})
-        # Lines that pip printed are not the program's.
-        if fact.state == "starting" or before.state == "installing" or fact.restart > before.restart:
-            after = replace(after, heard=None)
-            if fact.replica not in status.spared:
-                status = replace(status, attempt=fact.time)
-            if fact.replica == status.leader:
-                # What the launcher of MPI prints counts as the workers', and they start with it.
-                silent = {name: replace(each, heard=None) for name, each in status.replicas.items()}
-                status = replace(status, replicas=silent)
-        status = replace(status, replicas={**status.replicas, fact.replica: after})
-        if status.running is None and not _unstarted(status):
-            status = replace(status, running=fact.time)
+        status = _add_change(status, fact)
     elif isinstance(fact, JobEnded):
         status = replace(status, ended=fact)
     text = describe(fact)
     return replace(status, timeline=(*status.timeline, (fact.time, text))[-TIMELINE_LENGTH:]) if text else status
 
 
+def _add_line(status: JobStatus, line: LogLine) -> JobStatus:
+    # A worker that a user added to an elastic job is not in the topology. Its lines only count as activity.
+    is_known = line.replica in status.replicas
+    before = status.replicas[line.replica if is_known else status.leader]
+    tail = (*before.tail, line.line)[-LAST_LINES:] if is_known else before.tail
+    return replace(status, replicas={**status.replicas, before.replica: replace(before, heard=line.time, tail=tail)})
+
+
+def _add_change(status: JobStatus, change: ReplicaChanged) -> JobStatus:
+    before = status.replicas[change.replica]
+    is_restart = change.restart > before.restart
+    after = ReplicaStatus(
+        **{
+            **vars(change),
+            # The peak of all starts. Only some changes have the duration of pip.
+            "peak_memory": max(change.peak_memory, before.peak_memory),
+            "install_seconds": change.install_seconds or before.install_seconds,
+        },
+        since=before.since if change.state == before.state else change.time,
+        heard=before.heard,
+        tail=before.tail if change.restart == before.restart else (),
+    )
+    status = replace(status, spans=add_change(status.spans, change, is_restart=is_restart))
+    if before.state in _NOT_READY and change.state not in _NOT_READY:
+        status = replace(status, attempt=change.time)
+    if change.state == "failed":
+        status = replace(status, failures={**status.failures, change.replica: after})
+    # Lines before the start of the program are those of pip.
+    if change.state == "starting" or before.state == "installing" or is_restart:
+        after = replace(after, heard=None)
+        if change.replica not in status.spared:
+            status = replace(status, attempt=change.time)
+        if change.replica == status.leader:
+            # The MPI launcher prints the lines of its workers, which start with it.
+            silent = {name: replace(replica, heard=None) for name, replica in status.replicas.items()}
+            status = replace(status, replicas=silent)
+    status = replace(status, replicas={**status.replicas, change.replica: after})
+    if status.running is None and not _unstarted(status):
+        status = replace(status, running=change.time)
+    return status
+
+
 def describe(fact: Fact) -> str:
-    """A fact about the job in words; "" for log lines and for what is not worth a line."""
+    """Return a fact about the job as text; "" for log lines and for facts that the timeline leaves out."""
     if isinstance(fact, JobEvent):
         return fact.text
     if isinstance(fact, JobEnded):
@@ -158,82 +178,98 @@ def describe(fact: Fact) -> str:
 
 
 def failure_cause(status: JobStatus) -> str:
-    """Why an ended job failed: the root's last lines, then a few sentences: the root, what followed, the verdict."""
+    """Return why an ended job failed.
+
+    Returns:
+        The last log lines of the replica that failed first, then one line with the first failure, the failures that
+        followed it, and the reason of the job's end.
+    """
     sentences = [status.ended.reason] if status.ended else []
-    if lost := [each for name, each in status.failures.items() if name in status.spared]:
+    if lost := [failure for name, failure in status.failures.items() if name in status.spared]:
         sentences.insert(0, f"Lost workers: {_ends(lost)}.")
-    failed = [each for name, each in status.replicas.items() if each.state == "failed" and name not in status.spared]
-    if not failed:
-        since = max(each.heard or status.attempt for each in status.replicas.values()) - RECENT_SECONDS
-        failures = [
-            each
-            for name, each in status.failures.items()
-            if name not in status.spared
-            and (each.time >= since or status.replicas[name].state not in ("running", "succeeded"))
-        ]
-        failed = [each for each in failures if max(each.time for each in failures) - each.time <= SAME_MOMENT_SECONDS]
+    failed = _failures_of_end(status)
     if not failed:
         return " ".join(sentences)
-    root: ReplicaStatus = root_failure(failed)  # type: ignore[assignment]  # It is one of those it is given.
-    if others := [each for each in failed if each is not root]:
+    root: ReplicaStatus = root_failure(failed)  # type: ignore[assignment]  # It returns one of its arguments.
+    if others := [failure for failure in failed if failure is not root]:
         sentences.insert(0, f"Then failed {_ends(others)}.")
     after = format_seconds(root.time - status.started)
     first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job"
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
-    lines = [str(LogEntry(root.time, "ERROR", each.replica, line)) for each in shown for line in each.tail]
+    lines = [str(LogEntry(root.time, "ERROR", replica.replica, line)) for replica in shown for line in replica.tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 
-def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:
-    """The time budget that ran out, in a sentence that names it and what each replica does; "" if none.
+def _failures_of_end(status: JobStatus) -> list[ReplicaStatus]:
+    """Return the failures that ended the job: of replicas that are failed now, else the last ones before the end."""
+    counted = {name: replica for name, replica in status.replicas.items() if name not in status.spared}
+    if failed := [replica for replica in counted.values() if replica.state == "failed"]:
+        return failed
+    last_line = max(replica.heard or status.attempt for replica in status.replicas.values())
+    failures = [
+        failure
+        for name, failure in status.failures.items()
+        if name in counted
+        and (failure.time >= last_line - RECENT_SECONDS or counted[name].state not in ("running", "succeeded"))
+    ]
+    last_failure = max((failure.time for failure in failures), default=0.0)
+    return [failure for failure in failures if last_failure - failure.time <= SAME_MOMENT_SECONDS]
 
-    A start begins when all replicas have a node, an image and their packages, and lasts until all run and one has
-    printed a line; from then on silence counts; when the leader is done, from its end on.
-    """
-    replicas = _awaited(status)
-    heard = max((each.heard for each in replicas if each.heard is not None), default=None)
-    queued, waiting, pulling, installing = (
-        min((_waits_since(each, replicas) for each in replicas if each.state == state), default=None)
-        for state in _NOT_READY
-    )
-    done = status.replicas[status.leader].state == "succeeded"
-    placed = not done and all(each.state not in _NOT_READY for each in replicas)
-    since = {
-        "queue_timeout": queued,
-        "scheduling_timeout": None if done else waiting,
-        "image_pull_timeout": None if done else pulling,
-        "install_timeout": None if done else installing,
-        "start_timeout": status.attempt if placed and (heard is None or _unstarted(status)) else None,
-        "silence_timeout": max(status.replicas[status.leader].since, heard or 0.0)
-        if done
-        else heard
-        if placed
-        else None,
-        "running_timeout": status.running,
-        "total_timeout": status.started,
-    }
-    for name, begun in since.items():
+
+def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:
+    """Return a sentence about the time budget that ran out, and about the replicas; "" if none ran out."""
+    for name, begun in _budgets_begun(status).items():
         limit = getattr(budgets, name)
         if begun is not None and limit is not None and now - begun >= limit:
             silent = [
-                f"{each.replica} silent for {format_seconds(now - (each.heard or each.time))}"
-                for each in status.replicas.values()
-                if each.state == "running"
+                f"{replica.replica} silent for {format_seconds(now - (replica.heard or replica.time))}"
+                for replica in status.replicas.values()
+                if replica.state == "running"
             ]
             late = [
-                f"{each.replica} not started" + (f" ({each.reason})" if each.reason else "")
-                for each in _unstarted(status)
+                f"{replica.replica} not started" + (f" ({replica.reason})" if replica.reason else "")
+                for replica in _unstarted(status)
             ]
             return f"{name} ran out after {format_seconds(limit)}: {_listed(late + silent) or 'no replica is running'}."
     return ""
 
 
-def final_failure(status: JobStatus, specification: DistributionSpecification) -> str:
-    """Why an MPI launcher is not to be started again, which its operator would do: a rank has failed for good; else "".
+def _budgets_begun(status: JobStatus) -> dict[str, float | None]:
+    """Return the time since which each time budget runs, by its key; None for budgets that do not run.
 
-    A launcher that names no worker may have reached none. One of an elastic job ends as a lost connection does, too.
+    A start runs from the time when all replicas have a node, an image and their packages until all are running and one
+    has printed a line. From then on silence counts. After the end of the leader, silence counts from that end.
+    """
+    replicas = _awaited(status)
+    heard = max((replica.heard for replica in replicas if replica.heard is not None), default=None)
+    queued, waiting, pulling, installing = (
+        min((_waits_since(replica, replicas) for replica in replicas if replica.state == state), default=None)
+        for state in _NOT_READY
+    )
+    is_done = status.replicas[status.leader].state == "succeeded"
+    is_placed = not is_done and all(replica.state not in _NOT_READY for replica in replicas)
+    silent_since = heard if is_placed else None
+    if is_done:
+        silent_since = max(status.replicas[status.leader].since, heard or 0.0)
+    return {
+        "queue_timeout": queued,
+        "scheduling_timeout": None if is_done else waiting,
+        "image_pull_timeout": None if is_done else pulling,
+        "install_timeout": None if is_done else installing,
+        "start_timeout": status.attempt if is_placed and (heard is None or _unstarted(status)) else None,
+        "silence_timeout": silent_since,
+        "running_timeout": status.running,
+        "total_timeout": status.started,
+    }
+
+
+def final_failure(status: JobStatus, specification: DistributionSpecification) -> str:
+    """Return why a failed MPI launcher must not be restarted by its operator: a rank failed permanently. Else "".
+
+    A launcher that names no worker may have failed to reach one. The launcher of an elastic job also fails if a
+    connection is lost.
     """
     now = status.replicas.get("launcher-0")
     end = now if now and now.state == "failed" else status.failures.get("launcher-0")
@@ -244,24 +280,27 @@ def final_failure(status: JobStatus, specification: DistributionSpecification) -
 
 
 def _awaited(status: JobStatus) -> list[ReplicaStatus]:
-    """The replicas that must be there: a worker that was lost, and is spared, may come again or not."""
-    return [each for name, each in status.replicas.items() if name not in status.spared or not each.restart]
+    """Return the replicas that the job needs. A spared worker that was lost may or may not come back."""
+    return [replica for name, replica in status.replicas.items() if name not in status.spared or not replica.restart]
 
 
 def _waits_since(replica: ReplicaStatus, replicas: Sequence[ReplicaStatus]) -> float:
-    """Since when only the cluster keeps a replica waiting: the launcher of MPIJob v2beta1 comes after all workers."""
-    others = [each for each in replicas if replica.replica == "launcher-0" != each.replica]
-    if any(each.state in _NOT_READY for each in others):
+    """Return the time since which only the cluster delays a replica.
+
+    The launcher of MPIJob v2beta1 is created after all workers are ready.
+    """
+    others = [other for other in replicas if replica.replica == "launcher-0" != other.replica]
+    if any(other.state in _NOT_READY for other in others):
         return math.inf
-    return max(each.since for each in (replica, *others))
+    return max(other.since for other in (replica, *others))
 
 
 def _unstarted(status: JobStatus) -> list[ReplicaStatus]:
-    return [each for each in _awaited(status) if each.state in ("starting", *_NOT_READY)]
+    return [replica for replica in _awaited(status) if replica.state in ("starting", *_NOT_READY)]
 
 
 def _ends(failed: Iterable[ReplicaChanged]) -> str:
-    return _listed([f"{each.replica} with {how_it_ended(each)}" for each in failed])
+    return _listed([f"{failure.replica} with {how_it_ended(failure)}" for failure in failed])
 
 
 def _listed(names: Sequence[str]) -> str:

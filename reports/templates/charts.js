@@ -1,7 +1,17 @@
 "use strict";
 // Draws the figures of the page.
-{
+(async () => {
   const scheme = matchMedia("(prefers-color-scheme: dark)");
+
+  // Adds BokehJS to the page, which has it as base64 of gzip.
+  const load = async () => {
+    const bytes = Uint8Array.from(atob(document.getElementById("bokeh").textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+    Bokeh.logger.set_level("warn");
+  };
 
   // Axes and grids take their colors from CSS variables when they are painted; texts inside a figure do not.
   const paint = (view) => {
@@ -28,7 +38,16 @@
     layer.addEventListener("keydown", (event) => event.key === "Escape" && reset());
   };
 
-  Bokeh.logger.set_level("warn");
-  const figures = [...document.querySelectorAll("[data-figure]")];
-  Promise.all(figures.map(draw)).then(() => document.body.classList.add("drawn"));
-}
+  const elements = [...document.querySelectorAll("[data-figure]")];
+  try {
+    await load();
+  } catch (error) {
+    for (const element of elements) {
+      element.textContent = "This browser is too old to draw the chart. Its data is in the table below.";
+    }
+    throw error;
+  }
+  await Promise.all(elements.map(draw));
+  performance.mark("drawn");
+  document.body.classList.add("drawn");
+})();

@@ -88,7 +88,9 @@ def test_the_exit_code_of_a_rank_is_permanent_and_its_worker_is_named(start_rank
     cause = failed(step, "launcher-0 failed with exit code 3", "worker-1", since=r"\[worker-1\] rank 1 of 2")
     assert "pod deleted" not in cause
     if restart_limit:
-        assert cause.endswith("as a process of worker-1 did. Exit codes from 1 to 127 are not tried again.")
+        assert cause.endswith(
+            "as a process of worker-1 did. Exit codes 1 to 127 are permanent failures and are not retried."
+        )
 
 
 @pytest.mark.takes(50)

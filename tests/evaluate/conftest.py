@@ -12,7 +12,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
 @pytest.fixture
 def write_dataset(tmp_path):
-    """Writes rows as a dataset of two shards; returns its folder."""
+    """Write rows as a dataset of two shards. Return its folder."""
 
     def write(columns, values, labels, classes=("ant", "bee", "cat"), name="dataset", split="test"):
         folder = tmp_path / name
@@ -50,16 +50,16 @@ def pictures(write_dataset):
 
 @pytest.fixture(scope="session")
 def save_model(tmp_path_factory):
-    """Saves a function of a batch as a SavedModel with its model.json; returns its folder."""
+    """Save a function of a batch as a SavedModel with its model.json. Return its folder."""
 
-    def save(answer, *inputs, signature="serving_default", weights=(), **manifest):
+    def save(predict, *inputs, signature="serving_default", weights=(), **manifest):
         import tensorflow as tf
 
         folder = tmp_path_factory.mktemp("model")
         module = tf.Module()
         module.weights = weights
-        module.answer = tf.function(answer, input_signature=[tf.TensorSpec(*one) for one in inputs])
-        tf.saved_model.save(module, str(folder), {signature: module.answer})
+        module.predict = tf.function(predict, input_signature=[tf.TensorSpec(*spec) for spec in inputs])
+        tf.saved_model.save(module, str(folder), {signature: module.predict})
         (folder / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(folder), **manifest).to_json())
         return folder
 
@@ -73,7 +73,7 @@ def linear(save_model):
 
     weights = np.random.default_rng(1).normal(0, 0.1, (16, 3)).astype(np.float32)
 
-    def answer(features):
+    def predict(features):
         return {"probabilities": tf.nn.softmax(tf.reshape(features, [-1, 16]) @ weights)}
 
-    return save_model(answer, ([None, 4, 4], tf.float32, "features")), weights
+    return save_model(predict, ([None, 4, 4], tf.float32, "features")), weights

@@ -9,7 +9,7 @@ from kfp_distributed.components.evaluate.classifier import fit_shape, pick
 
 
 @pytest.mark.parametrize(
-    ("wanted", "row", "expected"),
+    ("input_shape", "row", "expected"),
     [
         ([None, 8, 8], (8, 8), (8, 8)),
         ([None, None, None], (8, 8), (8, 8)),
@@ -23,15 +23,15 @@ from kfp_distributed.components.evaluate.classifier import fit_shape, pick
         ([None], (1,), ()),
     ],
 )
-def test_fit_shape(wanted, row, expected):
-    assert fit_shape(wanted, row) == expected
+def test_fit_shape(input_shape, row, expected):
+    assert fit_shape(input_shape, row) == expected
 
 
 @pytest.mark.parametrize(
-    ("wanted", "row"),
+    ("input_shape", "row"),
     [
         ([None, 28, 28], (8, 8)),
-        ([None, 3, 8, 8], (8, 8, 3)),  # as many numbers, but axes that mean others
+        ([None, 3, 8, 8], (8, 8, 3)),  # The same size with other axes.
         ([None, 8, 8], (64,)),
         ([None, 8], (8, 8)),
         ([None, 12], (13,)),
@@ -39,10 +39,10 @@ def test_fit_shape(wanted, row, expected):
         ([], (8, 8)),
     ],
 )
-def test_shapes_that_do_not_fit(wanted, row):
-    message = f"is of shape {tuple(wanted)}, where {(None, *row)} is needed: evaluate"
+def test_shapes_that_do_not_match_are_refused(input_shape, row):
+    message = f"is of shape {tuple(input_shape)}, where {(None, *row)} is needed: evaluate"
     with pytest.raises(ValueError, match=re.escape(message)):
-        fit_shape(wanted, row)
+        fit_shape(input_shape, row)
 
 
 LOAD = """
@@ -69,6 +69,6 @@ def test_pick(names, expected):
 
 
 @pytest.mark.parametrize("names", [[], ["a", "b"]])
-def test_nothing_to_pick(names):
+def test_ambiguous_names_are_refused(names):
     with pytest.raises(ValueError, match=r"has \[.*\], where one is needed, or one named 'features'"):
         pick(names, "features")

@@ -5,11 +5,11 @@ from kfp_distributed.components.evaluate.component import evaluate
 
 def test_interface():
     spec = dsl.component(base_image="python:3.11")(evaluate).component_spec
-    assert {name: one.type for name, one in spec.inputs.items()} == {
+    assert {name: port.type for name, port in spec.inputs.items()} == {
         "model": "system.Model@0.0.1",
         "dataset": "system.Dataset@0.0.1",
     }
-    assert {name: one.type for name, one in spec.outputs.items()} == {
+    assert {name: port.type for name, port in spec.outputs.items()} == {
         "metrics": "system.Metrics@0.0.1",
         "classification_metrics": "system.ClassificationMetrics@0.0.1",
         "report": "system.HTML@0.0.1",

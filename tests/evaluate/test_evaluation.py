@@ -9,9 +9,24 @@ import onnx
 import pytest
 import tensorflow as tf
 from kfp import dsl
+from sklearn.metrics import (
+    average_precision_score,
+    confusion_matrix,
+    log_loss,
+    precision_recall_fscore_support,
+    roc_auc_score,
+)
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model, metric_values, run_evaluation
-from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.components.evaluate.calibration import Calibration
+from kfp_distributed.components.evaluate.curves import ScoreCounts
+from kfp_distributed.components.evaluate.evaluation import (
+    evaluate_model,
+    log_classification_metrics,
+    metric_values,
+    run_evaluation,
+)
+from kfp_distributed.components.evaluate.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
@@ -22,55 +37,100 @@ IMAGES = [None, 4, 4]
 
 @pytest.fixture
 def expected(pictures, linear):
-    """The scores of the linear model on the pictures, and the rows that it gets wrong."""
+    """The probabilities of the linear model for the pictures, and the scores of its predictions."""
     images, labels, _ = pictures
     values = np.exp(images.reshape(-1, 16).astype(np.float64) @ linear[1])
     probabilities = values / values.sum(axis=1, keepdims=True)
-    predicted = probabilities.argmax(axis=1)
-    confusion = [[int(((labels == true) & (predicted == said)).sum()) for said in range(3)] for true in range(3)]
-    loss = -np.log(probabilities[np.arange(60), labels]).mean()
-    return Scores(("ant", "bee", "cat"), np.array(confusion), loss), np.flatnonzero(predicted != labels)
+    confusion = confusion_matrix(labels, probabilities.argmax(axis=1))
+    return probabilities, Scores(("ant", "bee", "cat"), confusion, log_loss(labels, probabilities))
 
 
 def test_scores_go_to_kfp_and_into_the_report(pictures, linear, expected, tmp_path):
-    metrics, drawn, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
-    scores = run_evaluation(str(linear[0]), str(pictures[2]), metrics, drawn, str(report))
+    metrics, classification, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
+    scores = run_evaluation(str(linear[0]), str(pictures[2]), metrics, classification, str(report))
 
-    np.testing.assert_array_equal(scores.confusion, expected[0].confusion)
-    assert scores.loss == pytest.approx(expected[0].loss, rel=1e-5)
-    assert metrics.metadata == metric_values(scores)
-    assert drawn.metadata == {
-        "confusionMatrix": {
-            "annotationSpecs": [{"displayName": name} for name in ("ant", "bee", "cat")],
-            "rows": [{"row": row} for row in expected[0].confusion.tolist()],
-        }
+    probabilities, expected_scores = expected
+    labels, predicted = pictures[1], probabilities.argmax(axis=1)
+    np.testing.assert_array_equal(scores.confusion, expected_scores.confusion)
+    assert scores.loss == pytest.approx(expected_scores.loss, rel=1e-5)
+    precision, recall, f1, _ = precision_recall_fscore_support(labels, predicted)
+    truth, names = np.eye(3)[labels], ("ant", "bee", "cat")
+    assert metrics.metadata == pytest.approx(
+        {
+            "accuracy": scores.accuracy,
+            "loss": scores.loss,
+            "examples": 60,
+            "macro_f1": f1.mean(),
+            "roc_auc": roc_auc_score(truth, probabilities),
+            "average_precision": average_precision_score(truth, probabilities),
+            "calibration_error": metrics.metadata["calibration_error"],
+            **{f"precision_{name}": value for name, value in zip(names, precision, strict=True)},
+            **{f"recall_{name}": value for name, value in zip(names, recall, strict=True)},
+        },
+        abs=0.005,
+    )
+    assert classification.metadata["confusionMatrix"] == {
+        "annotationSpecs": [{"displayName": name} for name in names],
+        "rows": [{"row": row} for row in expected_scores.confusion.tolist()],
     }
-    json.dumps([metrics.metadata, drawn.metadata], allow_nan=False)
+    roc = classification.metadata["confidenceMetrics"]
+    assert {frozenset(point) for point in roc} == {frozenset({"confidenceThreshold", "recall", "falsePositiveRate"})}
+    area = np.trapezoid([point["recall"] for point in roc], [point["falsePositiveRate"] for point in roc])
+    assert area == pytest.approx(roc_auc_score(truth, probabilities, average="micro"), abs=0.005)
+    thresholds = [point["confidenceThreshold"] for point in roc]
+    assert thresholds == sorted(thresholds, reverse=True)
+    json.dumps([metrics.metadata, classification.metadata], allow_nan=False)
     text = report.read_text()
-    assert [int(row) for row in re.findall(r"<figcaption>row (\d+): ", text)] == list(expected[1][:12])
+    wrong = np.flatnonzero(predicted != labels)
+    worst = sorted(wrong, key=lambda row: -probabilities[row, predicted[row]])[:12]
+    assert [int(row) for row in re.findall(r"<figcaption>row (\d+): ", text)] == worst
     assert text.count("<img ") == 12
 
 
-def test_metric_values():
-    assert metric_values(Scores(("ant", "bee"), np.array([[3, 1], [0, 0]]), 0.5)) == {
-        "accuracy": 0.75,
-        "loss": 0.5,
-        "examples": 4,
-        "precision_ant": 1.0,
-        "recall_ant": 0.75,
-        "precision_bee": 0.0,
+def test_a_split_of_one_class_has_no_roc_curve(write_dataset, save_model):
+    dataset = write_dataset([Column("image", "tensor", "uint8", (4, 4))], [np.zeros((4, 4, 4))], np.zeros(4, int))
+    model = save_model(constant(0.5, 0.25, 0.25), (IMAGES, tf.float32, "features"))
+    evaluation, _ = evaluate_model(model, dataset)
+    metrics = metric_values(evaluation)
+    assert metrics == pytest.approx(
+        {
+            "accuracy": 1.0,
+            "loss": math.log(2),
+            "examples": 4,
+            "macro_f1": 1.0,
+            "average_precision": 1.0,
+            "calibration_error": 0.5,
+            "precision_ant": 1.0,
+            "recall_ant": 1.0,
+        }
+    )
+
+
+def test_many_classes_have_no_matrix_in_kfp():
+    counts, scores = ScoreCounts(101), Scores(tuple(map(str, range(101))), np.eye(101, dtype=int), 0.5)
+    counts.add(np.eye(101), np.arange(101))
+    artifact = dsl.ClassificationMetrics()
+    log_classification_metrics(Evaluation(scores, counts, Calibration(), WorstMistakes(1)), artifact)
+    assert artifact.metadata == {
+        "confidenceMetrics": [
+            {"confidenceThreshold": 1.0, "recall": 0.0, "falsePositiveRate": 0.0},
+            {"confidenceThreshold": pytest.approx(1), "recall": 1.0, "falsePositiveRate": 0.0},
+            {"confidenceThreshold": 0.0, "recall": 1.0, "falsePositiveRate": 1.0},
+        ]
     }
 
 
-def test_any_names_and_integers_will_do(pictures, linear, save_model):
+def test_inputs_and_outputs_may_have_any_name_and_be_integers(pictures, linear, save_model):
     weights = linear[1]
 
-    def answer(pixels):
+    def predict(pixels):
         values = tf.cast(tf.reshape(pixels, [-1, 16]), tf.float32)
         return {"scores": tf.nn.softmax(values @ weights)}
 
-    model = save_model(answer, ([None, 4, 4, 1], tf.uint8, "pixels"))
-    assert evaluate_model(model, pictures[2])[1] == evaluate_model(linear[0], pictures[2])[1]
+    model = save_model(predict, ([None, 4, 4, 1], tf.uint8, "pixels"))
+    evaluation, expected = (evaluate_model(folder, pictures[2])[0] for folder in (model, linear[0]))
+    assert evaluation.summary() == expected.summary()
+    assert evaluation.mistakes == expected.mistakes
 
 
 @pytest.fixture
@@ -85,37 +145,38 @@ def numbers(write_dataset):
 
 
 def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
-    def answer(features):
+    def predict(features):
         known = tf.where(tf.math.is_nan(features), 0.0, features)
         return {"probabilities": tf.sigmoid(10 * known[:, :1])}
 
-    scores, _ = evaluate_model(save_model(answer, ([None, 2], tf.float32, "features")), numbers)
-    assert scores.confusion.trace() == scores.confusion.sum() == 50
+    evaluation, _ = evaluate_model(save_model(predict, ([None, 2], tf.float32, "features")), numbers)
+    assert evaluation.scores.confusion.trace() == evaluation.scores.rows == 50
+    assert evaluation.roc_curve().roc_auc == 1
 
 
-def test_a_model_that_answers_nan_gets_no_scores(numbers, save_model, tmp_path):
-    def answer(features):
+def test_a_model_that_returns_nan_gets_no_scores(numbers, save_model, tmp_path):
+    def predict(features):
         return {"probabilities": tf.sigmoid(features[:, :1] + features[:, 1:])}
 
-    model = save_model(answer, ([None, 2], tf.float32, "features"))
-    metrics, drawn, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
+    model = save_model(predict, ([None, 2], tf.float32, "features"))
+    metrics, classification, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
     with pytest.raises(
         ValueError,
-        match=r"answers 10 of 50 rows with NaN or infinite numbers, the first is row 0\. These rows have missing "
+        match=r"for 10 of 50 rows, first for row 0\. These rows have missing "
         r"values in 'second' \(10 rows\)\. .*learning rate",
     ):
-        run_evaluation(str(model), str(numbers), metrics, drawn, str(report))
-    assert (metrics.metadata, drawn.metadata, report.exists()) == ({}, {}, False)
+        run_evaluation(str(model), str(numbers), metrics, classification, str(report))
+    assert (metrics.metadata, classification.metadata, report.exists()) == ({}, {}, False)
 
 
-def hides_nan(save_model):
-    """A SavedModel whose weights are NaN, and whose answers are finite: on a CPU TensorFlow's ReLU makes 0 of NaN."""
+def model_that_hides_nan(save_model):
+    """A SavedModel with NaN weights and finite outputs: on a CPU, TensorFlow's ReLU turns NaN into 0."""
     kernel = tf.Variable([[math.nan, math.nan], [math.nan, math.nan]])
 
-    def answer(features):
+    def predict(features):
         return {"probabilities": tf.nn.softmax(tf.nn.relu(tf.zeros_like(features) @ kernel))}
 
-    return save_model(answer, ([None, 2], tf.float32, "features"), weights=[kernel, tf.Variable([1.0])])
+    return save_model(predict, ([None, 2], tf.float32, "features"), weights=[kernel, tf.Variable([1.0])])
 
 
 def onnx_with_nan(folder, kind=onnx.TensorProto.FLOAT, shape=(2, 2)):
@@ -135,9 +196,9 @@ def onnx_with_nan(folder, kind=onnx.TensorProto.FLOAT, shape=(2, 2)):
     return folder
 
 
-def test_a_model_whose_weights_are_nan_is_refused_whatever_it_answers(numbers, save_model, tmp_path):
+def test_a_model_with_nan_weights_is_refused_whatever_it_returns(numbers, save_model, tmp_path):
     with pytest.raises(ValueError, match=r"^1 of 2 weight tensors of the model have NaN\. .*learning rate"):
-        evaluate_model(hides_nan(save_model), numbers)
+        evaluate_model(model_that_hides_nan(save_model), numbers)
     with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
         evaluate_model(onnx_with_nan(tmp_path / "onnx"), numbers)
     with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
@@ -165,7 +226,7 @@ def trained_on(*columns, classes=("ant", "bee", "cat")):
 def test_a_model_of_the_same_columns_with_other_statistics(pictures, save_model):
     manifest = trained_on(Column("image", "tensor", "uint8", (4, 4), mean=3.5, std=2.0))
     model = save_model(constant(1.0, 0.0, 0.0), (IMAGES, tf.float32, "features"), **manifest)
-    assert evaluate_model(model, pictures[2])[0].rows == 60
+    assert evaluate_model(model, pictures[2])[0].scores.rows == 60
 
 
 def constant(*values):
@@ -173,21 +234,21 @@ def constant(*values):
 
 
 @pytest.mark.parametrize(
-    ("answer", "inputs", "manifest", "message"),
+    ("predict", "inputs", "manifest", "message"),
     [
-        (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"shape \(30, 2\), where \(30, 3\) is needed"),
-        (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "answers 60 of 60 rows with NaN"),
+        (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"\(30, 2\) for 30 rows, where \(30, 3\) is"),
+        (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "infinite numbers for 60 of 60 rows"),
         (
             lambda features: {"probabilities": tf.reshape(features, [tf.shape(features)[0], 7])},
             [(IMAGES, tf.float32, "features")],
             {},
-            r"the model cannot answer: save it with a signature .*InvalidArgumentError",
+            r"the model failed: save it with a signature .*InvalidArgumentError",
         ),
         (
             lambda words: {"probabilities": tf.strings.length(words)},
             [(IMAGES, tf.string, "words")],
             {},
-            "the model cannot answer: save it with a signature that takes float32 rows",
+            "the model failed: save it with a signature that takes float32 rows",
         ),
         (constant(3.0, -1.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "not probabilities"),
         (constant(1.0, 0.0, 0.0), [([None, 28, 28], tf.float32, "features")], {}, r"28\), where \(None, 4, 4\)"),
@@ -218,9 +279,9 @@ def constant(*values):
         "other columns",
     ],
 )  # fmt: skip
-def test_models_that_do_not_fit(pictures, save_model, answer, inputs, manifest, message):
+def test_models_that_do_not_match_the_dataset_are_refused(pictures, save_model, predict, inputs, manifest, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_model(save_model(answer, *inputs, **manifest), pictures[2])
+        evaluate_model(save_model(predict, *inputs, **manifest), pictures[2])
 
 
 def remove(path):
@@ -234,12 +295,12 @@ def corrupt(path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "name"), [(remove, "model.json"), (remove, "saved_model.pb"), (corrupt, "saved_model.pb")]
+    ("damage", "name"), [(remove, "model.json"), (remove, "saved_model.pb"), (corrupt, "saved_model.pb")]
 )
-def test_spoilt_models(pictures, linear, tmp_path, spoil, name):
+def test_damaged_models_are_refused(pictures, linear, tmp_path, damage, name):
     model = tmp_path / "model"
     shutil.copytree(linear[0], model)
-    spoil(model / name)
+    damage(model / name)
     with pytest.raises(ModelIncomplete, match=name):
         evaluate_model(model, pictures[2])
 
@@ -256,7 +317,7 @@ def test_spoilt_models(pictures, linear, tmp_path, spoil, name):
         ("model.onnx", b"no graph", "model.onnx cannot be loaded: save it with the library versions"),
     ],
 )
-def test_a_folder_that_is_no_model_is_refused(pictures, tmp_path, name, content, message):
+def test_a_folder_without_a_model_is_refused(pictures, tmp_path, name, content, message):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / name).write_bytes(content)
@@ -265,19 +326,19 @@ def test_a_folder_that_is_no_model_is_refused(pictures, tmp_path, name, content,
         evaluate_model(folder, pictures[2])
 
 
-@pytest.mark.parametrize("spoil", [remove, corrupt])
-def test_spoilt_shards(pictures, linear, spoil):
-    spoil(pictures[2] / "part-1.parquet")
+@pytest.mark.parametrize("damage", [remove, corrupt])
+def test_damaged_shards_are_refused(pictures, linear, damage):
+    damage(pictures[2] / "part-1.parquet")
     with pytest.raises(ValueError, match=r"shards \['part-1.parquet'\] of the dataset in .* are missing or damaged"):
         evaluate_model(linear[0], pictures[2])
 
 
-def test_no_dataset(linear, tmp_path):
+def test_a_folder_without_a_dataset_is_refused(linear, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"dataset\.json"):
         evaluate_model(linear[0], tmp_path)
 
 
-def test_a_split_without_rows(write_dataset, linear):
+def test_a_split_without_rows_is_refused(write_dataset, linear):
     empty = write_dataset([Column("image", "tensor", "uint8", (4, 4))], [np.zeros((0, 4, 4))], np.zeros(0, int))
     with pytest.raises(ValueError, match="split 'test' has no rows: raise its fraction"):
         evaluate_model(linear[0], empty)

@@ -26,13 +26,13 @@ ImportError: libcudart.so.12: cannot open shared object file
 """
 
 
-def test_each_remark_is_known_and_no_other_line():
+def test_the_pattern_matches_all_remarks_and_no_other_line():
     assert all(re.search(STARTUP_REMARK, line) for line in REMARKS.splitlines())
     assert not any(re.search(STARTUP_REMARK, line) for line in OTHERS.splitlines())
 
 
 @pytest.mark.parametrize(("level", "printed"), [("2", OTHERS), ("0", REMARKS + OTHERS)])
-def test_remarks_are_dropped_while_tensorflow_is_imported_and_not_later(capfd, monkeypatch, level, printed):
+def test_remarks_are_hidden_only_while_tensorflow_is_imported(capfd, monkeypatch, level, printed):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
     with quiet_tensorflow():
         os.write(2, (REMARKS + OTHERS).encode())
@@ -40,7 +40,7 @@ def test_remarks_are_dropped_while_tensorflow_is_imported_and_not_later(capfd, m
     assert capfd.readouterr().err == printed + REMARKS
 
 
-def test_an_import_that_fails_raises_its_error_and_gives_stderr_back(capfd, monkeypatch):
+def test_a_failing_import_raises_its_error_and_restores_stderr(capfd, monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     with pytest.raises(ImportError, match="libcudart"), quiet_tensorflow():
         raise ImportError("libcudart.so.12")

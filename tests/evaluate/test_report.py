@@ -6,79 +6,180 @@ import pytest
 from pages import Page
 from PIL import Image
 
-from kfp_distributed.components.evaluate.report import (
-    ClassScores,
-    ConfusionCell,
-    EvaluationPage,
-    Mistake,
-    evaluation_page,
-    row_png,
-)
-from kfp_distributed.components.evaluate.scores import Scores
+from kfp_distributed.components.evaluate.calibration import Calibration
+from kfp_distributed.components.evaluate.curves import ScoreCounts
+from kfp_distributed.components.evaluate.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.report import EvaluationPage, evaluation_page, is_image, row_png
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores
+from kfp_distributed.reports.charts import heatmap, histogram, line_chart
+from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 
-SCORES = Scores(("a & b", "<b>größe</b>"), np.array([[2000, 0], [750, 250]]), 0.5)
-NEVER_PREDICTED = Scores(("a", "b"), np.array([[3, 0], [0, 0]]), 0.5)
-MISTAKES = [Mistake("row 7: <a>, taken for b", b"a PNG file"), Mistake("row 9: 'b', taken for <a>")]
+AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
+PICTURES = (Column("image", "tensor", "uint8", (2, 2)),)
 
 
-def page_of(title, scores, mistakes):
-    return Page(render_page("evaluate.html", evaluation_page(title, scores, mistakes)))
+def manifest_of(classes, labels, columns):
+    counts = tuple(np.bincount(labels, minlength=len(classes)).tolist())
+    shards = (Shard("part.parquet", len(labels), 1, "0"),)
+    return DatasetManifest("test", columns, Label("<label>", classes), shards, counts, 0, "made up")
+
+
+def page_of(classes, probabilities, labels, columns=AGE_AND_TOWN, features=None):
+    """The page of an evaluation of these probabilities."""
+    probabilities, labels = np.asarray(probabilities, float), np.asarray(labels)
+    confusion = np.zeros((len(classes), len(classes)), int)
+    predicted = probabilities.argmax(axis=1)
+    np.add.at(confusion, (labels, predicted), 1)
+    counts, calibration, mistakes = ScoreCounts(len(classes)), Calibration(), WorstMistakes(12)
+    counts.add(probabilities, labels)
+    calibration.add(probabilities.max(axis=1), predicted == labels)
+    features = np.ones((len(labels), 2)) if features is None else features
+    mistakes.add(np.asarray(features, np.float32), labels, probabilities, 0)
+    evaluation = Evaluation(Scores(classes, confusion, 0.5), counts, calibration, mistakes)
+    return evaluation_page(manifest_of(classes, labels, columns), evaluation)
+
+
+TWO = (
+    ("a & b", "<b>größe</b>"),
+    [[0.75, 0.25], [0.125, 0.875], [0.25, 0.75], [0.625, 0.375]],
+    [0, 0, 1, 1],
+    AGE_AND_TOWN,
+    [[1, 1], [2.5, 0], [3, 1], [np.nan, 1]],
+)
 
 
 def test_content_of_a_report():
-    assert evaluation_page("label: test split", SCORES, MISTAKES) == EvaluationPage(
-        title="label: test split",
-        accuracy="0.7500",
-        loss="0.5000",
-        rows="3,000",
-        predicted=("a & b", "<b>größe</b>"),
-        classes=(
-            ClassScores("a & b", "2,000", "0.727", "1.000", (ConfusionCell(2000, 1.0), ConfusionCell(0, 0.0))),
-            ClassScores("<b>größe</b>", "1,000", "1.000", "0.250", (ConfusionCell(750, 0.87), ConfusionCell(250, 0.5))),
+    page = page_of(*TWO)
+    names = TWO[0]
+    assert page == EvaluationPage(
+        title="<label>: test split",
+        facts=(
+            ("accuracy", "0.5000"),
+            ("loss", "0.5000"),
+            ("examples", "4"),
+            ("macro F1", "0.5000"),
+            ("ROC AUC", "0.5000"),
+            ("average precision", "0.5833"),
+            ("calibration error", "0.5000"),
         ),
-        mistakes=tuple(MISTAKES),
-    )
-
-
-def test_a_class_without_rows_or_predictions_has_dashes():
-    assert evaluation_page("", NEVER_PREDICTED, []).classes[1] == ClassScores(
-        "b", "0", "—", "—", (ConfusionCell(0, 0.0), ConfusionCell(0, 0.0))
+        confusion=heatmap("Confusion matrix", names, names, [[1, 1], [1, 1]]),
+        confusions=Table(
+            ("true class", "predicted class", "rows", "share of the true class"),
+            ((names[0], names[1], "1", "50.0%"), (names[1], names[0], "1", "50.0%")),
+        ),
+        classes=Table(
+            ("class", "rows", "precision", "recall", "F1", "ROC AUC", "average precision"),
+            (
+                (names[0], "2", "0.500", "0.500", "0.500", "0.500", "0.750"),
+                (names[1], "2", "0.500", "0.500", "0.500", "0.500", "0.583"),
+            ),
+            2,
+        ),
+        roc=line_chart(
+            "ROC curves",
+            "false positive rate",
+            "recall",
+            {names[1]: [(0, 0), (0.5, 0), (0.5, 0.5), (0.5, 1), (1, 1)], "chance": [(0, 0), (1, 1)]},
+            dashed=["chance"],
+        ),
+        precision_recall=line_chart(
+            "Precision-recall curves",
+            "recall",
+            "precision",
+            {names[1]: [(0, 1), (0, 0), (0.5, 0.5), (1, 2 / 3), (1, 0.5)]},
+        ),
+        curves="The positive class is <b>größe</b>.",
+        calibration=line_chart(
+            "Calibration",
+            "mean probability of the predicted class",
+            "accuracy",
+            {
+                "model": [(0.625, 0.0), (0.75, 1.0), (0.875, 0.0)],
+                "perfect calibration": [(0.0, 0.0), (1.0, 1.0)],
+            },
+            dashed=["perfect calibration"],
+        ),
+        certainty=histogram(
+            "Probability of the predicted class",
+            [i / 10 for i in range(11)],
+            {"right": [0, 0, 0, 0, 0, 0, 0, 2, 0, 0], "wrong": [0, 0, 0, 0, 0, 0, 1, 0, 1, 0]},
+            x="probability",
+        ),
+        pictures=(),
+        mistakes=Table(
+            ("row", "true class", "P(true class)", "predicted class", "P(predicted class)", "<i>age", "town"),
+            (
+                ("1", names[0], "12.5%", names[1], "87.5%", "2.5", ""),
+                ("3", names[1], "37.5%", names[0], "62.5%", "", "Ulm"),
+            ),
+        ),
+        mistake_count=2,
     )
 
 
 def test_the_page_shows_the_content_literally():
-    page = page_of("<label>: test split", SCORES, MISTAKES)
-    assert page.tables == [
-        [
-            ["true ╲ predicted", "rows", "precision", "recall", "a & b", "<b>größe</b>"],
-            ["a & b", "2,000", "0.727", "1.000", "2000", "0"],
-            ["<b>größe</b>", "1,000", "1.000", "0.250", "750", "250"],
-        ]
-    ]
+    content = page_of(*TWO)
+    page = Page(render_page("evaluate.html", content))
+    charts = (content.confusion, content.roc, content.precision_recall, content.calibration, content.certainty)
+    tables = [*(chart.table for chart in charts), content.confusions, content.classes, content.mistakes]
+    assert sorted(page.tables) == sorted([list(table.columns), *map(list, table.rows)] for table in tables)
     assert page.texts.count("<label>: test split") == 2  # The title and the heading.
-    assert "accuracy 0.7500, loss 0.5000, 3,000 rows" in page.texts
-    assert [mistake.caption for mistake in MISTAKES] == page.texts[-2:]
-    assert [cell["style"] for cell in page.all("td") if "style" in cell] == [
-        "--heat:1.0",
-        "--heat:0.0",
-        "--heat:0.87",
-        "--heat:0.5",
+    assert [element["data-figure"] for element in page.all("div") if "data-figure" in element] == [
+        chart.summary for chart in charts
     ]
-    sources = [image["src"] for image in page.all("img")]
-    assert sources == [f"data:image/png;base64,{base64.b64encode(b'a PNG file').decode()}"]
 
 
-def test_a_model_without_mistakes_has_no_pictures():
-    page = page_of("", NEVER_PREDICTED, [])
-    assert "First mistakes" not in page.texts
-    assert page.all("figure") == []
+def test_a_class_without_rows_or_predictions_has_dashes():
+    page = page_of(("a", "b"), [[1, 0], [0.9, 0.1]], [0, 0])
+    assert page.classes.rows == (
+        ("a", "2", "1.000", "1.000", "1.000", "—", "1.000"),
+        ("b", "0", "—", "—", "—", "—", "—"),
+    )
+    assert [name for name, _ in page.facts] == ["accuracy", "loss", "examples", "macro F1", "calibration error"]
+    text = render_page("evaluate.html", page)
+    assert "No row was classified wrongly." in text
+    assert "Most frequent confusions" not in text
 
 
-def test_many_classes_have_no_matrix():
-    names = tuple(f"class{index}" for index in range(101))
-    (table,) = page_of("", Scores(names, np.eye(101, dtype=int), 0.5), []).tables
-    assert [len(row) for row in table] == [4] * 102
+def test_images_are_shown_with_captions():
+    images = [[0, 255, 0, 0], [0, 0, 255, 0]]
+    content = page_of(("cat", "<dog>"), [[0.25, 0.75], [1, 0]], [0, 0], PICTURES, images)
+    assert content.mistakes is None
+    (picture,) = content.pictures
+    assert picture.caption == "row 0: cat (25.0%), predicted <dog> (75.0%)"
+    page = Page(render_page("evaluate.html", content))
+    assert picture.caption in page.texts
+    assert [image["src"] for image in page.all("img")] == [
+        f"data:image/png;base64,{base64.b64encode(picture.png).decode()}"
+    ]
+
+
+def test_the_hardest_of_many_classes_have_curves():
+    generator = np.random.default_rng(0)
+    labels = np.arange(200) % 10
+    probabilities = generator.uniform(size=(200, 10))
+    # The classes 7, 8 and 9 are the easiest.
+    probabilities[np.arange(200), labels] += np.where(labels > 6, 9, 0)
+    page = page_of(tuple("abcdefghij"), probabilities / probabilities.sum(axis=1, keepdims=True), labels)
+    assert [entry.label for entry in page.roc.legend] == [*"abcdefg", "chance"]
+    assert page.curves.endswith("The 7 classes with the lowest average precision are shown.")
+
+
+@pytest.mark.parametrize("classes", [40, 1000])
+def test_a_page_stays_small_whatever_it_shows(classes):
+    names = tuple(f"a rather long name of class {index}" for index in range(classes))
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.full(classes, 0.1), 3000)
+    columns = tuple(Column(f"column {i}", "number", "float32") for i in range(2000))
+    labels, features = generator.integers(0, classes, 3000), np.ones((3000, 2000))
+    content = page_of(names, probabilities, labels, columns, features)
+    assert (content.confusion is None) == (classes > 40)
+    assert len(content.confusions.rows) == 10
+    assert len(content.mistakes.columns) == 17
+    page = render_page("evaluate.html", content)
+    assert len(page.encode()) < 2_000_000
 
 
 def pixels_of(png):
@@ -95,6 +196,7 @@ def pixels_of(png):
     ],
 )
 def test_pictures(features, shape, expected):
+    assert is_image(shape)
     np.testing.assert_array_equal(pixels_of(row_png(np.array(features, np.float32), shape)), expected)
 
 
@@ -104,4 +206,4 @@ def test_large_pictures_lose_lines():
 
 @pytest.mark.parametrize("shape", [(64,), (8, 4, 2), (1, 4, 4, 4)])
 def test_rows_that_are_no_pictures(shape):
-    assert row_png(np.zeros(64, np.float32), shape) == b""
+    assert not is_image(shape)

@@ -1,4 +1,4 @@
-"""What is refused in CSV files, with the column, the row and what to do."""
+"""Errors of CSV files: they name the column, the row and what to do."""
 
 import pytest
 
@@ -23,10 +23,10 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         ("age,kind\n" + LONG + "1,2,3\n", "row 300002 has 3 values and the header has 2"),
         (
             "age,kind\n1,a\n2,b\nthree,c\n",
-            "data.csv cannot be read: column 'age', row 4: 'three' is no number, .* drop_columns",
+            "data.csv cannot be read: column 'age', row 4: 'three' is not a number, .* drop_columns",
         ),
-        ("id,kind,age\nx,a,1\nx,b,1\nx,a,two\n", "column 'age', row 4: 'two' is no number"),
-        ("age,kind\n" + LONG + "three,c\n", "column 'age', row 300002: 'three' is no number"),
+        ("id,kind,age\nx,a,1\nx,b,1\nx,a,two\n", "column 'age', row 4: 'two' is not a number"),
+        ("age,kind\n" + LONG + "three,c\n", "column 'age', row 300002: 'three' is not a number"),
         ("age,kind\n" + LONG + "3,\n", "row 300002 of data.csv: 'kind' is missing"),
         ("age,kind\n1,a\n2,\n", "row 3 of data.csv: 'kind' is missing"),
         ("age,kind\n1,a\ninf,b\n", "row 3 of data.csv: 'age' is infinite or too large"),
@@ -55,7 +55,7 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         ("\n\n", "it is empty"),
         ('"age";"size, kg";kind\n1;2;a\n', "its columns are separated by ';'"),
         ("age kind\n1 a\n", "its header is one column 'age kind': separate the columns by ','"),
-        ("age,kind\n1,a\n3\0,b\n5,c\n", r"column 'age', row 3: '3\\x00' is no number"),
+        ("age,kind\n1,a\n3\0,b\n5,c\n", r"column 'age', row 3: '3\\x00' is not a number"),
         ("age,kind\n1,a\n" + "x" * 2**21 + ",b\n", "a row is too long: close each quote"),
         (
             "age,kind\n" + "".join(f"1,{i % 9}\n" for i in range(30)) + "1,77\n",
@@ -64,6 +64,6 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         (f"age,kind\n1,{'x' * 140_000}\n2\n", "row 3 has 1 values and the header has 2"),
     ],
 )
-def test_a_csv_that_cannot_be_used_is_refused_with_its_row(file, text, message, tmp_path):
+def test_an_unusable_csv_file_is_refused_with_column_and_row(file, text, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         scan(open_source(file("data.csv", text), LABELLED, tmp_path))

@@ -1,24 +1,23 @@
-"""The HTML page."""
+"""The HTML overview."""
 
 import base64
 import io
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pages import Page
 from PIL import Image
 
-from kfp_distributed.components.prepare_data.overview import (
-    ClassRow,
-    OverviewPage,
-    overview_page,
-    sample_images,
-)
-from kfp_distributed.components.prepare_data.split import Moments
+from kfp_distributed.components.prepare_data.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.leakage import Predictor
+from kfp_distributed.components.prepare_data.overview import ClassImages, OverviewPage, overview_page, sample_images
+from kfp_distributed.components.prepare_data.profile import Moments, Profile
+from kfp_distributed.components.prepare_data.sample import Sample
+from kfp_distributed.reports.charts import bar_chart, histogram
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
+
+COLUMNS = (Column("<b>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 
 
 def manifest_of(split, columns, classes, counts):
@@ -31,92 +30,156 @@ def splits_of(columns, classes):
     return {split: manifest_of(split, columns, classes, (n, *[0] * (len(classes) - 1))) for split, n in rows.items()}
 
 
-COLUMNS = (Column("<b>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
-MOMENTS = {"<b>age": Moments(9, 1, 2.5, 9, 1, 4)}
+def profile_of(features, labels, moments=None, predictors=(), duplicates=(), total=1600):
+    sample = Sample(np.asarray(features, np.float32), np.asarray(labels, np.int32), total)
+    return Profile(moments or {}, sample, predictors, duplicates)
+
+
+PROFILE = profile_of(
+    [[1, 1], [4, 0], [np.nan, 1]],
+    [0, 1, 1],
+    {"<b>age": Moments(9, 1, 2.5, 9, 1, 4)},
+    [Predictor("town", 0.95, 0.5), Predictor("<b>age", 0.4, 0.5)],
+    [Duplicates("test", "train", 1200, 0.123, is_exact=False)],
+)
 
 
 def test_content_of_an_overview():
-    page = overview_page(splits_of(COLUMNS, ("yes", "no")), MOMENTS, {"no": [b"a PNG file"]}, ["a remark"])
+    page = overview_page(splits_of(COLUMNS, ("yes", "no")), PROFILE, {"<b>age": 500, "town": 0}, ["a warning"])
     assert page == OverviewPage(
         title="a&b.csv",
-        remarks=("a remark",),
-        splits=("train 1,600", "validation 200", "test 200"),
-        classes=(ClassRow("yes", (1600, 200, 200), 2000, ()), ClassRow("no", (0, 0, 0), 0, (b"a PNG file",))),
+        facts=(
+            ("rows", "2,000"),
+            ("train rows", "1,600"),
+            ("validation rows", "200"),
+            ("test rows", "200"),
+            ("inputs", "2"),
+            ("classes", "2"),
+        ),
+        warnings=("a warning",),
+        classes=bar_chart(
+            "Rows of each class of kind",
+            ("yes", "no"),
+            {"train": (1600, 0), "validation": (200, 0), "test": (200, 0)},
+            x="class",
+        ),
         class_count=2,
-        most_rows=2000,
-        inputs=Table(
-            ("input", "", "missing", "mean", "deviation", "lowest", "highest"),
-            (("<b>age", "number", "1", "2.5", "1", "1", "4"), ("town", "category")),
+        images=(),
+        rows=Table(("kind", "<b>age", "town"), (("yes", "1", "Ulm"), ("no", "4", ""), ("no", "", "Ulm"))),
+        missing=bar_chart("Missing values", ["<b>age"], {"missing": [25.0]}, x="column", y="% of all rows"),
+        predictors=bar_chart(
+            "Columns that predict the label best",
+            ["town", "<b>age"],
+            {"error reduction": [0.9, 0.0]},
+            x="column",
+            y="error reduction",
+        ),
+        duplicates=Table(
+            ("rows of", "with the inputs of a row of", "rows", "share"), (("test", "train", "1,200", "12.3%"),)
+        ),
+        histograms=(
+            histogram("<b>age", [0.5, 1.5, 2.5, 3.5, 4.5], {"yes": [1, 0, 0, 0], "no": [0, 0, 0, 1]}, y="rows"),
+        ),
+        number_columns=1,
+        columns=Table(
+            ("input", "kind", "missing", "mean", "standard deviation", "minimum", "maximum"),
+            (("<b>age", "number", "500", "2.5", "1", "1", "4"), ("town", "category, 1 values", "0")),
             2,
         ),
+        sample_rows=3,
+        training_rows=1600,
+        duplicates_are_exact=False,
     )
 
 
 def test_the_page_shows_the_content_literally():
     splits = splits_of(COLUMNS, ("<i>größe", "no"))
-    content = overview_page(splits, MOMENTS, {"no": [b"a PNG file"]}, ["column '<b>age' & others"])
+    content = overview_page(splits, PROFILE, {"<b>age": 500}, ["column '<b>age' & others"])
     page = Page(render_page("prepare_data.html", content))
-    assert page.tables == [
-        [
-            ["class", "train 1,600", "validation 200", "test 200"],
-            ["<i>größe", "1600", "200", "200", ""],
-            ["no", "0", "0", "0", "", ""],
-        ],
-        [
-            ["input", "", "missing", "mean", "deviation", "lowest", "highest"],
-            ["<b>age", "number", "1", "2.5", "1", "1", "4"],
-            ["town", "category"],
-        ],
-    ]
+    for table in (content.classes.table, content.rows, content.duplicates, content.histograms[0].table):
+        assert [list(table.columns), *map(list, table.rows)] in page.tables
     assert page.texts.count("a&b.csv") == 2  # The title and the heading.
     assert "column '<b>age' & others" in page.texts
-    assert page.all("meter") == [{"max": "2000", "value": "2000"}, {"max": "2000", "value": "0"}]
+    text = " ".join(" ".join(page.texts).split())
+    assert "A column with at least 0.9 is in the warnings." in text
+    assert "leaves at most 131,072 different rows" in text
+    assert "3 training rows, drawn at random from 1,600" in text
+
+
+def test_a_page_without_problems_says_so():
+    profile = profile_of([[1, 1], [2, 1]], [0, 1], duplicates=[Duplicates("test", "train", 0, 0.0)], total=2)
+    page = Page(render_page("prepare_data.html", overview_page(splits_of(COLUMNS, ("a", "b")), profile, {"town": 0})))
+    text = " ".join(" ".join(page.texts).split())
+    for sentence in ("None.", "No value is missing.", "Not measured: no column of numbers", "all 2 training rows"):
+        assert sentence in text
+    assert "Estimated" not in text
+
+
+def test_a_page_with_images():
+    columns = (Column("image", "tensor", "uint8", (2, 2)),)
+    profile = profile_of([[0, 0, 0, 0], [255] * 4], [0, 0])
+    content = overview_page(splits_of(columns, ("a", "b")), profile, {"image": 0})
+    assert content.rows is None
+    assert [row.name for row in content.images] == ["a"]
+    page = Page(render_page("prepare_data.html", content))
     sources = [image["src"] for image in page.all("img")]
-    assert sources == [f"data:image/png;base64,{base64.b64encode(b'a PNG file').decode()}"]
+    assert sources == [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in content.images[0].images]
+    assert {image["alt"] for image in page.all("img")} == {""}
 
 
-def images_file(folder, values, labels):
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values[0].size)
-    pq.write_table(pa.table({"image": rows, "kind": pa.array(labels, pa.int32())}), folder / "part.parquet")
+def test_a_page_stays_small_whatever_it_shows():
+    generator = np.random.default_rng(0)
+    classes = tuple(f"class {i}" for i in range(1000))
+    noise = generator.integers(0, 256, (2000, 40 * 40 * 3))
+    images = (Column("image", "tensor", "uint8", (40, 40, 3)),)
+    numbers = tuple(Column(f"a rather long name of column {i}", "number", "float32") for i in range(2000))
+    few_classes = ("a", "b", "c", "d", "e")
+    for columns, names, labels, features in [
+        (images, classes, np.arange(2000) % 1000, noise),
+        (numbers, few_classes, np.arange(200) % 5, generator.normal(size=(200, 2000))),
+    ]:
+        ranking = [Predictor(column.name, 0.5, 0.2) for column in columns]
+        moments = {column.name: Moments(9, 1, 1 / 3, 9, -1 / 3, 1 / 3) for column in columns}
+        missing = {column.name: 7 for column in columns}
+        content = overview_page(splits_of(columns, names), profile_of(features, labels, moments, ranking), missing)
+        page = render_page("prepare_data.html", content)
+        assert len(page.encode()) < 2_000_000
+    assert "24 of 2,000 columns of numbers" in page
+    assert Page(page).tables[-1][-1] == ["…", "2,000 in all"]
 
 
-def test_a_page_stays_small_whatever_it_shows(tmp_path):
-    noise = np.random.default_rng(0).integers(0, 256, (1000, 40, 40, 3), np.uint8)
-    images_file(tmp_path, noise, np.arange(1000) % 100)
-    columns = (Column("image", "tensor", "uint8", (40, 40, 3)),)
-    classes = tuple(f"class {i}" for i in range(100))
-    train = manifest_of("train", columns, classes, (10,) * 100)
-    images = sample_images(tmp_path, train)
-    assert {name: len(files) for name, files in images.items()} == {f"class {i}": 6 for i in range(10)}
-    page = render_page("prepare_data.html", overview_page({"train": train}, {"image": Moments()}, images))
-    assert len(page.encode()) < 300_000
-    assert page.count("data:image/png;base64,") == 60
-    classes = [row[0] for row in Page(page).tables[0]]
-    assert classes == ["class", *(f"class {i}" for i in range(50)), "…"]
-    assert Page(page).tables[0][-1] == ["…", "100 in all"]
+def image_profile(values, labels):
+    return profile_of(np.reshape(values, (len(values), -1)), labels).sample
 
 
-def test_numbers_become_grey_images(tmp_path):
-    values = np.array([[[0.5, -0.5], [np.nan, 0]], [[1.5, 0], [0, 0]]], np.float32)
-    images_file(tmp_path, values, [0, 1])
+def test_numbers_become_grey_images():
+    values = np.array([[[0.5, -0.5], [np.nan, 0]], [[1.5, 0], [0, 0]]])
     manifest = manifest_of("train", (Column("image", "tensor", "float32", (2, 2)),), ("a", "b"), (1, 1))
-    pixels = {
-        name: [np.asarray(Image.open(io.BytesIO(file))).tolist() for file in files]
-        for name, files in sample_images(tmp_path, manifest).items()
-    }
-    assert pixels == {"a": [[[127, 0], [0, 63]]], "b": [[[255, 63], [63, 63]]]}
+    images = sample_images(image_profile(values, [0, 1]), manifest)
+    assert [row.name for row in images] == ["a", "b"]
+    pixels = [np.asarray(Image.open(io.BytesIO(file))).tolist() for row in images for file in row.images]
+    assert pixels == [[[127, 0], [0, 63]], [[255, 63], [63, 63]]]
 
 
-def test_images_without_any_number_are_left_out(tmp_path, recwarn):
-    images_file(tmp_path, np.full((2, 2, 2), np.nan, np.float32), [0, 1])
+def test_few_images_of_few_classes_are_shown():
+    manifest = manifest_of("train", (Column("image", "tensor", "uint8", (2, 2)),), tuple("abcdefghijkl"), (8,) * 12)
+    images = sample_images(image_profile(np.zeros((96, 4)), np.arange(96) % 12), manifest)
+    assert [(row.name, len(row.images)) for row in images] == [(name, 6) for name in "abcdefghij"]
+
+
+def test_images_without_any_number_are_left_out(recwarn):
     manifest = manifest_of("train", (Column("image", "tensor", "float32", (2, 2)),), ("a", "b"), (1, 1))
-    assert sample_images(tmp_path, manifest) == {}
+    assert sample_images(image_profile(np.full((2, 4), np.nan), [0, 1]), manifest) == ()
     assert list(recwarn) == []
 
 
-def test_rows_that_are_no_images_have_none_nor_have_classes_that_were_not_seen(tmp_path):
-    images_file(tmp_path, np.zeros((2, 4, 4), np.uint8), [15, 15])
-    columns, classes = (Column("image", "tensor", "uint8", (4, 4)),), tuple(map(str, range(16)))
-    assert sample_images(tmp_path, manifest_of("train", columns, classes, (0,) * 15 + (2,))) == {}
+def test_rows_that_are_not_images_have_no_thumbnails():
     manifest = manifest_of("train", (Column("age", "number", "float32"),), ("a", "b"), (1, 1))
-    assert sample_images(tmp_path, manifest) == {}
+    assert sample_images(image_profile([[1], [2]], [0, 1]), manifest) == ()
+
+
+def test_classes_without_sampled_rows_have_no_images():
+    manifest = manifest_of("train", (Column("image", "tensor", "uint8", (1, 2)),), ("a", "b"), (1, 1))
+    images = sample_images(image_profile([[0, 1]], [1]), manifest)
+    assert [row.name for row in images] == ["b"]
+    assert images == (ClassImages("b", images[0].images),)

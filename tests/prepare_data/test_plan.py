@@ -40,7 +40,7 @@ def test_parameters_become_options():
         ("image_size", "", None),
     ],
 )
-def test_values_as_kfp_writes_them_are_accepted(name, value, same):
+def test_numbers_in_the_forms_of_kfp_are_accepted(name, value, same):
     assert getattr(parse_options(**PARAMETERS | {name: value}), name) == same
 
 
@@ -63,7 +63,7 @@ def test_values_as_kfp_writes_them_are_accepted(name, value, same):
         ("image_size", "0x4", "image_size is '0x4'"),
     ],
 )
-def test_a_wrong_parameter_is_named(name, value, message):
+def test_an_invalid_parameter_is_named(name, value, message):
     with pytest.raises(ValueError, match=message):
         parse_options(**PARAMETERS | {name: value})
 
@@ -100,7 +100,7 @@ def test_classes_are_in_order(counts, classes):
         ),
     ],
 )
-def test_labels_that_cannot_be_learnt_are_refused(counts, message):
+def test_unusable_labels_are_refused(counts, message):
     with pytest.raises(ValueError, match=message):
         order_classes(counts, "kind")
 
@@ -122,7 +122,7 @@ def test_a_plan_has_every_row_once_and_equal_shares(counts, validation, test, sh
     try:
         plan = plan_split(counts, options)
     except ValueError as error:
-        if "is no row" in str(error) or "ask for fewer shards" in str(error):
+        if "is less than one row" in str(error) or "lower shards" in str(error):
             return
         raise
     assert [sum(places) for places in plan] == counts
@@ -138,10 +138,10 @@ def test_a_plan_has_every_row_once_and_equal_shares(counts, validation, test, sh
     ("counts", "options", "message"),
     [
         ([2, 2], Options(), r"validation_fraction 0.1 of 4 rows"),
-        ([20, 20], Options(test_fraction=0.01), r"test_fraction 0.01 of 40 rows is no row"),
+        ([20, 20], Options(test_fraction=0.01), r"test_fraction 0.01 of 40 rows is less than one row"),
         ([4, 4], Options(), "shards is 8, but only 6 rows are for training"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(counts, options, message):
+def test_an_impossible_plan_is_refused(counts, options, message):
     with pytest.raises(ValueError, match=message):
         plan_split(counts, options)

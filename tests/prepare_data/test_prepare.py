@@ -1,4 +1,4 @@
-"""The step from its source to its artifacts."""
+"""The step from the source to the artifacts."""
 
 import pytest
 from kfp import dsl
@@ -35,8 +35,8 @@ def test_digits(run, tmp_path, capsys):
         "validation/part-00000.parquet",
     ]
     page = (tmp_path / "out" / "overview.html").read_text()
-    assert page.count("data:image/png;base64,") == 60
-    assert len(page) < 300_000
+    assert page.count("<img ") == 60
+    assert len(page.encode()) < 2_000_000
     assert capsys.readouterr().out.splitlines() == [
         "pass 1 of 2 (check): 1,797 rows, done",
         "pass 2 of 2 (write): 1,797 rows, done",
@@ -46,7 +46,7 @@ def test_digits(run, tmp_path, capsys):
     ]
 
 
-def test_a_library_without_the_file_of_the_digits_ends_the_step_with_a_sentence(tmp_path, monkeypatch):
+def test_a_library_without_the_digits_file_fails_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_DIGITS", tmp_path / "digits.csv.gz")
     outputs = [artifact(dsl.Dataset, tmp_path / name) for name in ("train", "validation", "test", "overview")]
     with pytest.raises(SystemExit, match=r"^\nFileNotFoundError: .*digits\.csv\.gz not found"):
@@ -72,18 +72,18 @@ def test_a_second_run_replaces_the_first(run, tmp_path):
     [
         ("x,label\n" + "1,a\n2,b\n" * 9 + "3\n", {}, "data.csv cannot be read: row 20 has 1 values"),
         ("x,label\n" + "1,a\n2,b\n" * 9 + "3,c\n", {}, "'c' has one row only"),
-        ("x,label\n" + "1,a\n2,b\n" * 4, {"test_fraction": 0.01}, "test_fraction 0.01 of 8 rows is no row"),
-        ("x,label\n" + "1,a\n2,b\n" * 9, {"shards": 20}, "ask for fewer shards"),
+        ("x,label\n" + "1,a\n2,b\n" * 4, {"test_fraction": 0.01}, "test_fraction 0.01 of 8 rows is less than one row"),
+        ("x,label\n" + "1,a\n2,b\n" * 9, {"shards": 20}, "lower shards"),
         ("x,label\n" + "1,a\n2,b\n" * 9, {"label_column": "lable"}, r"label_column 'lable'.* it has \['x', 'label'\]"),
     ],
 )
-def test_wrong_data_is_refused_before_anything_is_written(run, file, tmp_path, text, options, message):
+def test_unusable_data_is_refused_before_anything_is_written(run, file, tmp_path, text, options, message):
     with pytest.raises(ValueError, match=message):
         run(file("data.csv", text), **options)
     assert listing(tmp_path) == ["data.csv"]
 
 
-def test_a_disk_error_leaves_nothing_half_written(run, tmp_path):
+def test_a_disk_error_leaves_no_partial_output(run, tmp_path):
     (tmp_path / "out").write_text("a file where a folder should be")
     with pytest.raises(FileExistsError):
         run("digits")

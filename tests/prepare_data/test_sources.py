@@ -1,4 +1,4 @@
-"""What the readers deliver, and what they refuse, for files as people have them."""
+"""What the readers yield and refuse, for common files."""
 
 import io
 import pickle
@@ -86,22 +86,22 @@ def test_columns_can_be_dropped(file):
             r"there is no column 'agee' in .*; it has \['age', 'kind'\]",
         ),
         ("a,kind,a", Options("kind"), r"the column 'a' is there 2 times in .*; it has \['a', 'kind', 'a'\]"),
-        ("kind", Options("kind"), r"there is no column beside these in .*; it has \['kind'\]"),
+        ("kind", Options("kind"), r"there is no other column in .*; it has \['kind'\]"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(file, tmp_path, header, options, message):
+def test_columns_that_do_not_match_the_options_are_refused(file, tmp_path, header, options, message):
     with pytest.raises(ValueError, match=message):
         open_source(file("data.csv", header + "\n" + re.sub("[A-Za-z]+", "1", header)), options, tmp_path)
 
 
-def test_a_folder_of_csv_files_is_read_in_order_whatever_the_order_of_columns(file):
+def test_csv_files_of_a_folder_may_have_their_columns_in_any_order(file):
     file("rows/b.csv", "kind,age\nb,2\n")
     file("rows/.hidden.csv", "nothing")
     folder = file("rows/a.csv", "age,kind\n1,a\n").parent
     assert rows_of(folder) == ((number("age"),), {"kind": ["a", "b"], "age": [1, 2]})
 
 
-def test_files_of_a_folder_that_do_not_fit_are_named(file, tmp_path):
+def test_inconsistent_files_of_a_folder_are_named(file, tmp_path):
     folder = file("rows/a.csv", "age,kind\n1,a\n").parent
     file("rows/b.csv", "size,kind\n1,a\n")
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_parquet(file):
         ({"kind": ["a", "b"], "ratio": [1.0, float("inf")]}, "row 2 of data.parquet: 'ratio' is infinite"),
     ],
 )
-def test_a_parquet_file_that_cannot_be_used_is_refused(file, columns, message, tmp_path):
+def test_an_unusable_parquet_file_is_refused(file, columns, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         scan(open_source(parquet(file, "data.parquet", **columns), LABELLED, tmp_path))
 
@@ -187,18 +187,18 @@ def test_a_parquet_file_without_columns_is_refused(file, tmp_path):
         open_source(parquet(file, "data.parquet"), LABELLED, tmp_path)
 
 
-def test_a_parquet_column_that_stands_twice_is_named(file, tmp_path):
+def test_a_duplicate_parquet_column_is_named(file, tmp_path):
     path = file("data.parquet", "")
     pq.write_table(pa.table([["a"], [1], [2]], names=["kind", "age", "age"]), path)
     with pytest.raises(ValueError, match=r"the column 'age' is there 2 times in data.parquet"):
         open_source(path, LABELLED, tmp_path)
 
 
-def test_parquet_files_that_do_not_fit_or_are_damaged_are_named(file, tmp_path):
+def test_inconsistent_or_damaged_parquet_files_are_named(file, tmp_path):
     folder = parquet(file, "rows/a.parquet", kind=["a"], age=[1]).parent
     damaged = parquet(file, "rows/b.parquet", kind=["a"], age=["old"])
     with pytest.raises(
-        ValueError, match=r"b\.parquet cannot be read: column 'age' has 'old' and is of numbers in the first file"
+        ValueError, match=r"b\.parquet cannot be read: column 'age' has 'old', but numbers in the first file"
     ):
         scan(open_source(folder, LABELLED, tmp_path))
     damaged.write_bytes(damaged.read_bytes()[:-20])
@@ -263,7 +263,7 @@ def test_npz_is_read_in_parts(file, tmp_path):
     [
         (
             {"kind": [1, 2], "x": [1, 2, 3]},
-            r"array 'x' is int64 \[3\]: it must be .*as many as the 1-D labels 'kind' \[2\], or in drop",
+            r"array 'x' is int64 \[3\]: .*the 1-D labels 'kind' \[2\].* drop_columns",
         ),
         ({"kind": [[0, 1]], "x": [1]}, r"array 'kind' is int64 \[1, 2\]"),
         (
@@ -274,26 +274,26 @@ def test_npz_is_read_in_parts(file, tmp_path):
             {"kind": np.array(["a", "b"], object), "x": [1, 2]},
             "its member 'kind.npy' holds Python objects: .*astype.str",
         ),
-        ({"kind": [1], "x": np.zeros((1, 0))}, r"array 'x' is float64 \[1, 0\]: it must be numbers"),
-        ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must be numbers or 1-D texts"),
-        ({"kind": np.eye(2), "x": [1, 2]}, r"as many as the 1-D labels 'kind' \[2, 2\]"),
+        ({"kind": [1], "x": np.zeros((1, 0))}, r"array 'x' is float64 \[1, 0\]: "),
+        ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must have numbers"),
+        ({"kind": np.eye(2), "x": [1, 2]}, r"the 1-D labels 'kind' \[2, 2\]"),
         ({"kind": [1, 2], "x": 3}, r"array 'x' is int64 \[\]"),
         (
             {"kind": [1], "x": np.array([["a"]])},
-            r"data.npz: array 'x' is <U1 \[1, 1\]: it must be numbers or 1-D texts",
+            r"data.npz: array 'x' is <U1 \[1, 1\]: .* 1-D with texts",
         ),
         ({"x": [1]}, r"no column 'kind' in data.npz; it has \['x'\]"),
     ],
 )
-def test_an_npz_that_cannot_be_used_is_refused(file, arrays, message, tmp_path):
+def test_an_unusable_npz_file_is_refused(file, arrays, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         open_source(npz(file, **arrays), LABELLED, tmp_path)
 
 
-def test_an_archive_that_numpy_did_not_write_is_refused_and_nothing_of_it_is_unpickled(file, tmp_path):
+def test_an_archive_of_other_files_is_refused_without_unpickling(file, tmp_path):
     with zipfile.ZipFile(file("data.npz", ""), "w") as archive:
         archive.writestr("kind.npy", pickle.dumps(ValueError))
-    with pytest.raises(ValueError, match=r"data.npz cannot be read: its member 'kind.npy' is no array of NumPy: save"):
+    with pytest.raises(ValueError, match=r"data.npz cannot be read: its member 'kind.npy' is not a NumPy array: save"):
         open_source(tmp_path / "data.npz", LABELLED, tmp_path)
 
 
@@ -331,7 +331,7 @@ def test_grey_images_have_the_size_of_the_first(file):
     )
 
 
-def test_images_come_in_an_order_that_mixes_the_classes_and_depends_on_the_seed_alone(file):
+def test_images_are_shuffled_by_the_seed(file):
     for label in "abc":
         for number in range(30):
             folder = image(file, f"photos/{label}/{number}.png").parents[1]
@@ -340,7 +340,7 @@ def test_images_come_in_an_order_that_mixes_the_classes_and_depends_on_the_seed_
     assert "a" * 10 not in orders[0]
 
 
-def test_all_images_become_as_the_first_one_or_have_the_size_that_is_given(file):
+def test_images_get_the_form_of_the_first_one_or_image_size(file):
     image(file, "photos/cat/1.png", "RGB", colour=(1, 2, 3))
     folder = image(file, "photos/dog/1.png", size=(8, 8), colour=7).parents[1]
     assert rows_of(folder, Options("kind", image_size=(1, 1))) == (
@@ -350,17 +350,17 @@ def test_all_images_become_as_the_first_one_or_have_the_size_that_is_given(file)
     assert rows_of(folder)[0][0].shape == (2, 4, 3)
 
 
-def test_an_image_is_turned_as_its_camera_says(file):
+def test_an_image_is_rotated_by_its_exif_orientation(file):
     turned = Image.Exif()
     turned[0x0112] = 6
     folder = image(file, "photos/cat/1.png", size=(4, 2), exif=turned).parents[1]
     assert rows_of(folder)[0] == (Column("image", "tensor", "uint8", (4, 2, 1)),)
 
 
-def test_images_that_cannot_be_used_are_named(file, tmp_path):
+def test_unusable_images_are_named(file, tmp_path):
     good = image(file, "photos/cat/1.png", size=(64, 64))
     folder = good.parents[1]
-    with pytest.raises(ValueError, match=r"label_column 'image'.* no column beside these in .*; it has \['image'\]"):
+    with pytest.raises(ValueError, match=r"label_column 'image'.* no other column in .*; it has \['image'\]"):
         open_source(folder, Options("image"), tmp_path)
     bad = file("photos/dog/2.png", "no image")
     with pytest.raises(ValueError, match=r"image dog/2.png cannot be read"):
@@ -373,7 +373,9 @@ def test_images_that_cannot_be_used_are_named(file, tmp_path):
         scan(open_source(folder, LABELLED, tmp_path))
     bad.unlink()
     text = file("photos/dog/notes.txt", "no image")
-    with pytest.raises(ValueError, match=r"image dog/notes.txt cannot be read: it is no image: remove it, or convert"):
+    with pytest.raises(
+        ValueError, match=r"image dog/notes.txt cannot be read: it is not an image: remove it, or convert"
+    ):
         scan(open_source(folder, LABELLED, tmp_path))
     text.unlink()
     image(file, "photos/dog/more/1.png")
@@ -389,14 +391,14 @@ def test_a_truncated_jpeg_is_named(file, tmp_path):
         scan(open_source(folder, LABELLED, tmp_path))
 
 
-def test_tables_in_folders_below_are_refused(file, tmp_path):
+def test_tables_in_subfolders_are_refused(file, tmp_path):
     folder = file("rows/a/1.csv", "age,kind\n1,a\n").parents[1]
     with pytest.raises(ValueError, match=r"source rows has folders: it must be .* in one folder"):
         open_source(folder, LABELLED, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["data.xls", "folder/notes.txt"])
-def test_what_is_no_data_is_refused_with_what_is_allowed(file, name, tmp_path):
+def test_unsupported_files_are_refused_with_the_supported_formats(file, name, tmp_path):
     path = file(name, "x")
     with pytest.raises(ValueError, match=r"\.csv|CSV"):
         open_source(path if name == "data.xls" else path.parent, LABELLED, tmp_path)
@@ -415,8 +417,8 @@ def test_a_scan_has_the_vocabularies_and_the_class_counts(file, tmp_path):
         (Column("town", "category", "int32", vocabulary=("Bern", "Ulm")),),
         Label("kind", ("a", "b")),
         (2, 2),
-        [
-            "column 'town' has no value in 1 of 4 rows: they become index 0, the category \"missing\": that needs "
-            "nothing more"
-        ],
+        {"town": 1},
+        scanned.warnings,
     )
+    (warning,) = scanned.warnings
+    assert warning.startswith("column 'town' has no value in 1 of 4 rows: ")

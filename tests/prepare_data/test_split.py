@@ -1,4 +1,4 @@
-"""The draw of the split, the statistics, and what is in the shards."""
+"""The draw of the split, the statistics and the shards."""
 
 import json
 
@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.profile import Moments
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import Moments, draw_targets, scan, write_splits
+from kfp_distributed.components.prepare_data.split import draw_targets, scan, write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 
 
@@ -42,7 +43,7 @@ def test_a_draw_fills_exactly_the_plan(plan, cut, seed):
     assert (counts, left.any()) == (plan, False)
 
 
-def test_every_row_has_the_same_chance():
+def test_every_row_is_equally_likely_in_each_split():
     seen = np.zeros(20)
     for seed in range(2000):
         left, generator = np.array([[15, 5]]), np.random.default_rng(seed)
@@ -63,7 +64,7 @@ def test_a_draw_refuses_more_rows_than_were_planned():
 def test_a_source_that_changes_while_it_is_read_is_refused(file, tmp_path, rows, message):
     path, options = file("data.csv", "x,label\n" + "1,a\n2,b\n" * 10), Options(shards=2)
     source = open_source(path, options, tmp_path)
-    columns, label, counts, _ = scan(source)
+    columns, label, counts, *_ = scan(source)
     path.write_text("x,label\n" + rows)
     folders = {split: tmp_path / split for split in ("train", "validation", "test")}
     for folder in folders.values():
@@ -73,21 +74,21 @@ def test_a_source_that_changes_while_it_is_read_is_refused(file, tmp_path, rows,
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), max_size=8), min_size=1, max_size=6))
-def test_moments_of_parts_are_those_of_the_whole(parts):
+def test_moments_of_parts_equal_those_of_all_numbers(parts):
     moments = Moments()
     for part in parts:
         moments.add(np.array(part, np.float64))
     numbers = np.array([value for part in parts for value in part], np.float64)
-    there = numbers[~np.isnan(numbers)]
-    assert (moments.count, moments.missing) == (len(there), len(numbers) - len(there))
-    if len(there):
-        assert moments.mean == pytest.approx(there.mean(), abs=1e-6)
-        assert (moments.low, moments.high) == (there.min(), there.max())
-        expected = there.std() if there.min() < there.max() else 1
+    known = numbers[~np.isnan(numbers)]
+    assert (moments.count, moments.missing) == (len(known), len(numbers) - len(known))
+    if len(known):
+        assert moments.mean == pytest.approx(known.mean(), abs=1e-6)
+        assert (moments.low, moments.high) == (known.min(), known.max())
+        expected = known.std() if known.min() < known.max() else 1
         assert moments.std == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-def test_each_row_is_in_one_split_and_the_classes_have_equal_shares(file, run, tmp_path):
+def test_each_row_is_in_one_split_with_equal_shares_of_the_classes(file, run, tmp_path):
     manifests = run(rows_file(file, 1000, kinds="aab"), shards=3)
     assert {split: (m.rows, m.class_counts, [s.rows for s in m.shards]) for split, m in manifests.items()} == {
         "train": (800, (533, 267), [267, 267, 266]),
@@ -107,7 +108,7 @@ def test_each_row_is_in_one_split_and_the_classes_have_equal_shares(file, run, t
     assert 80 < changes < 160
 
 
-def test_the_manifest_beside_the_shards_is_the_one_returned(file, run, tmp_path):
+def test_the_returned_manifest_is_written_beside_the_shards(file, run, tmp_path):
     manifests = run(rows_file(file, 100))
     for split, manifest in manifests.items():
         assert DatasetManifest.from_json((tmp_path / "out" / split / "dataset.json").read_text()) == manifest
@@ -121,7 +122,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_another_split(file,
     assert [shard.sha256 for shard in first["train"].shards] != [shard.sha256 for shard in other["train"].shards]
 
 
-def test_the_split_depends_on_the_rows_and_not_on_how_they_are_stored(file, run):
+def test_the_split_does_not_depend_on_the_file_format(file, run):
     source = rows_file(file, 3000)
     table = pa.csv.read_csv(source)
     for name, groups in (("one", 3000), ("many", 70)):
@@ -133,7 +134,7 @@ def test_the_split_depends_on_the_rows_and_not_on_how_they_are_stored(file, run)
 def test_small_buffers_give_more_row_groups_and_the_same_rows(file, tmp_path):
     options = Options(shards=2)
     source = open_source(rows_file(file, 1000), options, tmp_path)
-    columns, label, counts, _ = scan(source)
+    columns, label, counts, *_ = scan(source)
     folders = {split: tmp_path / split for split in ("train", "validation", "test")}
     for folder in folders.values():
         folder.mkdir()
@@ -165,6 +166,6 @@ def test_values_and_types_in_the_shards(file, run, tmp_path):
     assert (manifest.columns[0].mean, manifest.columns[1].vocabulary) == (2.5, ("Bern", "Ulm"))
 
 
-def test_a_column_without_any_value_and_one_that_is_always_the_same_can_be_divided_by_their_deviation(file, run):
+def test_constant_and_empty_columns_have_the_standard_deviation_1(file, run):
     manifests = run(file("data.csv", "a,b,label\n" + ",3,x\n,3,y\n" * 20), shards=1)
     assert [(column.mean, column.std) for column in manifests["train"].columns] == [(0, 1), (3, 1)]

@@ -1,9 +1,14 @@
 """What all pages have in common."""
 
+import base64
+import gzip
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import bokeh
 import pytest
 from jinja2 import UndefinedError
 from pages import Page
@@ -11,16 +16,20 @@ from pages import Page
 from kfp_distributed.components.train.report import JobPage
 from kfp_distributed.library.archive import make_archive, read_archive
 from kfp_distributed.library.content import read_library
+from kfp_distributed.reports.charts import line_chart, timeline
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
 
 ROOT = Path(__file__).parents[2]
 
+CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+
 
 def job_page(**values):
-    texts = {"title": "train", "outcome": "failed after 1 s", "job": "a-job", "cause": "", "charts": (), "manifest": ""}
-    tables = {"replicas": Table(("replica",), ()), "timeline": Table(("after", "what happened"), ())}
-    return JobPage(**{**texts, **tables, **values})
+    texts = {"title": "train", "outcome": "failed after 1 s", "job": "a-job", "cause": "", "last_lines": ""}
+    charts = {"curves": (), "timeline": timeline("Replicas over time", {}), "usage": (), "facts": ()}
+    tables = {"replicas": Table(("replica",), ()), "events": Table(("after", "what happened"), ())}
+    return JobPage(**{**texts, **charts, **tables, "succeeded": False, "manifest": "", **values})
 
 
 @pytest.mark.parametrize(
@@ -42,14 +51,11 @@ def job_page(**values):
     ],
 )
 def test_text_is_shown_literally(text, shown):
-    html = render_page(
-        "train.html", job_page(title=text, cause=text, timeline=Table(("after", text), (("1 s", text),)))
-    )
+    html = render_page("train.html", job_page(title=text, cause=text, events=Table(("after", text), (("1 s", text),))))
     html.encode("utf-8")
     page = Page(html)
-    assert page.tables[1] == [["after", shown], ["1 s", shown]]
-    assert page.texts.count(shown) == 4  # The title, the cause and both cells.
-    assert f"{shown} failed after 1 s" in page.texts
+    assert page.tables[2] == [["after", shown], ["1 s", shown]]
+    assert page.texts.count(shown) == 5  # The title, the heading, the cause and both cells.
 
 
 @pytest.mark.parametrize("template", ["train.html", "evaluate.html", "prepare_data.html"])
@@ -61,16 +67,38 @@ def test_a_value_that_a_page_lacks_is_an_error(template):
 def test_a_page_loads_nothing():
     text = render_page("train.html", job_page())
     page = Page(text)
-    assert {tag for tag, _ in page.elements}.isdisjoint({"link", "script", "img", "iframe"})
-    assert not any(part in text for part in ("http", "url(", "@import", "src=", "href="))
+    assert {tag for tag, _ in page.elements}.isdisjoint({"link", "img", "iframe"})
+    assert not any(part in text for part in ("http:", "https:", "url(", "@import", "src=", "href="))
+    assert {"http-equiv": "Content-Security-Policy", "content": CONTENT_SECURITY_POLICY} in page.all("meta")
     assert "color-scheme: light dark" in text
+
+
+def test_a_page_contains_bokeh_once_and_each_figure_without_markup():
+    text = "</script><!-- \x1b[31mred\x00"
+    chart = line_chart(text, "epoch", "loss", {text: [(1, 2.0), (2, 1.0)]})
+    page = render_page("train.html", job_page(curves=(chart, chart)))
+    (script,) = re.findall(r'<script type="application/gzip" id="bokeh">(.*?)</script>', page)
+    version = f'version="{bokeh.__version__}"'.encode()
+    assert version in gzip.decompress(base64.b64decode(script)).replace(b" = ", b"=")
+    figures = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert [text.count("</script><!-- red\\ufffd".replace("<", "\\u003c")) for text in figures] == [1, 1, 0]
+    assert [json.loads(figure)["version"] for figure in figures] == [bokeh.__version__] * 3
+
+
+def test_a_chart_has_a_title_a_summary_a_legend_and_its_data():
+    chart = line_chart("loss", "epoch", "loss", {"a": [(1, 2.0)], "b": [(1, float("nan")), (2, 1.0)]})
+    page = Page(render_page("train.html", job_page(curves=(chart,))))
+    assert page.tables[0] == [["epoch", "a", "b"], ["1", "2", ""], ["2", "", "1"]]
+    assert {"loss", "a", "b", "b: nan in epoch 1", "Data of loss"} <= set(page.texts)
+    assert page.all("div")[1]["data-figure"] == chart.summary
+    assert page.all("div")[2]["aria-label"] == "Data of loss"
 
 
 def test_a_short_table_has_no_row_of_the_total():
     shown = Table(("name",), (("a",), ("b",)), 2)
     cut = Table(("name",), (("a",), ("b",)), 1234)
-    page = Page(render_page("train.html", job_page(replicas=shown, timeline=cut)))
-    assert page.tables == [[["name"], ["a"], ["b"]], [["name"], ["a"], ["b"], ["…", "1,234 in all"]]]
+    page = Page(render_page("train.html", job_page(replicas=shown, events=cut)))
+    assert page.tables[1:] == [[["name"], ["a"], ["b"]], [["name"], ["a"], ["b"], ["…", "1,234 in all"]]]
 
 
 RENDER = """
@@ -92,7 +120,7 @@ def test_templates_load_from_the_unpacked_library(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", RENDER, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    names = ["base.html", "evaluate.html", "macros.html", "prepare_data.html", "style.css", "train.html"]
+    names = ["base.html", "charts.js", "evaluate.html", "macros.html", "prepare_data.html", "style.css", "train.html"]
     assert (done.returncode, done.stdout.strip()) == (0, str(names)), done.stderr
 
 

@@ -1,21 +1,23 @@
 import json
 
+import pytest
 from pages import Page
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged, ReplicaSample, Span
 from kfp_distributed.components.train.launch import read_metrics
-from kfp_distributed.components.train.report import JobPage, job_page
+from kfp_distributed.components.train.report import MAX_EVENTS, JobPage, job_page
 from kfp_distributed.components.train.status import advance, begin
-from kfp_distributed.reports.parts import Line, LineChart, Table
+from kfp_distributed.reports.charts import Mark, line_chart, timeline
+from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.trainers.sync import record_epoch
 
 REPLICA_COLUMNS = ("replica", "state", "end", "restarts", "peak memory", "pip", "node")
 
 
-def status(*facts, name="a-job"):
-    now = begin(make_job(["unused"], workers(2), name), 1000.0)
+def status(*facts, name="a-job", replicas=2):
+    now = begin(make_job(["unused"], workers(replicas), name), 1000.0)
     for fact in facts:
         now = advance(now, fact)
     return now
@@ -26,37 +28,68 @@ RECORDED = {
     "evaluator-0": [{"epoch": 2, "loss": 1.5}],
 }
 
-
-def succeeded():
-    return status(
-        ReplicaChanged(1001.5, "worker-0", "running", install_seconds=245.0),
-        ReplicaChanged(1002, "worker-1", "failed", signal=9),
-        JobEvent(1003, "restart 1 of 3: all replicas"),
-        ReplicaChanged(1060, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=524800),
-        ReplicaChanged(1061, "worker-0", "stopped", reason="over", restart=1, node="node-7"),
-        JobEnded(1062, True),
-    )
+SUCCEEDED = (
+    ReplicaChanged(1001.5, "worker-0", "running", install_seconds=245.0),
+    ReplicaSample(1001.5, "worker-0", memory_mib=600.0, rows_per_second=50.0),
+    ReplicaChanged(1002, "worker-1", "failed", signal=9),
+    JobEvent(1003, "restart 1 of 3: all replicas"),
+    ReplicaChanged(1010, "worker-1", "running", restart=1),
+    ReplicaSample(1011.5, "worker-0", memory_mib=610.0),
+    ReplicaChanged(1060, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=524800),
+    ReplicaChanged(1061, "worker-0", "stopped", reason="over", restart=1, node="node-7"),
+    JobEnded(1062, True),
+)
 
 
 def test_content_of_a_report():
-    assert job_page(succeeded(), RECORDED, {"kind": "TFJob"}) == JobPage(
+    assert job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}) == JobPage(
         title="a-job",
+        succeeded=True,
         outcome="succeeded after 1 min 2 s",
         job="a-job",
         cause="",
-        charts=(
-            LineChart(
+        last_lines="",
+        facts=(
+            ("Duration", "1 min 2 s"),
+            ("Replicas", "2"),
+            ("Epochs", "2"),
+            ("Best loss", "2"),
+            ("Restarts", "2"),
+            ("Peak memory of a replica", "610 MiB"),
+        ),
+        curves=(
+            line_chart(
                 "loss",
-                (
-                    Line("worker-0 loss", "0,80 0,80 600,160"),
-                    Line("worker-0 val_loss", "0,0 0,0 600,80"),
-                    Line("evaluator-0 loss", "600,120 600,120"),
-                ),
-                low="1",
-                high="3",
-                first_epoch="1",
-                last_epoch="2",
+                "epoch",
+                "loss",
+                {
+                    "worker-0": [(1, 2.0), (2, 1.0)],
+                    "worker-0 validation": [(1, 3.0), (2, 2.0)],
+                    "evaluator-0": [(2, 1.5)],
+                },
+                [Mark(2, 2.0, "best: epoch 2")],
+                dashed=["worker-0 validation"],
             ),
+        ),
+        timeline=timeline(
+            "Replicas over time",
+            {
+                "worker-0": [
+                    Span("waiting", 1000, 1001.5),
+                    Span("running", 1001.5, 1061),
+                    Span("stopped", 1061, 1061, "over"),
+                ],
+                "worker-1": [
+                    Span("waiting", 1000, 1002),
+                    Span("failed", 1002, 1010, "signal 9 (SIGKILL), often a lack of memory"),
+                    Span("running", 1010, 1060, "restart 1"),
+                    Span("succeeded", 1060, 1060),
+                ],
+            },
+        ),
+        usage=(
+            line_chart("Throughput", "time", "rows/s", {"worker-0": [(1.5, 50.0)]}, x_is_time=True),
+            line_chart("Memory", "time", "MiB", {"worker-0": [(1.5, 600.0), (11.5, 610.0)]}, x_is_time=True),
         ),
         replicas=Table(
             REPLICA_COLUMNS,
@@ -65,42 +98,88 @@ def test_content_of_a_report():
                 ("worker-1", "succeeded", "exit code 0", "1", "512 MiB", "", ""),
             ),
         ),
-        timeline=Table(
+        events=Table(
             ("after", "what happened"),
             (
                 ("1.5 s", "worker-0: running"),
                 ("2 s", "worker-1: failed (signal 9 (SIGKILL), often a lack of memory)"),
                 ("3 s", "restart 1 of 3: all replicas"),
+                ("10 s", "worker-1: running"),
                 ("1 min", "worker-1: succeeded"),
                 ("1 min 1 s", "worker-0: stopped (over)"),
                 ("1 min 2 s", "the job succeeded"),
             ),
+            7,
         ),
         manifest='{\n "kind": "TFJob"\n}',
     )
 
 
 def test_the_page_shows_the_whole_content():
-    content = job_page(succeeded(), RECORDED, {"kind": "TFJob"})
+    content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"})
     page = Page(render_page("train.html", content))
-    assert page.tables == [
-        [list(row) for row in (table.columns, *table.rows)] for table in (content.replicas, content.timeline)
+    charts = [*content.curves, content.timeline, *content.usage]
+    tables = [*(chart.table for chart in charts), content.replicas, content.events]
+    assert page.tables == [[list(row) for row in (table.columns, *table.rows)] for table in tables]
+    assert [tag["data-figure"] for tag in page.all("div") if "data-figure" in tag] == [c.summary for c in charts]
+    texts = {"a-job", "succeeded after 1 min 2 s", "Job a-job", "Best loss", "Throughput", content.manifest}
+    assert texts <= set(page.texts)
+
+
+def test_the_cause_comes_first_with_the_last_lines_of_the_replica():
+    failed = status(ReplicaChanged(1001, "worker-0", "failed", exit_code=1), JobEnded(1002, False))
+    content = job_page(failed, RECORDED, {}, "[worker-0] a line\n[worker-0] ValueError\nworker-0 failed. No restarts.")
+    assert (content.cause, content.last_lines) == (
+        "worker-0 failed. No restarts.",
+        "[worker-0] a line\n[worker-0] ValueError",
+    )
+    texts = Page(render_page("train.html", content)).texts
+    order = ["failed after 2 s", content.cause, content.last_lines, "Replicas", "loss"]
+    assert sorted(order, key=texts.index) == order
+
+
+def test_a_job_without_a_complete_model_is_a_failed_training():
+    page = job_page(status(JobEnded(1002, True)), {}, {}, "The job succeeded, but left no complete model.")
+    assert (page.succeeded, page.outcome, page.last_lines) == (False, "failed after 2 s", "")
+
+
+@pytest.mark.parametrize(
+    ("measure", "validation", "best"),
+    [
+        ("loss", False, 2),
+        ("loss", True, 3),
+        ("binary_accuracy", False, 1),
+        ("val_like_a_name", False, None),
+        ("learning_rate", False, None),
+    ],
+)
+def test_the_best_epoch_is_marked(measure, validation, best):
+    values = {1: 5.0, 2: 1.0, 3: 2.0, 4: float("nan"), 5: float("inf"), 6: float("-inf")}
+    epochs = [{"epoch": epoch, measure: value} for epoch, value in values.items()]
+    if validation:
+        epochs[2][f"val_{measure}"] = 4.0
+    page = job_page(status(JobEnded(1001, True)), {"worker-0": epochs})
+    (chart,) = page.curves
+    marks = [entry.label for entry in chart.legend if entry.style == "mark"]
+    assert marks == ([f"best: epoch {best}"] if best else [])
+
+
+def test_many_replicas_share_an_entry_of_the_legend():
+    metrics = {f"worker-{i}": [{"epoch": 1, "loss": i, "val_loss": i}] for i in range(20)}
+    metrics["evaluator-0"] = [{"epoch": 1, "loss": 3}]
+    (chart,) = job_page(status(JobEnded(1001, True)), metrics).curves
+    assert [(entry.label, entry.style) for entry in chart.legend] == [
+        ("worker", "solid"),
+        ("worker validation", "dashed"),
+        ("evaluator", "solid"),
+        ("best: epoch 1", "mark"),
     ]
-    assert [line["points"] for line in page.all("polyline")] == [line.points for line in content.charts[0].lines]
-    assert {
-        "a-job",
-        "a-job succeeded after 1 min 2 s",
-        "Job a-job",
-        "loss",
-        "worker-0 loss",
-        "worker-0 val_loss",
-        "evaluator-0 loss",
-        "epoch 1",
-        "epoch 2",
-        "3",
-        "1",
-        content.manifest,
-    } <= set(page.texts)
+
+
+def test_the_newest_events_are_shown():
+    events = [JobEvent(1000 + i, f"event {i}") for i in range(MAX_EVENTS + 10)]
+    table = job_page(status(*events), {}).events
+    assert (table.rows[0][1], len(table.rows), table.total) == ("event 10", MAX_EVENTS, MAX_EVENTS + 10)
 
 
 def test_what_still_ran_when_its_job_ended_was_stopped():
@@ -125,46 +204,49 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
         return Page(render_page("train.html", content))
 
     page, harmless = report(evil), report("text")
-    assert page.elements == harmless.elements
-    assert page.tables[0][1] == ["worker-0", "failed", evil, "0", "", "", ""]
+    assert [tag for tag, _ in page.elements] == [tag for tag, _ in harmless.elements]
+    assert page.table("node")[0] == dict(
+        zip(REPLICA_COLUMNS, ("worker-0", "failed", evil, "0", "", "", ""), strict=True)
+    )
     assert {
         evil,
-        f"{evil} failed after 2 s",
+        "failed after 2 s",
         f"Job {evil}",
-        f"{evil} {evil}",
-        f"{evil} {evil}: nan in epoch 2",
+        f"{evil}: nan in epoch 2",
         f"ValueError: {evil}",
         json.dumps({"metadata": {"name": evil}}, indent=1, ensure_ascii=False),
     } <= set(page.texts)
 
 
 def page_of_metrics(metrics):
-    return Page(render_page("train.html", job_page(status(JobEnded(1001, True)), metrics)))
+    content = job_page(status(JobEnded(1001, True)), metrics)
+    return content.curves, Page(render_page("train.html", content))
 
 
 def test_a_loss_that_became_nan_is_named(tmp_path):
     for epoch, loss in enumerate((2.0, 1.0, float("nan"), float("nan")), 1):
         record_epoch(tmp_path / "training.json", "worker-0", epoch, 4, {"loss": loss})
-    page = page_of_metrics(read_metrics(str(tmp_path)))
-    assert "worker-0 loss: nan in epochs 3 to 4" in page.texts
-    assert [line["points"] for line in page.all("polyline")] == ["0,0 0,0 200,160"]
+    (chart,), page = page_of_metrics(read_metrics(str(tmp_path)))
+    assert "worker-0: nan in epochs 3 to 4" in page.texts
+    assert chart.table.rows == (("1", "2"), ("2", "1"))
 
 
 def test_a_loss_that_was_never_a_number_has_no_curve():
-    page = page_of_metrics({"worker-0": [{"epoch": 1, "loss": float("nan")}]})
-    assert "worker-0 loss: nan in epoch 1" in page.texts
-    assert page.all("svg") == []
+    (chart,), page = page_of_metrics({"worker-0": [{"epoch": 1, "loss": float("nan")}]})
+    assert "worker-0: nan in epoch 1" in page.texts
+    assert chart.table.rows == ()
 
 
 def test_epochs_without_measures_have_no_charts():
-    assert job_page(status(JobEnded(1001, True)), {"worker-0": [], "worker-1": [{"epoch": 1}]}).charts == ()
+    assert job_page(status(JobEnded(1001, True)), {"worker-0": [], "worker-1": [{"epoch": 1}]}).curves == ()
 
 
 def test_numbers_of_any_size_do_not_fail_the_report(tmp_path):
     kept = {"replica": "worker-0", "epochs": [{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": 10**400}]}
     (tmp_path / "training.json").write_text(json.dumps(kept))
-    page = page_of_metrics(read_metrics(str(tmp_path)))
-    assert {"epoch 0", "epoch 1", "worker-0 loss: inf in epoch 1"} <= set(page.texts)
+    (chart,), page = page_of_metrics(read_metrics(str(tmp_path)))
+    assert "worker-0: inf in epoch 1" in page.texts
+    assert chart.table.rows == (("0", "2"),)
 
 
 def test_an_epoch_too_large_for_a_float_leaves_its_metrics_out(tmp_path):

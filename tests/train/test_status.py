@@ -1,4 +1,4 @@
-"""Facts -> status, budgets, causes; as tables of whole values."""
+"""Status, time budgets and causes that are computed from facts, as tables of whole values."""
 
 import signal
 
@@ -8,7 +8,7 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import FOR_GOOD, how_it_ended, root_failure
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample, Span
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
     LAST_LINES,
@@ -49,7 +49,7 @@ def follow(*facts, replicas=2):
 STARTED = [changed(1, f"worker-{index}", state) for index in range(2) for state in ("starting", "running")]
 
 
-def test_a_job_from_its_start_over_a_restart_to_its_end():
+def test_a_job_with_a_restart_from_start_to_end():
     status = follow(
         *STARTED,
         line(2, "worker-0", "epoch 1"),
@@ -63,6 +63,7 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
         changed(6, "worker-1", "running", restart=1),
         Quiet(BEGIN + 6),
         line(7, "worker-1", "epoch 2"),
+        ReplicaSample(BEGIN + 7, "worker-1", memory_mib=512),
         changed(8, "worker-0", "succeeded", exit_code=0, restart=1),
         changed(8, "worker-1", "succeeded", exit_code=0, restart=1, peak_memory=5000),
         ended(9),
@@ -98,13 +99,30 @@ def test_a_job_from_its_start_over_a_restart_to_its_end():
                 BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, 0, BEGIN + 4, BEGIN + 3, ("boom",)
             )
         },
+        spans={
+            "worker-0": (
+                Span("waiting", BEGIN, BEGIN + 1),
+                Span("running", BEGIN + 1, BEGIN + 5),
+                Span("stopped", BEGIN + 5, BEGIN + 6, "worker-1 failed"),
+                Span("running", BEGIN + 6, BEGIN + 8, "restart 1"),
+                Span("succeeded", BEGIN + 8),
+            ),
+            "worker-1": (
+                Span("waiting", BEGIN, BEGIN + 1),
+                Span("running", BEGIN + 1, BEGIN + 4),
+                Span("failed", BEGIN + 4, BEGIN + 6, "signal 9 (SIGKILL), often a lack of memory"),
+                Span("running", BEGIN + 6, BEGIN + 8, "restart 1"),
+                Span("succeeded", BEGIN + 8),
+            ),
+        },
+        samples={"worker-1": (ReplicaSample(BEGIN + 7, "worker-1", memory_mib=512),)},
     )
 
 
-def test_a_worker_that_somebody_added_is_heard_and_no_more():
+def test_lines_of_a_worker_outside_the_topology_count_as_activity():
     status = follow(*STARTED, line(60, "worker-2", "epoch 1"))
     assert status.replicas.keys() == {"worker-0", "worker-1"}
-    assert [each.tail for each in status.replicas.values()] == [(), ()]
+    assert [replica.tail for replica in status.replicas.values()] == [(), ()]
     budget = parse_distribution({"silence_timeout": 60})
     assert expired_budget(status, budget, BEGIN + 119) == ""
     assert expired_budget(status, budget, BEGIN + 120).startswith("silence_timeout ran out after 1 min: ")
@@ -166,11 +184,11 @@ def test_how_it_ended(details, text):
     [
         ([(1.0, {"exit_code": 1})], 0),
         ([(1.5, {"exit_code": 1}), (1.0, {"exit_code": 2})], 1),
-        # A killed one is the cause of an exit that was seen shortly before, but not of one long before.
+        # A killed replica is the cause of an exit that was detected shortly before, but not of one long before.
         ([(1.0, {"exit_code": 1}), (2.9, {"signal": 9})], 1),
         ([(1.0, {"exit_code": 1}), (3.1, {"signal": 9})], 0),
         ([(1.0, {"exit_code": 1}), (2.0, {"exit_code": 137})], 1),
-        # So is a pod that was deleted, which has no exit code.
+        # A deleted pod is treated alike. It has no exit code.
         ([(1.0, {"exit_code": 205}), (2.0, {"reason": "pod deleted"})], 1),
         ([(1.0, {"exit_code": 205}), (3.1, {"reason": "pod deleted"})], 0),
         # TensorFlow aborts the peers.
@@ -214,7 +232,7 @@ def test_failure_cause(facts, cause):
     assert "\n".join(brief_lines(failure_cause(follow(*facts)))) == cause
 
 
-def test_what_started_again_is_named_by_the_root_of_the_newest_failures():
+def test_the_cause_among_restarted_replicas_is_the_root_of_the_newest_failures():
     facts = [
         changed(1, "worker-1", "failed", signal=9),
         changed(20, "worker-1", "failed", reason="pod deleted"),
@@ -230,7 +248,7 @@ def test_what_started_again_is_named_by_the_root_of_the_newest_failures():
 
 
 @pytest.mark.parametrize("state", ["running", "succeeded"])
-def test_what_has_recovered_is_not_why_a_job_failed(state):
+def test_a_replica_that_recovered_is_not_the_cause(state):
     facts = [
         *STARTED,
         changed(180, "worker-1", "failed", exit_code=137, reason="OOMKilled"),
@@ -239,13 +257,13 @@ def test_what_has_recovered_is_not_why_a_job_failed(state):
     ]
     end = ended(36000, "It is so.")
     assert failure_cause(follow(*facts, line(35990, "worker-0"), end)) == "It is so."
-    # What has been silent since then may have waited for the one that failed.
+    # A replica that was silent since then may have waited for the failed one.
     silent = failure_cause(follow(*facts, end))
     assert silent.startswith("worker-1 failed with exit code 137")
     assert silent.endswith(" It is so.")
 
 
-def test_what_has_no_place_any_more_is_why_a_job_failed():
+def test_a_replica_that_lost_its_node_and_finds_no_other_is_the_cause():
     lost = changed(180, "worker-1", "failed", reason="pod deleted")
     waits = changed(181, "worker-1", "waiting", reason="Unschedulable", restart=1)
     assert failure_cause(follow(*STARTED, lost, waits, line(990, "worker-0"), ended(1000, "It is so."))) == (
@@ -265,7 +283,7 @@ def test_a_lost_worker_of_an_elastic_mpi_job_is_not_waited_for():
     assert expired_budget(status, strict, BEGIN + 9000).startswith("silence_timeout ran out after 1 min 40 s")
 
 
-def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
+def test_lost_workers_of_an_elastic_mpi_job_are_not_the_cause():
     job = make_job(["unused"], {"distribution_type": "MPI", "number_of_workers": 3, "min_workers": 2})
     status = begin(job, BEGIN)
     for fact in (
@@ -288,7 +306,7 @@ def test_the_lost_workers_of_an_elastic_mpi_job_are_not_why_it_failed():
     )
 
 
-def test_the_launcher_of_mpi_that_comes_after_its_workers_does_not_wait_for_a_node_meanwhile():
+def test_an_mpi_launcher_does_not_wait_for_a_node_before_its_workers_are_ready():
     status = begin(make_job(["unused"], {"distribution_type": "MPI"}), BEGIN)
     patient = parse_distribution({"distribution_type": "MPI"})
 
@@ -309,7 +327,7 @@ def test_the_launcher_of_mpi_that_comes_after_its_workers_does_not_wait_for_a_no
     assert expired(1550).startswith("scheduling_timeout ran out after 10 min: launcher-0 not started")
 
 
-def test_a_lost_worker_of_an_elastic_mpi_job_whose_time_is_over():
+def test_the_time_budget_of_an_elastic_mpi_job_with_a_lost_worker():
     status = begin(make_job(["unused"], {"distribution_type": "MPI", "min_workers": 1}), BEGIN)
     for fact in (changed(10, "worker-1", "failed", reason="pod deleted"), ended(64, "It is so.")):
         status = advance(status, fact)
@@ -326,7 +344,7 @@ AGAIN = [changed(11, "launcher-0", state, restart=1) for state in ("starting", "
         ([], {}, ""),
         ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3)], {}, FOR_GOOD),
         ([*NAMED, changed(10, "launcher-0", "failed", exit_code=127)], {}, FOR_GOOD),
-        # Lines may come late, and the next start soon.
+        # Log lines may arrive late, and the next start may follow at once.
         ([changed(10, "launcher-0", "failed", exit_code=3), *NAMED], {}, FOR_GOOD),
         ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3), *AGAIN], {}, FOR_GOOD),
         # A rank that was killed, a lost worker, a launcher whose pod is deleted, and one that reached no worker.
@@ -344,7 +362,7 @@ AGAIN = [changed(11, "launcher-0", state, restart=1) for state in ("starting", "
             {},
             "",
         ),
-        # The operator starts none again, or the launcher of an elastic job fails where a worker was lost.
+        # The operator restarts no launcher, or the launcher of an elastic job failed because it lost a worker.
         ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3)], {"restart_limit": 0}, ""),
         ([*NAMED, changed(10, "launcher-0", "failed", exit_code=3)], {"min_workers": 1}, ""),
     ],
@@ -357,12 +375,12 @@ def test_final_failure(facts, keys, final):
     assert final_failure(status, job.specification) == final
 
 
-def test_only_a_launcher_tells_of_its_ranks():
+def test_only_a_launcher_reports_failed_ranks():
     status = follow(line(9, "worker-0", "Process name: 1"), changed(10, "worker-0", "failed", exit_code=3))
     assert final_failure(status, parse_distribution(workers(2))) == ""
 
 
-def test_failure_cause_of_many_names_ten_of_them():
+def test_the_failure_cause_names_ten_replicas_at_most():
     facts = [changed(2, f"worker-{index}", "failed", exit_code=1) for index in range(50)]
     assert failure_cause(follow(*facts, replicas=50)).endswith(
         "worker-9 with exit code 1, worker-10 with exit code 1 and 39 more."
@@ -378,7 +396,7 @@ INSTALLED = [
 ]
 
 
-def test_seconds_of_pip_stay_known():
+def test_the_duration_of_pip_is_kept():
     replicas = follow(*INSTALLED, changed(900, "worker-0", "succeeded", exit_code=0)).replicas
     assert {name: replica.install_seconds for name, replica in replicas.items()} == {"worker-0": 493, "worker-1": 488}
 
@@ -400,7 +418,7 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             "worker-0 silent for 1 min 26 s.",
         ),
         ({"start_timeout": 90}, [*STARTED, line(5, "worker-0")], 500, ""),
-        # A restart of all is a start too.
+        # A restart of all replicas is a start, too.
         (
             {"start_timeout": 90},
             [*STARTED, line(5, "worker-0"), changed(80, "worker-0", "starting", restart=1)],
@@ -413,14 +431,14 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             170,
             "start_timeout ran out after 1 min 30 s: worker-0 not started, worker-1 silent for 2 min 49 s.",
         ),
-        # One whose end nobody saw is there again, and packages are being installed.
+        # A replica whose end was not observed is back, and its packages are being installed.
         (
             {"start_timeout": 90, "silence_timeout": "2h"},
             [*STARTED, line(5, "worker-0"), changed(3600, "worker-1", "starting", restart=1)],
             3689,
             "",
         ),
-        # Silence is that of all.
+        # Silence counts if all replicas are silent.
         ({"silence_timeout": 60}, [*STARTED, line(5, "worker-0"), line(31, "worker-1")], 90, ""),
         (
             {"silence_timeout": 60},
@@ -428,7 +446,7 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             90,
             "silence_timeout ran out after 1 min: worker-0 silent for 1 min 25 s, worker-1 silent for 1 min.",
         ),
-        # The leader is done: what remains may be silent, but not for ever.
+        # The leader has ended. The other replicas may be silent until the timeout.
         ({"silence_timeout": 60}, [*STARTED, line(5, "worker-1"), changed(6, "worker-0", "succeeded")], 65, ""),
         (
             {"silence_timeout": 60},
@@ -462,7 +480,7 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             90,
             "total_timeout ran out after 1 min 30 s: no replica is running.",
         ),
-        # Each thing that a replica waits for has a budget of its own, however often its reason is told.
+        # Each state before the start has its own budget. A repeated reason does not restart it.
         ({"queue_timeout": 60}, [changed(10, "worker-0", "queued"), changed(50, "worker-0", "queued")], 69, ""),
         (
             {"queue_timeout": 60},
@@ -501,7 +519,7 @@ SILENT = "worker-0 silent for 1 min 30 s, worker-1 silent for 1 min 30 s"
             "install_timeout ran out after 30 min: worker-0 not started (pip installs its packages), "
             "worker-1 silent for 21 min 51 s.",
         ),
-        # A start begins when the last replica has its node and image, and while one lacks them nobody counts as silent.
+        # A start begins when the last replica has its node and image. Until then no replica counts as silent.
         (
             {"start_timeout": 60, "silence_timeout": 60},
             [changed(1, "worker-0", "running"), line(2, "worker-0"), changed(20, "worker-1", "pulling")],

@@ -1,0 +1,163 @@
+"""Warnings about the data: missing values, constant columns, unusable texts, leakage, duplicates (pure)."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kfp_distributed.components.prepare_data.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
+
+# Nobody reads more lines.
+_MAXIMUM_WARNINGS = 50
+_MAXIMUM_LEAKS = 10
+# With more distinct texts than this share of the rows, each value is in fewer than two rows on average.
+_DISTINCT_SHARE = 0.5
+# Fewer distinct texts cause no warning. In a small file half of them may differ by chance.
+_MINIMUM_DISTINCT = 10
+# The same share makes a CSV column numeric.
+_NUMBER_SHARE = 0.5
+# Labels with more different numbers are rarely classes. Common sets of classes are 10 digits or 26 letters.
+_CLASS_NUMBERS = 30
+# 2^24: beyond it a 32-bit float, which a dataset's numbers are, has no value for each whole number.
+_EXACT_NUMBERS = 1 << 24
+# So much of an example is enough to recognize the value.
+_EXAMPLE_LENGTH = 30
+# A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
+_TEXT_NUMBER = r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+
+
+@dataclass
+class ColumnCounts:
+    """Counts of one column.
+
+    Attributes:
+        kind: "number", "category", "tensor" or "label".
+        missing: Rows without a value; of a tensor, rows in which an element has none.
+        values: Rows of each value of a category.
+        lowest: The lowest number.
+        highest: The highest number.
+    """
+
+    kind: str
+    missing: int = 0
+    values: Counter[str] = field(default_factory=Counter)
+    lowest: float = math.inf
+    highest: float = -math.inf
+
+    def is_constant(self, rows: int) -> bool:
+        """Return whether all values are equal.
+
+        A missing number is no other value, because trainers use the mean there. A missing category is one.
+        """
+        if self.kind == "category":
+            return len(self.values) == 1 and not self.missing
+        return self.lowest == self.highest and self.missing < rows
+
+
+def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
+    """Return one line for each problem of the source's columns.
+
+    Args:
+        columns: The inputs.
+        rows: Rows of the source.
+        label: Name of the label.
+        classes: Values of the label.
+    """
+    lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows)]
+    lines += _warnings_of_label(label, classes)
+    hidden = len(lines) - _MAXIMUM_WARNINGS
+    return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
+
+
+def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:
+    """Return one line for each column that predicts the label nearly always.
+
+    Args:
+        predictors: The columns, the best predictor first.
+    """
+    lines = [
+        f"column {predictor.column!r} alone predicts the label of {predictor.accuracy:.1%} of the rows; the most "
+        f"frequent class is right for {predictor.majority_accuracy:.1%}. If its value is only known after the label "
+        "is (leakage), name it in drop_columns"
+        for predictor in predictors
+        if predictor.error_reduction >= SUSPICIOUS_REDUCTION
+    ]
+    hidden = len(lines) - _MAXIMUM_LEAKS
+    return lines if hidden <= 0 else [*lines[:_MAXIMUM_LEAKS], f"… and {hidden} more such columns"]
+
+
+def duplicate_warnings(duplicates: Sequence[Duplicates]) -> list[str]:
+    """Return one line for each pair of splits that have rows in common."""
+    return [
+        f"{'' if pair.is_exact else 'about '}{pair.rows:,} rows of the {pair.split} split ({pair.share:.1%}) have the "
+        f"same inputs as rows of the {pair.other} split, so that scores on them can be too good. Remove duplicates "
+        "from the source"
+        for pair in duplicates
+        if pair.rows
+    ]
+
+
+def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:
+    lines = []
+    are_numbers = all(re.fullmatch(r"-?\d+([.,]\d+)?", name) for name in classes)
+    if are_numbers and (len(classes) > _CLASS_NUMBERS or re.search("[.,]", "".join(classes))):
+        lines.append(
+            f"label_column {label!r} has {len(classes)} different numbers, such as {classes[0][:_EXAMPLE_LENGTH]!r}: "
+            "each becomes a class. If it is a quantity (a regression target), group its values into a few classes in "
+            "the source"
+        )
+    spellings: dict[str, str] = {}
+    for name in classes:
+        other = spellings.setdefault(name.strip().casefold(), name)
+        if other != name:
+            lines.append(
+                f"label_column {label!r} has the classes {other!r} and {name!r}, which differ only in case or spaces: "
+                "if they are one class, write it in one way in the source"
+            )
+    return lines
+
+
+def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]:
+    lines, present = [], counts.values.total()
+    if counts.missing == rows:
+        lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
+    elif counts.missing:
+        goal = (
+            'index 0, the category "missing". No action is needed'
+            if counts.kind == "category"
+            else "NaN. The built-in trainers use the column's mean there. Your own training function must replace "
+            "NaN, or fill the gaps in the source, or name the column in drop_columns"
+        )
+        lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
+    if counts.is_constant(rows):
+        present_rows = rows - counts.missing
+        lines.append(
+            f"column {name!r} has the same value in all {present_rows:,} rows"
+            f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
+        )
+    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
+        lines.append(
+            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
+            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
+        )
+    numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
+    if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * present:
+        lines.append(
+            f"column {name!r} has numbers in text form, such as {numbers[0][:_EXAMPLE_LENGTH]!r}, and becomes a "
+            f"category of {len(counts.values):,} values. If they are quantities, write them in the source as "
+            "plain numbers (1.5)"
+        )
+    elif len(counts.values) >= max(_MINIMUM_DISTINCT, _DISTINCT_SHARE * present):
+        lines.append(
+            f"column {name!r} has {len(counts.values):,} different texts in {present:,} rows, of the form "
+            f"{text_form(next(iter(counts.values)))!r} (a date, an ID, free text?): a model learns nothing from a "
+            "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
+        )
+    return lines
+
+
+def text_form(text: str) -> str:
+    """Return a text with 9 for each digit and a for each letter, because the text itself may be personal."""
+    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text[:_EXAMPLE_LENGTH]))

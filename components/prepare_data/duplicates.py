@@ -1,0 +1,100 @@
+"""Rows whose inputs occur in several splits, counted by hashes with bounded memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAXIMUM_HASHES = 2**17
+"""Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
+
+_HASH_VALUES = 2**64
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Rows of a split whose inputs also occur in another split.
+
+    Attributes:
+        split: The split whose rows are counted.
+        other: The split in which their inputs also occur.
+        rows: Number of these rows.
+        share: Share of the split's rows.
+        is_exact: Whether the numbers are counted rather than estimated from a part of the rows.
+    """
+
+    split: str
+    other: str
+    rows: int
+    share: float
+    is_exact: bool = True
+
+
+@dataclass
+class DuplicateCounter:
+    """Counts equal rows.
+
+    Rows are kept by their hash. When there are too many, those with hashes in the upper half are dropped: all splits
+    keep the same part of the possible rows, so that duplicates among the kept rows are as frequent as among all rows.
+
+    Attributes:
+        splits: Names of the splits.
+        maximum: The most different rows to keep.
+    """
+
+    splits: Sequence[str]
+    maximum: int = MAXIMUM_HASHES
+    _limit: int = _HASH_VALUES
+    _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    _rows: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = np.empty((0, len(self.splits)), np.int64)
+
+    def add(self, features: NDArray[np.float32], splits: NDArray[np.intp]) -> None:
+        """Add a batch: the inputs of each row, [rows, width], and the index of its split."""
+        hashes = row_hashes(features)
+        is_kept = hashes <= np.uint64(self._limit - 1)
+        merged, indices = np.unique(np.concatenate([self._hashes, hashes[is_kept]]), return_inverse=True)
+        rows = np.zeros((len(merged), len(self.splits)), np.int64)
+        rows[indices[: len(self._hashes)]] = self._rows
+        np.add.at(rows, (indices[len(self._hashes) :], splits[is_kept]), 1)
+        self._hashes, self._rows = merged, rows
+        while len(self._hashes) > self.maximum:
+            self._limit //= 2
+            end = np.searchsorted(self._hashes, np.uint64(self._limit))
+            self._hashes, self._rows = self._hashes[:end], self._rows[:end]
+
+    def duplicates(self) -> list[Duplicates]:
+        """Return the duplicates of each pair of splits that have rows, the later split counted."""
+        scale = _HASH_VALUES / self._limit
+        pairs = []
+        for index, split in enumerate(self.splits):
+            for other in range(index):
+                kept, others = self._rows[:, index], self._rows[:, other]
+                if kept.any() and others.any():
+                    repeated = int(kept[others > 0].sum())
+                    share = repeated / int(kept.sum())
+                    pairs.append(
+                        Duplicates(
+                            split, self.splits[other], round(repeated * scale), share, self._limit == _HASH_VALUES
+                        )
+                    )
+        return pairs
+
+
+def row_hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each row, [rows, width]. All NaN are equal, and so are 0 and -0."""
+    values = np.where(np.isnan(features), np.float32(np.nan), features + np.float32(0))
+    pairs = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).view(np.uint64)
+    # A different number for each position, so that equal values at different positions have different hashes.
+    positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return _mixed(_mixed(pairs + positions).sum(axis=1, dtype=np.uint64))
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return each number with its bits mixed, as the generator SplitMix64 does it."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))

@@ -1,0 +1,56 @@
+"""The bins and counts of histograms (pure)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BINS = 30
+# The most whole numbers of which each gets a bin.
+_WHOLE_NUMBERS = 40
+# With more classes, their outlines hide each other.
+_CLASSES = 5
+# Numbers outside of these quantiles are left out where they would squeeze the others into few bins.
+_QUANTILES = (0.005, 0.995)
+_LARGEST_STRETCH = 2.0
+
+
+def count_bins(
+    values: NDArray[np.float32], labels: NDArray[np.int32], classes: Sequence[str]
+) -> tuple[list[float], dict[str, list[int]], int]:
+    """Count the numbers of a column in bins of equal width.
+
+    Args:
+        values: The numbers of each row, [rows, size]; NaN is missing.
+        labels: Class index of each row.
+        classes: Names of the classes.
+
+    Returns:
+        The edges of the bins, the counts by class, and the number of outliers that are in no bin. With many classes the
+        counts are those of all rows. Without any number there are no edges.
+    """
+    known = values[~np.isnan(values)].astype(np.float64)
+    if not known.size:
+        return [], {}, 0
+    edges = bin_edges(known)
+    groups = {"training rows": values}
+    if len(classes) <= _CLASSES:
+        groups = {name: values[labels == index] for index, name in enumerate(classes)}
+    # NaN is in no bin.
+    counts = {name: np.histogram(group.astype(np.float64), edges)[0].tolist() for name, group in groups.items()}
+    return edges.tolist(), counts, known.size - sum(map(sum, counts.values()))
+
+
+def bin_edges(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the edges of bins for numbers: one bin for each of a few whole numbers, else 30 over their range.
+
+    Far outliers are left out of the range.
+    """
+    low, high = float(numbers.min()), float(numbers.max())
+    if high - low < _WHOLE_NUMBERS and (numbers == numbers.round()).all():
+        return np.arange(low - 0.5, high + 1)
+    inner_low, inner_high = (float(quantile) for quantile in np.quantile(numbers, _QUANTILES))
+    if high - low > _LARGEST_STRETCH * (inner_high - inner_low) > 0:
+        low, high = inner_low, inner_high
+    edges: NDArray[np.float64] = np.histogram_bin_edges(numbers, _BINS, (low, high))
+    return edges

@@ -1,0 +1,81 @@
+"""A random sample of the training rows, of a bounded size."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kfp_distributed.storage.dataset import Column, column_matrix
+
+# Shares of 20,000 rows are precise to less than one percentage point.
+_MAXIMUM_ROWS = 20_000
+_MAXIMUM_BYTES = 2**24
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Random training rows in random order.
+
+    Attributes:
+        features: The inputs, [rows, width], as `read_batches` yields them.
+        labels: Index of each row's class.
+        total: Training rows of which these are a sample.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int32]
+    total: int
+
+    def columns(self, columns: Sequence[Column]) -> dict[str, NDArray[np.float32]]:
+        """Return the values of each column, [rows, size of a value]."""
+        edges = np.cumsum([math.prod(column.shape) for column in columns])[:-1]
+        return dict(zip((column.name for column in columns), np.split(self.features, edges, axis=1), strict=True))
+
+
+@dataclass
+class Sampler:
+    """Draws a sample from a stream of rows. Each row is equally likely, and only drawn rows are kept.
+
+    Attributes:
+        columns: The inputs.
+        label: Name of the label.
+        rows: Number of training rows in the stream.
+        generator: Random generator.
+        maximum: Number of rows to draw; None for up to 20,000 rows and 16 MiB.
+    """
+
+    columns: Sequence[Column]
+    label: str
+    rows: int
+    generator: np.random.Generator
+    maximum: int | None = None
+    _seen: int = 0
+    _drawn: list[pa.RecordBatch] = field(default_factory=list)
+    _numbers: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        row_bytes = 4 * sum(math.prod(column.shape) for column in self.columns)
+        maximum = self.maximum or min(_MAXIMUM_ROWS, max(1, _MAXIMUM_BYTES // row_bytes))
+        self._numbers = np.sort(self.generator.choice(self.rows, min(self.rows, maximum), replace=False))
+
+    def add(self, batch: pa.RecordBatch, training_rows: NDArray[np.intp]) -> None:
+        """Keep the drawn rows of a batch in the form of the shards.
+
+        Args:
+            batch: Rows of any split.
+            training_rows: Indices of the training rows in the batch.
+        """
+        first, self._seen = self._seen, self._seen + len(training_rows)
+        begin, end = np.searchsorted(self._numbers, (first, self._seen))
+        if begin < end:
+            self._drawn.append(batch.take(pa.array(training_rows[self._numbers[begin:end] - first])))
+
+    def sample(self) -> Sample:
+        """Return the drawn rows."""
+        rows = pa.concat_batches(self._drawn)
+        order = self.generator.permutation(rows.num_rows)
+        features = np.hstack([column_matrix(rows[column.name]) for column in self.columns])
+        return Sample(features[order], rows[self.label].to_numpy()[order], self._seen)

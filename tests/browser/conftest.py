@@ -1,0 +1,43 @@
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+CHROMIUM = shutil.which("chromium")
+VIEWPORT = {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="package")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        # Its own sandbox needs rights that containers and root do not have.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser):
+    """Returns a context manager: opens a file in the browser, waits until it is drawn, and yields the page.
+
+    At its end there were no errors and no request but that for the file.
+    """
+
+    @contextmanager
+    def show(file, scheme="light"):
+        context = browser.new_context(color_scheme=scheme, viewport=VIEWPORT, offline=True)
+        page = context.new_page()
+        messages, requests = [], []
+        page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: messages.append(f"error: {error}"))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(file.as_uri())
+        page.frames[-1].wait_for_selector("body.drawn")
+        yield page
+        assert (messages, requests) == ([], [file.as_uri()])
+        context.close()
+
+    return show

@@ -1,0 +1,89 @@
+"""The data page and the evaluation page of two datasets: the digits, and a table with every problem of data."""
+
+import csv
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from kfp_distributed.components.evaluate.evaluation import read_dataset, score_rows
+from kfp_distributed.components.evaluate.report import evaluation_page
+from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.reports.render import render_page
+from kfp_distributed.storage.dataset import read_batches
+
+COLUMNS = (
+    "species", "bill_length", "flipper_length", "body_mass", "island", "sex", "ring_color", "station", "ship_cost",
+)  # fmt: skip
+SPECIES = ("adelie", "chinstrap", "gentoo")
+
+
+def write_table(file: Path, rows: int = 2000) -> None:
+    """Write a CSV file of made-up penguins.
+
+    It has missing values, a constant column ("station"), a column that gives the label away ("ring_color"), outliers
+    and duplicate rows.
+    """
+    generator = np.random.default_rng(0)
+    table = []
+    for _ in range(rows):
+        species = int(generator.integers(3))
+        bill = generator.normal((38.8, 48.8, 47.5)[species], 2.8)
+        flipper = generator.normal((190, 196, 217)[species], 6.5)
+        mass = generator.normal((3700, 3730, 5070)[species], 400)
+        home = species if generator.random() < 0.6 else int(generator.integers(3))
+        table.append(
+            [
+                SPECIES[species],
+                "" if generator.random() < 0.15 else f"{bill:.1f}",
+                f"{flipper:.0f}",
+                "" if generator.random() < 0.04 else f"{mass:.0f}",
+                ("Torgersen", "Dream", "Biscoe")[home],
+                "" if generator.random() < 0.08 else ("female", "male")[generator.integers(2)],
+                ("red", "green", "blue")[species if generator.random() > 0.01 else 0],
+                1,
+                f"{np.exp(generator.normal(9, 1.4)):.2f}",
+            ]
+        )
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([COLUMNS, *table, *table[:60]])
+
+
+@cache
+def write_pages(folder: Path) -> dict[str, Path]:
+    """Write the pages into a folder. Return their files by name."""
+    write_table(folder / "penguins.csv")
+    files = {}
+    for name, source, options, ignored in (
+        ("digits", "digits", Options(), ()),
+        ("table", str(folder / "penguins.csv"), Options("species"), ("ring_color", "ship_cost")),
+    ):
+        files[f"data-{name}"], files[f"evaluation-{name}"] = (
+            folder / f"{page}-{name}.html" for page in ("data", "evaluation")
+        )
+        datasets = {
+            split: SimpleNamespace(path=str(folder / name / split), metadata={})
+            for split in ("train", "validation", "test")
+        }
+        prepare(source, options, datasets, str(files[f"data-{name}"]))
+        files[f"evaluation-{name}"].write_text(evaluation_report(folder / name, ignored), encoding="utf-8")
+    return files
+
+
+def evaluation_report(folder: Path, ignored: tuple[str, ...]) -> str:
+    """Train a weak classifier on the training split, without the ignored columns. Return its report."""
+    train, test = (read_dataset(folder / split) for split in ("train", "test"))
+    kept = [index for index, column in enumerate(train.columns) if column.name not in ignored]
+    inputs = slice(None) if len(train.columns) == 1 else kept
+    batches = list(read_batches(folder / "train", train))
+    rows, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    classifier = make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression(C=0.003, max_iter=500))
+    classifier.fit(rows[:, inputs], labels)
+    evaluation = score_rows(lambda features: classifier.predict_proba(features[:, inputs]), folder / "test", test)
+    return render_page("evaluate.html", evaluation_page(test, evaluation))
