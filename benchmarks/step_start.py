@@ -45,7 +45,7 @@ _MOMENTS = {
     "packages": "pip installs ",
     "packages installed": "pip installed ",
     "imported": f"{_IMPORTED}$",
-    "created": r".*\bJob \S+ is created$",
+    "created": r".*\bcreated Job \S+$",
 }
 
 

@@ -1,1 +1,1 @@
-"""The engine of `train`: from the dict that says how a training is distributed to the job, its end and its model."""
+"""The `train` step: from its specification to a job, and from the job to a model."""

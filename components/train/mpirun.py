@@ -38,7 +38,7 @@ def elastic_horovodrun(spec: DistributionSpecification, program: Sequence[str], 
     return [python, "-m", "kfp_distributed.trainers.runtime.horovodrun", *map(str, counts), *program]
 
 
-def attribute_line(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
+def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
     """Return the replica whose process printed a line, and the line without the tag of its rank.
 
     A launcher prints the lines of all ranks, each tagged with the rank.

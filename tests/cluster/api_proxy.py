@@ -1,4 +1,4 @@
-"""An API server that goes wrong on demand: a proxy in front of a real one, for a client that talks plain HTTP to it."""
+"""A proxy in front of a real API server that injects faults, for a client that uses plain HTTP."""
 
 import json
 import socket
@@ -19,13 +19,13 @@ _GONE = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410
 
 
 class ApiProxy:
-    """Forwards to the API server of a client's configuration, with its certificate or token.
+    """Forwards requests to the API server of a client's configuration, with its certificate or token.
 
     Attributes:
-        fault: What goes wrong now: None; "unreachable" (connections are closed); "gone" (watches get an ERROR event
-            410); a status such as 500 or 429 (every request is answered with it, 429 with Retry-After).
-        requests: How many came while there was a fault.
-        watch: Called with each request, as "POST /path?query", before it is looked at.
+        fault: Current fault. None; "unreachable" (connections are closed); "gone" (watches get an ERROR event 410); a
+            status such as 500 or 429 (the response of every request, 429 with Retry-After).
+        requests: Number of requests during faults.
+        watch: Called with each request, such as "POST /path?query", before it is executed.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
@@ -49,7 +49,7 @@ class ApiProxy:
         self._cut(self._connections)
 
     def kubeconfig(self, folder: Path) -> str:
-        """Writes a configuration that leads here; returns its path."""
+        """Write a kubeconfig file with the address of the proxy; return its path."""
         cluster = {"server": f"http://127.0.0.1:{self._server.server_port}"}
         content = {
             "apiVersion": "v1",
@@ -64,8 +64,8 @@ class ApiProxy:
         return str(file)
 
     @contextmanager
-    def going_wrong(self, fault: str | int):
-        """Has the fault while the block runs; streams that are open end when it begins."""
+    def inject(self, fault: str | int):
+        """Inject a fault while the block runs. Open streams end at its start."""
         self.fault = fault
         if fault == "unreachable":
             self._cut(self._connections)
@@ -77,31 +77,31 @@ class ApiProxy:
             self.fault = None
 
     def cut_streams(self) -> int:
-        """Breaks every open watch and log stream; returns how many."""
-        return self._cut([each for each, streams in list(self._connections.items()) if streams])
+        """Break every open watch and log stream; return their number."""
+        return self._cut([connection for connection, streams in list(self._connections.items()) if streams])
 
     def _cut(self, connections) -> int:
-        found = list(connections)
-        for each in found:
+        connections = list(connections)
+        for connection in connections:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-        return len(found)
+                connection.shutdown(socket.SHUT_RDWR)
+        return len(connections)
 
     def _connect(self) -> HTTPConnection:
         host, port = self._upstream.hostname, self._upstream.port
         if self._upstream.scheme == "http":
             return HTTPConnection(host, port)
-        made = self._configuration
-        context = ssl.create_default_context(cafile=made.ssl_ca_cert)
-        if made.cert_file:
-            context.load_cert_chain(made.cert_file, made.key_file)
-        if not made.verify_ssl:
+        configuration = self._configuration
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+        if not configuration.verify_ssl:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return HTTPSConnection(host, port, context=context)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection of the client. Each request goes over a connection of its own to the real server."""
+    """A connection of the client. Each request is forwarded over a new connection to the real server."""
 
     proxy: ApiProxy
     protocol_version = "HTTP/1.1"
@@ -120,9 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.proxy.watch(f"{self.command} {self.path}")
         fault = self.proxy.fault
@@ -137,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._forward(body)
 
-    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _answer
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _respond
 
     def _forward(self, body: bytes) -> None:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _NOT_FORWARDED}
@@ -146,11 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
         upstream = self.proxy._connect()
         try:
             upstream.request(self.command, self.path, body or None, headers)
-            answer = upstream.getresponse()
-            if any(each in self.path for each in _STREAMS) and answer.status == 200:
-                self._stream(answer)
+            response = upstream.getresponse()
+            if any(parameter in self.path for parameter in _STREAMS) and response.status == 200:
+                self._stream(response)
             else:
-                self._send(answer.status, {}, answer.read())
+                self._send(response.status, {}, response.read())
         except (OSError, HTTPException):
             self.close_connection = True
         finally:
@@ -163,12 +163,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, answer) -> None:
+    def _stream(self, response) -> None:
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.proxy._connections[self.connection] = True
-        while data := answer.read1(64 * 1024):
+        while data := response.read1(64 * 1024):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.write(b"0\r\n\r\n")
         self.proxy._connections[self.connection] = False

@@ -1,4 +1,4 @@
-"""The cluster of KUBECONFIG, and a namespace for a test that is gone after it."""
+"""Fixtures for tests on the cluster of KUBECONFIG: namespaces, the object store, images and train steps."""
 
 import base64
 import os
@@ -18,27 +18,29 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.trainers.requirements import variable_of
 
 
-@pytest.hookimpl(trylast=True)  # What -m leaves out needs no cluster.
+@pytest.hookimpl(trylast=True)  # After -m, because tests that it deselects need no cluster.
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the tests of a version of MPIJob that the cluster does not have: it has one of two, or none."""
-    # A test's own mark counts before its file's.
-    wanted = {item: mark.args for item in items if (mark := item.get_closest_marker("mpi"))}
-    served = served_mpi_versions() if wanted else set()
-    left_out = [item for item, versions in wanted.items() if not served.intersection(versions or ("v1", "v2beta1"))]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Deselect tests of versions of MPIJob that the cluster does not serve. It serves one of two versions, or none."""
+    # The mark of a test has precedence over that of its module.
+    versions_by_item = {item: mark.args for item in items if (mark := item.get_closest_marker("mpi"))}
+    served = served_mpi_versions() if versions_by_item else set()
+    deselected = [
+        item for item, versions in versions_by_item.items() if not served.intersection(versions or ("v1", "v2beta1"))
+    ]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
 
 
 def served_mpi_versions() -> set[str]:
     try:
         config.load_config()
     except config.ConfigException as error:
-        raise pytest.UsageError(f"no cluster to test on: {error} Name one: KUBECONFIG=... make test-cluster") from None
+        raise pytest.UsageError(f"no cluster to test on: {error} Set one: KUBECONFIG=... make test-cluster") from None
     groups, objects = client.ApisApi().get_api_versions().groups, client.CustomObjectsApi()
-    versions = [each.version for group in groups if group.name == "kubeflow.org" for each in group.versions]
-    kinds = {version: objects.get_api_resources("kubeflow.org", version).resources for version in versions}
-    return {version for version, found in kinds.items() if "mpijobs" in {each.name for each in found}}
+    versions = [version.version for group in groups if group.name == "kubeflow.org" for version in group.versions]
+    resources = {version: objects.get_api_resources("kubeflow.org", version).resources for version in versions}
+    return {version for version, served in resources.items() if "mpijobs" in {resource.name for resource in served}}
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +51,7 @@ def api():
 
 @pytest.fixture(scope="session")
 def object_store_secret(api):
-    """Access and secret key of the object store that Kubeflow Pipelines has in namespace kubeflow."""
+    """Access and secret key of the object store of Kubeflow Pipelines in namespace kubeflow."""
     data = api.read_namespaced_secret("mlpipeline-minio-artifact", "kubeflow").data
     return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
@@ -58,7 +60,7 @@ def object_store_secret(api):
 def namespace(api):
     name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
     api.create_namespace({"metadata": {"name": name}})
-    # A pod is refused until the namespace has its service account.
+    # Pods are refused until the namespace has its default service account.
     accounts = watch.Watch()
     for event in accounts.stream(api.list_namespaced_service_account, name, timeout_seconds=60):
         if event["object"].metadata.name == "default":
@@ -69,13 +71,13 @@ def namespace(api):
 
 @pytest.fixture(scope="session")
 def store_endpoint():
-    """The object store's address as this machine sees it."""
+    """URL of the object store for this machine."""
     return os.environ.get("S3_ENDPOINT", "http://minio-service.kubeflow:9000")
 
 
 @pytest.fixture(scope="session")
 def store_environment(object_store_secret, store_endpoint):
-    """The variables by which this machine reaches the cluster's object store."""
+    """Environment variables with which this machine uses the cluster's object store."""
     return {
         "AWS_ENDPOINT_URL": store_endpoint,
         "AWS_ACCESS_KEY_ID": object_store_secret["accesskey"],
@@ -85,26 +87,27 @@ def store_environment(object_store_secret, store_endpoint):
 
 @pytest.fixture(scope="session")
 def image_name():
-    """A function from a folder of images/ to its image, which `make images` has built and the cluster has."""
+    """A function that returns the image of a folder of images/, which `make images` has put on the cluster."""
 
     def find(name):
         command = ["make", "--silent", "image-name", f"IMAGE={name}", "PREFIX=localhost/kfp-distributed"]
-        named = os.environ.get(variable_of(name, "IMAGE"))
+        configured = os.environ.get(variable_of(name, "IMAGE"))
         root = Path(__file__).parents[2]
-        return named or subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+        options = {"cwd": root, "check": True, "capture_output": True, "text": True}
+        return configured or subprocess.run(command, **options).stdout.strip()
 
     return find
 
 
 @pytest.fixture(scope="session")
 def trainer_image(image_name):
-    """The image with TensorFlow."""
+    """Image with TensorFlow."""
     return image_name("tensorflow")
 
 
 @pytest.fixture
 def open_namespace(api, namespace, object_store_secret):
-    """A namespace of the test's own that takes all pods, those of the operators too, with the object store's Secret."""
+    """The namespace of one test, with the object store's Secret. It accepts all pods, also those of operators."""
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
     api.create_namespaced_secret(namespace, secret)
     return namespace
@@ -124,7 +127,7 @@ def training_namespace(api, object_store_secret):
 
 @pytest.fixture(scope="session")
 def bucket(store_environment, training_namespace):
-    """A bucket with the digits in it: s3://BUCKET/train_dataset and so on."""
+    """A bucket with the digits dataset: s3://BUCKET/train_dataset, validation_dataset and test_dataset."""
     store = open_store(f"s3://{training_namespace}", credentials_from_environment(store_environment))
     store.make_bucket()
     with tempfile.TemporaryDirectory() as scratch:
@@ -140,7 +143,7 @@ def bucket(store_environment, training_namespace):
 
 @pytest.fixture
 def start(training_namespace, bucket, store_environment, trainer_image):
-    """Starts a train step on the digits; a step that still runs at the end of the test is ended, with its job."""
+    """A function that starts a train step on the digits. Running steps are cancelled at the end of the test."""
     steps = []
 
     def start_one(specification, distribution=None, parameters=None, **request):

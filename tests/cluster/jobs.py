@@ -1,4 +1,4 @@
-"""Train steps on the cluster of KUBECONFIG, as processes of this machine, and what they leave."""
+"""Train steps on the cluster of KUBECONFIG, as processes of this machine, and the objects that they leave."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from kubernetes import client
 from kfp_distributed.components.train.launch import job_name
 
 SECONDS = 15
-"""Within which a failure is told, as docs/reliability.md has it, on a machine that others use too."""
+"""Maximum seconds until a failure is reported, as documented in docs/reference/failures.md, on a busy machine."""
 
 _PROGRAM = Path(__file__).parent / "programs" / "launch_step.py"
 _JOB_KINDS = (
@@ -25,7 +25,7 @@ _JOB_KINDS = (
     ("apis/kubeflow.org/v1", ("tfjobs", "pytorchjobs", "mpijobs")),
     ("apis/kubeflow.org/v2beta1", ("mpijobs",)),
 )
-# What a step makes, and what operators and gang schedulers make for a job; a cluster may not have all of these.
+# Objects that a step, operators and gang schedulers create for a job. A cluster may not serve all of these kinds.
 _KINDS = (
     ("api/v1", ("pods", "services", "configmaps", "secrets", "serviceaccounts")),
     ("apis/rbac.authorization.k8s.io/v1", ("roles", "rolebindings")),
@@ -37,7 +37,7 @@ _KINDS = (
 
 @dataclass
 class Step:
-    """One train step: its lines with their times, as they come."""
+    """A train step. `lines` has the lines of its log so far, with their times."""
 
     process: subprocess.Popen
     name: str
@@ -52,33 +52,33 @@ class Step:
     def _read(self):
         for line in self.process.stdout:
             stamp, _, text = line.rstrip("\n").partition(" ")
-            # A traceback has no times.
-            found = (float(stamp), text) if re.fullmatch(r"\d+\.\d{3}", stamp) else (time.time(), line.rstrip("\n"))
-            self.lines.append(found)
+            # Lines of a traceback have no timestamp.
+            has_stamp = re.fullmatch(r"\d+\.\d{3}", stamp)
+            self.lines.append((float(stamp), text) if has_stamp else (time.time(), line.rstrip("\n")))
 
     @property
     def log(self) -> str:
         return "\n".join(text for _, text in self.lines)
 
     def wait_for(self, pattern: str, seconds: float = 120, after: int = 0) -> float:
-        """Waits for a line that the pattern is in, `after` so many lines; returns the line's time."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        """Wait for a line that contains the pattern, ignoring the first `after` lines; return the line's time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             for stamp, text in self.lines[after:]:
                 if re.search(pattern, text):
                     return stamp
             if self.process.poll() is not None and not self._reader.is_alive():
                 break
             time.sleep(0.05)
-        raise AssertionError(f"no line has {pattern!r}:\n{self.log}")
+        raise AssertionError(f"no line contains {pattern!r}:\n{self.log}")
 
-    def told_within(self, seconds: float, since: float, pattern: str, after: int = 0) -> None:
-        """Waits for a line that the pattern is in, which comes at most so many seconds after a moment."""
-        took = self.wait_for(pattern, after=after) - since
-        assert 0 <= took < seconds, f"{pattern!r} came {took:.1f} s after its cause:\n{self.log}"
+    def assert_logged_within(self, seconds: float, since: float, pattern: str, after: int = 0) -> None:
+        """Wait for a line that contains the pattern; assert that it was logged soon enough after the time `since`."""
+        delay = self.wait_for(pattern, after=after) - since
+        assert 0 <= delay < seconds, f"{pattern!r} was logged {delay:.1f} s after its cause:\n{self.log}"
 
     def verdict(self, seconds: float = 300) -> dict:
-        """Waits for the step's end and returns its verdict."""
+        """Wait for the end of the step and return its verdict."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -90,7 +90,7 @@ class Step:
         return json.loads(self.lines[-1][1].removeprefix("VERDICT "))
 
     def end(self) -> None:
-        """Waits for the end of a step that was told to end, and deletes the job that a killed step left."""
+        """Wait for the end of a cancelled step. If it had to be killed, delete its job."""
         try:
             self.process.wait(60)
         except subprocess.TimeoutExpired:
@@ -104,7 +104,7 @@ class Step:
 
 
 def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
-    """Starts a train step whose pods run in a namespace."""
+    """Start a train step whose pods run in a namespace."""
     identity = request.setdefault("identity", [f"run-{uuid.uuid4().hex[:8]}", "train", "1"])
     request["namespace"] = namespace
     process = subprocess.Popen(
@@ -121,29 +121,29 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
 
 
 def left_behind(step: Step, seconds: float = 60) -> list[str]:
-    """What there is of a job in its namespace, once nothing goes away any more, after `seconds` at the latest."""
-    until = time.monotonic() + seconds
+    """Return the remaining objects of a job in its namespace, once there are none or after `seconds`."""
+    deadline = time.monotonic() + seconds
     with client.ApiClient() as api:
         while True:
-            found = _objects_of(api, step)
-            if not found or time.monotonic() > until:
-                return found
+            objects = _objects_of(api, step)
+            if not objects or time.monotonic() > deadline:
+                return objects
             time.sleep(1)
 
 
 def _objects_of(api: client.ApiClient, step: Step) -> list[str]:
-    found = []
+    objects = []
     for group, plurals in _KINDS:
         for plural in plurals:
-            listed = _call(api, f"/{group}/namespaces/{step.namespace}/{plural}", "GET").get("items", [])
-            found += [f"{plural} {each['metadata']['name']}" for each in listed if _belongs(each, step.name)]
-    return found
+            items = _call(api, f"/{group}/namespaces/{step.namespace}/{plural}", "GET").get("items", [])
+            objects += [f"{plural} {item['metadata']['name']}" for item in items if _belongs(item, step.name)]
+    return objects
 
 
 def _call(api: client.ApiClient, path: str, method: str) -> dict:
-    """The API server's answer; {} where it has no such object or kind."""
+    """Return the response of the API server; {} if it does not have the object or kind."""
     options = {"auth_settings": ["BearerToken"], "response_type": "object", "_return_http_data_only": True}
-    # The default for a Job is to keep its pods.
+    # By default the deletion of a Job keeps its pods.
     query = [("propagationPolicy", "Background")] if method == "DELETE" else []
     try:
         return api.call_api(path, method, query_params=query, **options)
@@ -153,8 +153,8 @@ def _call(api: client.ApiClient, path: str, method: str) -> dict:
         return {}
 
 
-def _belongs(found: dict, job: str) -> bool:
-    """Whether an object is a job's, by its name or our label."""
-    about = found["metadata"]
-    named = about["name"] == job or about["name"].startswith(f"{job}-")
-    return named or (about.get("labels") or {}).get("kfp-distributed/job") == job
+def _belongs(item: dict, job: str) -> bool:
+    """Return whether an object belongs to a job, by its name or label."""
+    metadata = item["metadata"]
+    has_name = metadata["name"] == job or metadata["name"].startswith(f"{job}-")
+    return has_name or (metadata.get("labels") or {}).get("kfp-distributed/job") == job

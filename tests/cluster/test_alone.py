@@ -1,4 +1,4 @@
-"""What takes something away from the whole cluster: no other training may run beside these."""
+"""Tests that remove parts of the whole cluster, so that no other training may run at the same time."""
 
 import time
 
@@ -15,57 +15,54 @@ PYTORCHJOBS = "pytorchjobs.kubeflow.org"
 
 @pytest.fixture
 def no_pytorchjobs(api, namespace):
-    """The cluster knows no PyTorchJob. Each there is would go with its definition, so there must be none."""
+    """A cluster without the definition of PyTorchJob. Its deletion deletes all PyTorchJobs, so there must be none."""
     objects, definitions = client.CustomObjectsApi(), client.ApiextensionsV1Api()
-    found = objects.list_cluster_custom_object("kubeflow.org", "v1", "pytorchjobs")["items"]
-    assert not found, f"would be lost: {[each['metadata']['name'] for each in found]}"
-    kept = api.api_client.sanitize_for_serialization(definitions.read_custom_resource_definition(PYTORCHJOBS))
-    kept["metadata"] = {key: kept["metadata"].get(key) for key in ("name", "annotations", "labels")}
-    del kept["status"]
+    jobs = objects.list_cluster_custom_object("kubeflow.org", "v1", "pytorchjobs")["items"]
+    assert not jobs, f"would be deleted: {[job['metadata']['name'] for job in jobs]}"
+    definition = api.api_client.sanitize_for_serialization(definitions.read_custom_resource_definition(PYTORCHJOBS))
+    definition["metadata"] = {key: definition["metadata"].get(key) for key in ("name", "annotations", "labels")}
+    del definition["status"]
     definitions.delete_custom_resource_definition(PYTORCHJOBS)
     try:
-        wait_until(lambda: not serves_pytorchjobs(), "PyTorchJob does not go away")
+        wait_until(lambda: not serves_pytorchjobs(), "PyTorchJob is still served")
         yield
     finally:
-        wait_until(lambda: not is_defined(definitions), "its definition does not go away")
-        definitions.create_custom_resource_definition(kept)
-        wait_until(serves_pytorchjobs, "PyTorchJob does not come back")
-    see_that_the_operator_takes_pytorchjobs(objects, namespace)
+        wait_until(lambda: not is_defined(definitions), "the definition of PyTorchJob still exists")
+        definitions.create_custom_resource_definition(definition)
+        wait_until(serves_pytorchjobs, "PyTorchJob is not served")
+    assert_that_the_operator_runs_pytorchjobs(objects, namespace)
 
 
 def serves_pytorchjobs() -> bool:
-    kinds = client.CustomObjectsApi().get_api_resources("kubeflow.org", "v1").resources
-    return "pytorchjobs" in {each.name for each in kinds}
+    resources = client.CustomObjectsApi().get_api_resources("kubeflow.org", "v1").resources
+    return "pytorchjobs" in {resource.name for resource in resources}
 
 
 def is_defined(definitions) -> bool:
-    return PYTORCHJOBS in {each.metadata.name for each in definitions.list_custom_resource_definition().items}
+    items = definitions.list_custom_resource_definition().items
+    return PYTORCHJOBS in {definition.metadata.name for definition in items}
 
 
-def see_that_the_operator_takes_pytorchjobs(objects, namespace: str) -> None:
+def assert_that_the_operator_runs_pytorchjobs(objects, namespace: str) -> None:
     template = {"spec": {"containers": [{"name": "pytorch", "image": "python:3.11", "command": ["true"]}]}}
     spec = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}}
-    about = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "again"}}
+    job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "probe"}, "spec": spec}
     path = ("kubeflow.org", "v1", namespace, "pytorchjobs")
-    objects.create_namespaced_custom_object(*path, {**about, "spec": spec})
-    wait_until(lambda: "status" in objects.get_namespaced_custom_object(*path, "again"), "nobody takes a PyTorchJob up")
-    objects.delete_namespaced_custom_object(*path, "again")
+    objects.create_namespaced_custom_object(*path, job)
+    wait_until(lambda: "status" in objects.get_namespaced_custom_object(*path, "probe"), "the PyTorchJob has no status")
+    objects.delete_namespaced_custom_object(*path, "probe")
 
 
-def wait_until(condition, otherwise: str, seconds: float = 180) -> None:
-    until = time.monotonic() + seconds
+def wait_until(condition, message: str, seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, otherwise
+        assert time.monotonic() < deadline, message
         time.sleep(0.5)
 
 
-def test_a_kind_that_the_cluster_does_not_have(start, no_pytorchjobs):
-    cause = refused(start(function(""), {"distribution_type": "PyTorch"}))
-    assert cause == (
-        "refused: the cluster has no PyTorchJob: install the Kubeflow training operator, "
-        "or choose another distribution_type (Job needs no operator)"
-    )
-    # The other kinds of the same operator are not concerned.
+def test_a_kind_that_the_cluster_does_not_serve_is_refused(start, no_pytorchjobs):
+    refused(start(function(""), {"distribution_type": "PyTorch"}), "PyTorchJob", "training operator")
+    # The other kinds of the same operator still work.
     step = start(function("print('trained', flush=True)"), TF)
     assert step.verdict()["succeeded"], step.log
     assert left_behind(step) == []
@@ -76,21 +73,21 @@ WEBHOOK = "validator.tfjob.training-operator.kubeflow.org"
 
 
 def scale_operator(replicas: int) -> None:
-    """Sets how many pods the training operator has, and waits until that is so."""
+    """Set the number of pods of the training operator, and wait until they are ready."""
     apps = client.AppsV1Api()
     apps.patch_namespaced_deployment_scale(*OPERATOR, {"spec": {"replicas": replicas}})
 
-    def is_so() -> bool:
+    def is_scaled() -> bool:
         status = apps.read_namespaced_deployment_status(*OPERATOR).status
         return (status.replicas or 0) == (status.ready_replicas or 0) == replicas
 
-    wait_until(is_so, f"{OPERATOR[0]} has not come to {replicas} replicas")
+    wait_until(is_scaled, f"{OPERATOR[0]} does not have {replicas} replicas")
 
 
-# Named by the last tests alone, for it lasts to the end of the file.
+# Only used by the last tests, because it lasts until the end of the module.
 @pytest.fixture(scope="module")
 def no_operator(api):
-    """The training operator does not run; its webhook is away with it."""
+    """A cluster whose training operator, and with it the webhook, does not run."""
     before = client.AppsV1Api().read_namespaced_deployment(*OPERATOR).spec.replicas
     try:
         scale_operator(0)
@@ -101,25 +98,25 @@ def no_operator(api):
 
 @pytest.fixture
 def no_webhook(no_operator):
-    """The API server creates TFJobs without an answer of the operator's webhook."""
+    """A cluster without operator whose API server creates TFJobs without a response of the webhook."""
     configurations = client.AdmissionregistrationV1Api()
     webhooks = configurations.read_validating_webhook_configuration(WEBHOOKS).webhooks
-    (place,) = (number for number, each in enumerate(webhooks) if each.name == WEBHOOK)
+    (index,) = (number for number, webhook in enumerate(webhooks) if webhook.name == WEBHOOK)
 
     def set_policy(policy: str) -> None:
-        is_it = {"op": "test", "path": f"/webhooks/{place}/name", "value": WEBHOOK}
-        change = {"op": "replace", "path": f"/webhooks/{place}/failurePolicy", "value": policy}
-        configurations.patch_validating_webhook_configuration(WEBHOOKS, [is_it, change])
+        test = {"op": "test", "path": f"/webhooks/{index}/name", "value": WEBHOOK}
+        change = {"op": "replace", "path": f"/webhooks/{index}/failurePolicy", "value": policy}
+        configurations.patch_validating_webhook_configuration(WEBHOOKS, [test, change])
 
     try:
         set_policy("Ignore")
         yield
     finally:
-        set_policy(webhooks[place].failure_policy)
+        set_policy(webhooks[index].failure_policy)
 
 
-def test_an_operator_whose_webhook_does_not_answer(start, no_operator):
-    """It is asked for a minute: an operator that is just starting is back by then."""
+def test_a_webhook_that_does_not_respond_refuses_the_job(start, no_operator):
+    """The request is retried for a minute, in case the operator is starting."""
     step = start(function(""), TF)
     cause = refused(step, within=60 + SECONDS)
     assert cause.startswith(
@@ -128,13 +125,9 @@ def test_an_operator_whose_webhook_does_not_answer(start, no_operator):
     )
 
 
-def test_no_operator(start, no_webhook):
+def test_a_missing_operator_is_the_reason_of_waiting_replicas(start, no_webhook):
     step = start(function(""), {**TF, "scheduling_timeout": 15})
-    told = step.wait_for(r"worker-1: waiting \(no operator has taken up the TFJob\)")
-    assert told - step.wait_for("is created") < 15
-    nobody = "not started (no operator has taken up the TFJob)"
-    failed(
-        step,
-        f"scheduling_timeout ran out after 15 s: worker-0 {nobody}, worker-1 {nobody}",
-        since=told,
-    )
+    reason = "no operator has set a status of the TFJob"
+    reported = step.wait_for(rf"worker-1: waiting \({reason}\)")
+    assert reported - step.wait_for("created TFJob") < 15
+    failed(step, "scheduling_timeout ran out after 15 s", f"worker-0 not started ({reason})", since=reported)

@@ -1,4 +1,4 @@
-"""The compiled steps in pods, by image and by namespace delivery, with the rights that deploy/ gives and no others."""
+"""The compiled steps in pods, with image and namespace delivery, and only with the permissions of deploy/."""
 
 import base64
 import os
@@ -23,6 +23,7 @@ from kfp_distributed.components import Delivery
 from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.launch import job_name
+from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.library.archive import library_config_map, make_archive
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.cluster
 
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
-# Runs a command, and says in the last line of the log how it ended and after how long.
+# Runs a command, and prints its exit code and duration in the last line of the log.
 _TIMED = """\
 start=$(date +%s%N)
 "$@"
@@ -43,11 +44,11 @@ echo "exit code $? after $((($(date +%s%N) - start) / 1000000)) ms"
 
 @dataclass(frozen=True)
 class StepContainer:
-    """A compiled step as KFP's launcher would start it.
+    """A compiled step as the launcher of KFP would start it.
 
     Attributes:
-        step: Its name.
-        image: The image that its YAML names.
+        step: Name of the step.
+        image: Image of the step in its YAML.
         command: Command and arguments.
     """
 
@@ -56,13 +57,13 @@ class StepContainer:
     command: Sequence[str]
 
     def spec(self) -> dict:
-        """The container, in a pod with a volume `work`."""
+        """Return the container, for a pod with a volume `work`."""
         env = {
             "HOME": "/steps",
-            # pip reaches an index in a stock image alone.
+            # Only in a stock image may pip use a package index.
             **({"PIP_DEFAULT_TIMEOUT": "60"} if self.image == STOCK_IMAGE else {"PIP_INDEX_URL": "http://127.0.0.1:9"}),
         }
-        # As KFP has it in its steps. Where the object store is, they find by themselves.
+        # The variables that KFP sets. The steps find the object store by themselves.
         fields = {"KFP_POD_NAME": "metadata.name", "KFP_POD_UID": "metadata.uid"}
         return {
             "name": self.step.replace("_", "-"),
@@ -75,17 +76,17 @@ class StepContainer:
             ],
             "volumeMounts": [
                 {"name": "work", "mountPath": "/steps"},
-                # Where kfp has the outputs of a pipeline root s3://.
+                # kfp maps outputs of a pipeline root s3:// to this folder.
                 {"name": "work", "mountPath": "/s3", "subPath": "s3"},
             ],
-            # Our images have a user who is not root.
+            # The library's images have a user that is not root.
             "securityContext": {**_RESTRICTED, **({"runAsUser": 1000} if self.image == STOCK_IMAGE else {})},
         }
 
 
-@pytest.fixture(scope="session")  # As long as the namespace, with which it goes.
+@pytest.fixture(scope="session")  # The scope of the namespace, with which the account is deleted.
 def pipeline_runner(api, training_namespace):
-    """A service account that has only what deploy/rbac.yaml gives."""
+    """A service account with only the permissions of deploy/rbac.yaml."""
     api.create_namespaced_service_account(training_namespace, {"metadata": {"name": "pipeline-runner"}})
     rbac = client.RbacAuthorizationV1Api()
     role, binding = yaml.safe_load_all((Path(__file__).parents[2] / "deploy" / "rbac.yaml").read_text())
@@ -97,7 +98,7 @@ def pipeline_runner(api, training_namespace):
 
 @pytest.fixture(scope="module")
 def image_specs(tmp_path_factory, image_name):
-    """The folder with the compiled files of the image delivery."""
+    """Folder with the YAML of the steps, compiled for image delivery."""
     folder = tmp_path_factory.mktemp("image")
     write_specs(folder, Delivery.image(os.environ.get(IMAGE_VARIABLE) or image_name("steps"), image_name("evaluate")))
     return folder
@@ -105,13 +106,13 @@ def image_specs(tmp_path_factory, image_name):
 
 @pytest.fixture
 def run_in_pod(api, training_namespace, pipeline_runner):
-    """Starts a pod that runs steps, one after another or side by side; returns the pod."""
+    """A function that starts a pod that runs steps in sequence or in parallel, and returns the pod."""
 
     def run(
         name: str,
         steps: Sequence[StepContainer],
         *,
-        side_by_side: bool = False,
+        in_parallel: bool = False,
         annotations: dict[str, str] | None = None,
         service_account: str = pipeline_runner,
     ):
@@ -124,8 +125,8 @@ def run_in_pod(api, training_namespace, pipeline_runner):
                 "fsGroup": 1000,
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "initContainers": [] if side_by_side else containers[:-1],
-            "containers": containers if side_by_side else containers[-1:],
+            "initContainers": [] if in_parallel else containers[:-1],
+            "containers": containers if in_parallel else containers[-1:],
             "volumes": [{"name": "work", "emptyDir": {}}],
         }
         metadata = {"name": name, "annotations": annotations or {}}
@@ -136,7 +137,7 @@ def run_in_pod(api, training_namespace, pipeline_runner):
 
 @contextmanager
 def installed(api, config_map: dict) -> Iterator[None]:
-    """Has the ConfigMap of a library in its namespace."""
+    """Install the ConfigMap of a library while the block runs."""
     name, namespace = config_map["metadata"]["name"], config_map["metadata"]["namespace"]
     api.create_namespaced_config_map(namespace, config_map)
     try:
@@ -146,7 +147,7 @@ def installed(api, config_map: dict) -> Iterator[None]:
 
 
 def logs_of(api, pod) -> dict[str, str]:
-    """Waits for a pod's end; returns the log of each container that has started, by its name."""
+    """Wait for the end of a pod; return the logs of its started containers, by name."""
     name, namespace = pod.metadata.name, pod.metadata.namespace
     _end_of(api, namespace, name)
     status = api.read_namespaced_pod_status(name, namespace).status
@@ -166,7 +167,7 @@ def logs_of(api, pod) -> dict[str, str]:
 def test_every_step_runs_in_a_pod(
     kind, api, training_namespace, run_in_pod, bucket, store_environment, trainer_image, image_specs, tmp_path
 ):
-    """In our images without an index and without the ConfigMap; in a stock image with both."""
+    """Image delivery needs neither a package index nor the ConfigMap; namespace delivery needs both."""
     namespace, specs = training_namespace, image_specs if kind == "image" else tmp_path
     config_map = library_config_map(namespace)
     run = Run("/steps", str(uuid.uuid4()))
@@ -185,11 +186,11 @@ def test_every_step_runs_in_a_pod(
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     assert store.exists(f"{kind}/digits/1/saved_model.pb"), logs["export-model"][-6000:]
     assert f"Job {namespace}/train-" in logs["train"]
-    assert "[worker-0] epoch 8/8" in logs["train"]
+    assert " worker-0 epoch 8/8" in logs["train"]
     whole_log = "".join(logs.values())
     assert store_environment["AWS_SECRET_ACCESS_KEY"] not in whole_log
     assert ("pip installs" in whole_log) == (kind == "namespace")
-    # What replicas could not see of the steps' own disk went through the store, and is gone from it.
+    # Local artifacts were staged in the store for the replicas, and deleted.
     checkpoints = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
     assert checkpoints
     assert not [key for key in checkpoints if "/staged/" in key]
@@ -198,27 +199,28 @@ def test_every_step_runs_in_a_pod(
 def test_the_log_of_a_failed_training_ends_with_its_cause(
     api, run_in_pod, bucket, store_environment, trainer_image, image_specs
 ):
-    """KFP shows nowhere else why a step failed."""
+    """KFP shows the cause of a failed step nowhere else."""
     run = Run("/steps", str(uuid.uuid4()))
     fails = function("raise RuntimeError('no such column: price')")
     logs = logs_of(api, run_in_pod("fails", [train_step(image_specs, fails, trainer_image, bucket, run)]))
-    error, cause, _, report = logs["train"].splitlines()[-4:]
-    assert report.startswith("Report: "), logs["train"][-6000:]
-    assert error == "[worker-0] RuntimeError: no such column: price"
-    assert cause.startswith("worker-0 failed with exit code 1, "), cause
+    lines = logs["train"].splitlines()
+    error, cause, report = (parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in lines[-3:])
+    assert (error.replica, error.message) == ("worker-0", "RuntimeError: no such column: price")
+    assert cause.message.startswith("worker-0 failed with exit code 1, ")
+    assert report.message.startswith("Report: ")
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     keys = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
     assert not [key for key in keys if "/staged/" in key]
 
 
 def test_a_step_without_its_library_fails_before_anything_is_installed(api, training_namespace, run_in_pod):
-    """With one sentence: the namespace, the ConfigMap, the cause and the command that mends it."""
+    """The error is one sentence with namespace, ConfigMap, cause and the command to run."""
     namespace = training_namespace
-    # 64 digits each: the library that a step asks for.
+    # Hashes of the library that the steps request.
     hashes = {"missing": "0" * 64, "tampered": "1" * 64, "forbidden": "2" * 64}
     steps = {case: timed_step(SPECS, case, hash_) for case, hash_ in hashes.items()}
     with installed(api, config_map_of(namespace, read_library(), hashes["tampered"])):
-        one = run_in_pod("library", [steps["missing"], steps["tampered"]], side_by_side=True)
+        one = run_in_pod("library", [steps["missing"], steps["tampered"]], in_parallel=True)
         other = run_in_pod("no-role", [steps["forbidden"]], service_account="default")
         logs = {**logs_of(api, one), **logs_of(api, other)}
     causes = {
@@ -235,12 +237,11 @@ def test_a_step_without_its_library_fails_before_anything_is_installed(api, trai
         ), logs[case]
         seconds = re.fullmatch(r"exit code 1 after (\d+) ms", end)
         assert seconds, logs[case]
-        # That it asks once and does not wait is shown in tests/components/test_bootstrap.py. This Python starts beside
-        # other pods.
+        # tests/components/test_bootstrap.py tests that there are no retries. Python may start slowly on a busy node.
         assert int(seconds[1]) < 20_000, logs[case]
 
 
-def test_the_library_of_the_config_map_comes_before_another_one_in_the_image(
+def test_the_library_of_the_config_map_has_precedence_over_that_of_the_image(
     api, training_namespace, run_in_pod, image_specs
 ):
     path = "kfp_distributed/components/prepare_data/step.py"
@@ -254,18 +255,19 @@ def test_the_library_of_the_config_map_comes_before_another_one_in_the_image(
 
 
 def config_map_of(namespace: str, content: dict[str, bytes], hash_: str) -> dict:
-    """The ConfigMap in which a step looks for the library with this hash, with some content."""
-    made = library_config_map(namespace)
-    made["metadata"]["name"] = made["metadata"]["name"].replace(content_hash(read_library())[:12], hash_[:12])
-    made["binaryData"]["library.zip"] = base64.b64encode(make_archive(content)).decode()
-    return made
+    """Return the ConfigMap of the library with this hash, with other content."""
+    config_map = library_config_map(namespace)
+    name = config_map["metadata"]["name"]
+    config_map["metadata"]["name"] = name.replace(content_hash(read_library())[:12], hash_[:12])
+    config_map["binaryData"]["library.zip"] = base64.b64encode(make_archive(content)).decode()
+    return config_map
 
 
 def timed_step(specs: Path, name: str, hash_: str) -> StepContainer:
-    """The step prepare_data, with the digits, as if a library with this hash had compiled it."""
-    run, here = Run("/steps", str(uuid.uuid4())), content_hash(read_library())
+    """Return the step prepare_data with the digits, as if a library with this hash had compiled it."""
+    run, own_hash = Run("/steps", str(uuid.uuid4())), content_hash(read_library())
     command = step_command("prepare_data", run, {"source": "digits"}, {}, specs=specs)
-    words = [word.replace(here, hash_).replace(here[:12], hash_[:12]) for word in command]
+    words = [word.replace(own_hash, hash_).replace(own_hash[:12], hash_[:12]) for word in command]
     return StepContainer(name, image_of(specs, "prepare_data"), ["sh", "-c", _TIMED, "sh", *words])
 
 
@@ -274,7 +276,7 @@ def image_of(specs: Path, step: str) -> str:
 
 
 def train_step(specs: Path, program: dict, image: str, bucket: str, run: Run) -> StepContainer:
-    """A train step of one worker, whose data are in the store."""
+    """Return a train step with one worker, whose dataset is in the object store."""
     command = step_command(
         "train",
         run,
@@ -294,8 +296,10 @@ ONE_WORKER = {"distribution_type": "TF", "number_of_workers": 1, "number_of_para
 
 @pytest.mark.timeout(600)
 @pytest.mark.takes(60)
-def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod, bucket, trainer_image, image_specs):
-    """Another pod goes on with the job of a killed one. When that is gone too, Kubernetes alone deletes the job."""
+def test_the_owner_of_a_job_is_the_pod_that_follows_it(
+    api, training_namespace, run_in_pod, bucket, trainer_image, image_specs
+):
+    """Another pod adopts the job of a killed step. When that pod is deleted too, Kubernetes deletes the job."""
     namespace, run = training_namespace, Run("/steps", str(uuid.uuid4()))
     identity = identify_training(run.uri("train/model"), {})
     step = SimpleNamespace(name=job_name("train", (run.run_id, *identity.distinction)), namespace=namespace)
@@ -303,14 +307,14 @@ def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod
     step_container = train_step(image_specs, sleeps, trainer_image, bucket, run)
 
     first = run_in_pod("step-1", [step_container])
-    wait_for_log(api, first, "[worker-0] begun")
+    wait_for_log(api, first, " worker-0 begun")
     job = job_of(step)
     assert owners(job) == [("Pod", first.metadata.uid)]
     kill_step(api, first)
     assert _end_of(api, namespace, "step-1") == "Failed"
 
     second = run_in_pod("step-2", [step_container])
-    wait_for_log(api, second, "[worker-0] begun")
+    wait_for_log(api, second, " worker-0 begun")
     assert (job_of(step)["metadata"]["uid"], owners(job_of(step))) == (
         job["metadata"]["uid"],
         [("Pod", second.metadata.uid)],
@@ -328,10 +332,10 @@ def test_a_job_is_of_the_pod_that_follows_it(api, training_namespace, run_in_pod
 
 @pytest.mark.timeout(600)
 @pytest.mark.takes(40)
-def test_iterations_on_a_backend_before_kfp_2_4_have_jobs_of_their_own(
+def test_iterations_on_a_backend_before_kfp_2_4_have_separate_jobs(
     api, training_namespace, run_in_pod, bucket, trainer_image, image_specs
 ):
-    """Their output folder is the same, so each step reads its own pod, with the rights that deploy/ gives."""
+    """Their output folders are the same, so each step reads its own pod, with the permissions of deploy/."""
     run = Run(f"s3://{bucket}", str(uuid.uuid4()), has_uuids=False)
     sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     step_container = train_step(image_specs, sleeps, trainer_image, bucket, run)
@@ -343,7 +347,7 @@ def test_iterations_on_a_backend_before_kfp_2_4_have_jobs_of_their_own(
         identity = identify_training(run.uri("train/model"), {}, lambda node=node: node)
         expected.add(job_name("train", (run.run_id, *identity.distinction)))
     for pod in pods:
-        wait_for_log(api, pod, "[worker-0] begun")
+        wait_for_log(api, pod, " worker-0 begun")
     jobs = client.CustomObjectsApi().list_namespaced_custom_object(
         "kubeflow.org", "v1", training_namespace, "tfjobs", label_selector=f"kfp-distributed/run={run.run_id}"
     )
@@ -360,11 +364,11 @@ def job_of(step) -> dict:
 
 
 def owners(job: dict) -> list[tuple[str, str]]:
-    return [(each["kind"], each["uid"]) for each in job["metadata"].get("ownerReferences", ())]
+    return [(owner["kind"], owner["uid"]) for owner in job["metadata"].get("ownerReferences", ())]
 
 
 def kill_step(api, pod) -> None:
-    """SIGKILL for all but the pod's first process: the step can do nothing more."""
+    """Kill all processes of a pod except the first one by SIGKILL."""
     name, namespace, command = pod.metadata.name, pod.metadata.namespace, ["sh", "-c", "kill -9 -1"]
     # The connection ends with the container.
     stream(api.connect_get_namespaced_pod_exec, name, namespace, command=command, stdout=True, _request_timeout=60)
@@ -375,21 +379,21 @@ def delete_pod(api, pod) -> None:
 
 
 def wait_for_log(api, pod, text: str, seconds: float = 240) -> None:
-    until, log = time.monotonic() + seconds, ""
+    deadline, log = time.monotonic() + seconds, ""
     while text not in log:
-        assert time.monotonic() < until, f"no {text!r} after {seconds} s:\n{log[-6000:]}"
+        assert time.monotonic() < deadline, f"no {text!r} after {seconds} s:\n{log[-6000:]}"
         time.sleep(0.5)
         try:
             log = api.read_namespaced_pod_log(pod.metadata.name, pod.metadata.namespace)
         except client.ApiException as error:
-            if error.status != 400:  # Its container has not started.
+            if error.status != 400:  # The container has not started.
                 raise
 
 
 def _end_of(api, namespace: str, name: str) -> str:
-    """Waits for a pod's end, also where the watch ends first; returns its phase."""
-    phase, until = "Pending", time.monotonic() + 800
-    while phase not in ("Succeeded", "Failed") and time.monotonic() < until:
+    """Wait for the end of a pod and return its phase. The watch is repeated if it ends first."""
+    phase, deadline = "Pending", time.monotonic() + 800
+    while phase not in ("Succeeded", "Failed") and time.monotonic() < deadline:
         selector = f"metadata.name={name}"
         for event in watch.Watch().stream(
             api.list_namespaced_pod, namespace, field_selector=selector, timeout_seconds=60

@@ -1,4 +1,4 @@
-"""`kfp-distributed doctor` and `render` on a real cluster: a namespace that is in order, and a bare one."""
+"""`kfp-distributed doctor` and `render` on a real cluster, for a prepared and an empty namespace."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ SECRET = "mlpipeline-minio-artifact"
 
 
 @pytest.fixture
-def bare(api):
+def empty_namespace(api):
     name = f"kd-cli-{uuid.uuid4().hex[:8]}"
     api.create_namespace({"metadata": {"name": name}})
     yield name
@@ -31,8 +31,8 @@ def bare(api):
 
 
 @pytest.fixture(scope="module")
-def good(api, object_store_secret, store_environment):
-    """A namespace with the service account, the Role, the Secret and a bucket of its name."""
+def prepared_namespace(api, object_store_secret, store_environment):
+    """A namespace with the service account, the Role, the Secret and a bucket of the same name."""
     name = f"kd-cli-{uuid.uuid4().hex[:8]}"
     api.create_namespace({"metadata": {"name": name}})
     try:
@@ -54,105 +54,109 @@ def _store_from_here(monkeypatch, store_endpoint):
 
 
 def doctor(namespace, *options):
-    """Its exit code, and what it says by the name of the check."""
+    """Run `doctor`; return its exit code, the level of each check by name, and its output."""
     arguments = ["doctor", "--namespace", namespace, "--service-account", "pipeline-runner", *options]
     result = CliRunner().invoke(main, arguments)
     lines = [line for line in result.output.splitlines() if not line.startswith("  ")]
     return result.exit_code, {line[9:].partition(": ")[0]: line.split()[0] for line in lines}, result.output
 
 
-def doctor_when_roles_are_known(namespace, *options):
-    """The API server learns of new roles a moment after they are there."""
-    end = time.monotonic() + 30
-    while (result := doctor(namespace, *options))[0] and time.monotonic() < end:
+def doctor_with_retries(namespace, *options):
+    """Run `doctor` until it succeeds, because the API server applies new roles with a short delay."""
+    deadline = time.monotonic() + 30
+    while (result := doctor(namespace, *options))[0] and time.monotonic() < deadline:
         time.sleep(0.5)
     return result
 
 
-def test_a_namespace_that_is_in_order(good, object_store_secret):
-    code, levels, output = doctor_when_roles_are_known(good, "--bucket", f"s3://{good}/models")
+def test_a_prepared_namespace_passes_all_checks(prepared_namespace, object_store_secret):
+    code, levels, output = doctor_with_retries(prepared_namespace, "--bucket", f"s3://{prepared_namespace}/models")
     assert code == 0, output
-    unknown = {"image"}  # Whether a node has it, and which operator serves MPIJob, differs from cluster to cluster.
-    assert {"failed", "warning"}.isdisjoint(level for name, level in levels.items() if name not in unknown), output
+    # Whether a node has the image depends on the cluster.
+    assert {"failed", "warning"}.isdisjoint(level for name, level in levels.items() if name != "image"), output
     jobs = {"Job", "TFJob", "PyTorchJob", "MPIJob"}
     assert {"cluster", *jobs, "permissions", "object store", "secret", "bucket", "image"} <= levels.keys()
-    assert f"s3://{good}/models can be listed with the keys of the Secret" in output
+    assert f"s3://{prepared_namespace}/models can be listed with the keys of the Secret" in output
     assert object_store_secret["secretkey"] not in output
 
 
-def test_a_bare_namespace_lacks_what_its_output_then_mends(bare, object_store_secret, tmp_path):
-    code, levels, output = doctor(bare, "--distribution", '{"distribution_type": "TF"}')
+def test_the_commands_of_the_output_prepare_an_empty_namespace(empty_namespace, object_store_secret, tmp_path):
+    code, levels, output = doctor(empty_namespace, "--distribution", '{"distribution_type": "TF"}')
     assert code == 1
     assert {name for name, level in levels.items() if level == "failed"} == {"service account", "permissions", "secret"}
     assert "MPIJob" not in levels
     assert "persistentvolumeclaims" not in output
-    fixes = re.findall(r"^failed .*\n +-> (.*)$", output, re.MULTILINE)
-    assert fixes == [
-        f"kubectl create serviceaccount pipeline-runner --namespace {bare}",
-        f"kfp-distributed install --namespace {bare}",
-        f"kubectl create secret generic {SECRET} --namespace {bare} "
+    commands = re.findall(r"^failed .*\n +-> (.*)$", output, re.MULTILINE)
+    assert commands == [
+        f"kubectl create serviceaccount pipeline-runner --namespace {empty_namespace}",
+        f"kfp-distributed install --namespace {empty_namespace}",
+        f"kubectl create secret generic {SECRET} --namespace {empty_namespace} "
         "--from-file accesskey=FILE --from-file secretkey=FILE",
     ]
     for key, value in object_store_secret.items():
         (tmp_path / key).write_text(value)
-    for fix in fixes:
-        program, *arguments = re.sub(r"(\w+)=FILE", rf"\1={tmp_path}/\1", fix).split()
+    for command in commands:
+        program, *arguments = re.sub(r"(\w+)=FILE", rf"\1={tmp_path}/\1", command).split()
         if program == "kfp-distributed":
             assert CliRunner().invoke(main, arguments).exit_code == 0
         else:
             subprocess.run([program, *arguments], check=True)
-    code, levels, output = doctor_when_roles_are_known(bare, "--distribution", '{"distribution_type": "TF"}')
+    code, levels, output = doctor_with_retries(empty_namespace, "--distribution", '{"distribution_type": "TF"}')
     assert (code, "failed" in levels.values()) == (0, False), output
 
 
-def test_volumes_that_the_step_would_make(bare):
+def test_permissions_for_volumes_are_checked(empty_namespace):
     volume = {"name": "scratch", "path": "/scratch", "size": "1Gi"}
-    _, levels, output = doctor(bare, "--distribution", json.dumps({"volumes": [volume]}))
+    _, levels, output = doctor(empty_namespace, "--distribution", json.dumps({"volumes": [volume]}))
     assert levels["permissions"] == "failed"
     assert "; create, get persistentvolumeclaims" in output
 
 
-def test_a_bucket_that_is_not_there_and_keys_that_are_wrong(api, good, object_store_secret):
-    code, levels, output = doctor(good, "--bucket", "s3://nobody-has-made-this")
+def test_a_missing_bucket_and_wrong_keys_are_reported(api, prepared_namespace, object_store_secret):
+    code, levels, output = doctor(prepared_namespace, "--bucket", "s3://kd-cli-missing-bucket")
     assert (code, levels["bucket"]) == (0, "warning"), output
     wrong = base64.b64encode(b"wrong-one").decode()
-    api.patch_namespaced_secret(SECRET, good, {"data": {"secretkey": wrong}})
-    code, levels, output = doctor(good, "--bucket", f"s3://{good}")
+    api.patch_namespaced_secret(SECRET, prepared_namespace, {"data": {"secretkey": wrong}})
+    code, levels, output = doctor(prepared_namespace, "--bucket", f"s3://{prepared_namespace}")
     assert (code, levels["secret"], levels["bucket"]) == (1, "ok", "failed"), output
-    api.patch_namespaced_secret(SECRET, good, {"data": {"accesskey": None}})
-    code, levels, output = doctor(good)
+    api.patch_namespaced_secret(SECRET, prepared_namespace, {"data": {"accesskey": None}})
+    code, levels, output = doctor(prepared_namespace)
     assert (code, levels["secret"], levels["bucket"]) == (1, "failed", "warning"), output
     assert "wrong-one" not in output
-    api.patch_namespaced_secret(SECRET, good, {"stringData": object_store_secret})
+    api.patch_namespaced_secret(SECRET, prepared_namespace, {"stringData": object_store_secret})
 
 
-def test_a_namespace_that_is_not_there():
-    code, levels, output = doctor("kd-cli-nobody-has-made-this")
+def test_a_missing_namespace_is_reported():
+    code, levels, output = doctor("kd-cli-missing")
     assert (code, levels["namespace"]) == (1, "failed"), output
 
 
 @pytest.fixture
-def runner_configuration(api, good, tmp_path, monkeypatch):
-    """KUBECONFIG of the steps' own service account, which may look at nothing beside its own namespace."""
-    token = api.create_namespaced_service_account_token("pipeline-runner", good, {"spec": {}}).status.token
+def runner_configuration(api, prepared_namespace, tmp_path, monkeypatch):
+    """KUBECONFIG of the service account of the steps, which has no permissions outside of its namespace."""
+    token = api.create_namespaced_service_account_token(
+        "pipeline-runner", prepared_namespace, {"spec": {}}
+    ).status.token
     settings = client.Configuration.get_default_copy()
     cluster = {"server": settings.host, "certificate-authority": settings.ssl_ca_cert}
     file = tmp_path / "kubeconfig"
     content = {
         "current-context": "runner",
-        "contexts": [{"name": "runner", "context": {"cluster": "it", "user": "runner", "namespace": good}}],
+        "contexts": [
+            {"name": "runner", "context": {"cluster": "it", "user": "runner", "namespace": prepared_namespace}}
+        ],
         "clusters": [{"name": "it", "cluster": cluster}],
         "users": [{"name": "runner", "user": {"token": token}}],
     }
     file.write_text(json.dumps(content))
     monkeypatch.setenv("KUBECONFIG", str(file))
-    # What the client has read of it when it was imported.
+    # The client has read KUBECONFIG when it was imported.
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
     return file, content
 
 
 @pytest.mark.parametrize(
-    ("change", "message", "fix"),
+    ("change", "fault", "advice"),
     [
         (
             {"contexts": [{"name": "runner", "context": {"cluster": "it", "user": "nobody"}}]},
@@ -166,40 +170,38 @@ def runner_configuration(api, good, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_an_api_server_that_does_not_know_us(runner_configuration, change, message, fix):
+def test_wrong_credentials_are_reported(runner_configuration, change, fault, advice):
     file, content = runner_configuration
     file.write_text(json.dumps(content | change))
-    done = CliRunner().invoke(main, ["doctor"])
-    line, below = done.output.splitlines()
-    assert (done.exit_code, below) == (1, f"         -> {fix}")
-    assert line.startswith(f"failed   user: {message}")
+    result = CliRunner().invoke(main, ["doctor"])
+    line, next_line = result.output.splitlines()
+    assert (result.exit_code, next_line) == (1, f"         -> {advice}")
+    assert line.startswith(f"failed   user: {fault}")
 
 
 @pytest.mark.usefixtures("runner_configuration")
-def test_as_the_steps_account_itself(good, monkeypatch):
-    """It sees neither operators nor nodes, and may ask for nobody else; it says so, and all it needs is there."""
+def test_the_account_of_the_steps_gets_warnings_for_checks_that_it_may_not_run(prepared_namespace, monkeypatch):
+    """It may not read operators and nodes, and may not review the permissions of other accounts."""
     monkeypatch.delenv("KFP_DISTRIBUTED_TENSORFLOW_IMAGE", raising=False)
-    result = CliRunner().invoke(main, ["doctor", "--bucket", f"s3://{good}"])
+    bucket = ["--bucket", f"s3://{prepared_namespace}"]
+    result = CliRunner().invoke(main, ["doctor", *bucket])
     assert result.exit_code == 0, result.output
-    assert (
-        f"system:serviceaccount:{good}:pipeline-runner has all permissions that a train step needs in {good}"
-        in result.output
-    )
+    assert f"system:serviceaccount:{prepared_namespace}:pipeline-runner has all permissions" in result.output
     assert "warning  training-operator: cannot check whether it runs" in result.output
     assert "warning  image: cannot check whether a node has python:3.11" in result.output
-    asked = CliRunner().invoke(main, ["doctor", "--service-account", "pipeline-runner", "--bucket", f"s3://{good}"])
-    assert asked.exit_code == 0, asked.output
-    assert "warning  permissions: cannot see what pipeline-runner may do" in asked.output
+    result = CliRunner().invoke(main, ["doctor", "--service-account", "pipeline-runner", *bucket])
+    assert result.exit_code == 0, result.output
+    assert "warning  permissions: cannot check the permissions of" in result.output
 
 
 @pytest.mark.parametrize("kind", ["Job", "TF", "PyTorch"])
-def test_the_api_server_takes_what_is_rendered_in_full(bare, kind):
+def test_the_api_server_accepts_fully_rendered_objects(empty_namespace, kind):
     volume = {"name": "scratch", "path": "/scratch", "size": "1Gi"}
     distribution = {"distribution_type": kind, "volumes": [volume]}
-    options = ["--distribution-specification", json.dumps(distribution), "--namespace", bare, "--full"]
+    options = ["--distribution-specification", json.dumps(distribution), "--namespace", empty_namespace, "--full"]
     program = '{"command": ["python", "/app/main.py"]}'
-    made = CliRunner().invoke(main, ["render", "--train-specification", program, *options])
+    rendered = CliRunner().invoke(main, ["render", "--train-specification", program, *options])
     command = ["kubectl", "create", "--dry-run=server", "--validate=strict", "--filename", "-"]
-    taken = subprocess.run(command, input=made.output, capture_output=True, text=True, check=False)
-    assert taken.returncode == 0, taken.stderr
-    assert taken.stdout.count("created") == 3
+    created = subprocess.run(command, input=rendered.output, capture_output=True, text=True, check=False)
+    assert created.returncode == 0, created.stderr
+    assert created.stdout.count("created") == 3

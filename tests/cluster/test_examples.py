@@ -1,4 +1,4 @@
-"""The functions of examples/ on a real cluster, sent by the same dict as on one machine."""
+"""The functions of examples/ on a real cluster, with the same specification as on one machine."""
 
 import re
 import uuid
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def accuracy(store_environment, tmp_path):
-    """The evaluation's accuracy of a model on a dataset, both in the object store."""
+    """A function that returns the accuracy of a model on a dataset, both in the object store."""
 
     def find(model_uri, dataset_uri):
         credentials = credentials_from_environment(store_environment)
@@ -31,8 +31,8 @@ def accuracy(store_environment, tmp_path):
     return find
 
 
-def test_layers_on_two_pods(start, open_namespace, image_name, bucket, accuracy):
-    # The operator's init containers are not for a "restricted" namespace.
+def test_two_stage_classifier_runs_in_two_pods(start, open_namespace, image_name, bucket, accuracy):
+    # A "restricted" namespace refuses the init containers of the operator.
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = start(
         train_specification(two_stage_classifier, image=image_name("pytorch")),
@@ -53,10 +53,11 @@ def test_layers_on_two_pods(start, open_namespace, image_name, bucket, accuracy)
 
 @pytest.fixture
 def users(bucket, store_environment, tmp_path):
-    """A table of 400 users, each of a class of its own, prepared from CSV and in the object store."""
+    """A dataset of 400 users, each with its own class, prepared from CSV and stored in the object store."""
     random = np.random.default_rng(0)
     classes, user = random.integers(0, 3, 400), random.integers(0, 400, 6000)
-    rows = "".join(f"{each},{hour},class {classes[each]}\n" for each, hour in zip(user, user % 24, strict=True))
+    hours = user % 24
+    rows = "".join(f"{row_user},{hour},class {classes[row_user]}\n" for row_user, hour in zip(user, hours, strict=True))
     (tmp_path / "users.csv").write_text("user,hour,label\n" + rows)
     splits = ("train_dataset", "validation_dataset", "test_dataset")
     outputs = {name: SimpleNamespace(path=str(tmp_path / name), metadata={}) for name in (*splits, "overview")}
@@ -67,7 +68,7 @@ def users(bucket, store_environment, tmp_path):
     return f"s3://{bucket}/users"
 
 
-def test_a_table_on_two_servers(start, users, bucket, accuracy):
+def test_partitioned_embedding_divides_its_table_among_parameter_servers(start, users, bucket, accuracy):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = start(
         train_specification(partitioned_embedding),

@@ -1,4 +1,4 @@
-"""Horovod in real pods: MPIJob of the version that the cluster serves."""
+"""Horovod in real pods, as an MPIJob of the version that the cluster serves."""
 
 import re
 import time
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def mpi_namespace(api, object_store_secret):
-    """A namespace with the object store's Secret; the Pod Security Standard "restricted" refuses an MPIJob."""
+    """A namespace with the object store's Secret that accepts MPIJobs, unlike a "restricted" namespace."""
     name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
     api.create_namespace({"metadata": {"name": name}})
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
@@ -26,7 +26,7 @@ def mpi_namespace(api, object_store_secret):
 
 @pytest.mark.takes(60)
 @pytest.mark.parametrize(("trainer", "image"), [("keras_horovod", "horovod"), ("torch_horovod", "horovod-pytorch")])
-def test_ranks_in_slots_of_two_workers_train_one_model(start, api, mpi_namespace, image_name, trainer, image):
+def test_ranks_in_the_slots_of_two_workers_train_one_model(start, api, mpi_namespace, image_name, trainer, image):
     distribution = {
         "distribution_type": "MPI",
         "number_of_workers": 2,
@@ -48,7 +48,7 @@ def test_ranks_in_slots_of_two_workers_train_one_model(start, api, mpi_namespace
         f"[worker-0] epoch {epoch}/3" for epoch in (1, 2, 3)
     ]
     assert verdict["metrics"]["worker-0"][-1]["val_accuracy"] > 0.9
-    # OpenMPI would tell at each exchange within a pod that the other's memory cannot be read.
+    # Without its option OpenMPI would log an error for each exchange within a pod.
     assert "errno = " not in step.log
     assert left_behind(step) == []
 
@@ -58,8 +58,8 @@ ELASTIC = {"distribution_type": "MPI", "number_of_workers": 3}
 
 @pytest.mark.mpi("v1")
 @pytest.mark.takes(60)
-def test_an_elastic_training_goes_on_without_the_worker_of_rank_0(start, api, mpi_namespace, image_name):
-    """The next rank saves the model."""
+def test_an_elastic_training_continues_without_the_worker_of_rank_0(start, api, mpi_namespace, image_name):
+    """Another rank saves the model."""
     program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 20
     keys = {**ELASTIC, "min_workers": 2, "restart_limit": 0}
     step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
@@ -68,47 +68,47 @@ def test_an_elastic_training_goes_on_without_the_worker_of_rank_0(start, api, mp
     worker = re.search(r"\[(worker-\d)\] epoch 3/", step.log)[1]
     deleted = time.time()
     api.delete_namespaced_pod(f"{step.name}-{worker}", mpi_namespace, grace_period_seconds=0)
-    step.told_within(SECONDS, deleted, rf"^{worker}: failed \(pod deleted\)")
+    step.assert_logged_within(SECONDS, deleted, rf"^{worker}: failed \(pod deleted\)")
     step.wait_for("rank 0 of 2 has .* continues after epoch", 500)
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log
-    shown = [int(found[1]) for _, text in step.lines if (found := re.search(r"\] epoch (\d+)/", text))]
-    # The epoch that was not everybody's yet may come again.
-    assert sorted(set(shown)) == list(range(1, epochs + 1))
-    assert all(after >= before for before, after in pairwise(shown)), shown
-    (kept,) = verdict["metrics"].values()
-    assert [each["epoch"] for each in kept] == list(range(1, epochs + 1))
-    assert kept[-1]["val_accuracy"] > 0.9
+    printed = [int(match[1]) for _, text in step.lines if (match := re.search(r"\] epoch (\d+)/", text))]
+    # An epoch that not all ranks had finished is repeated.
+    assert sorted(set(printed)) == list(range(1, epochs + 1))
+    assert all(after >= before for before, after in pairwise(printed)), printed
+    (metrics,) = verdict["metrics"].values()
+    assert [epoch["epoch"] for epoch in metrics] == list(range(1, epochs + 1))
+    assert metrics[-1]["val_accuracy"] > 0.9
     assert step.log.count("model saved to") == 1
     assert left_behind(step) == []
 
 
 @pytest.mark.mpi("v1")
 @pytest.mark.takes(75)
-def test_the_launcher_of_an_elastic_training_that_dies_is_started_again(start, api, mpi_namespace, image_name):
-    """Its ranks need no launcher to go on, and have ended before the next ones take their folders."""
+def test_a_launcher_of_an_elastic_training_that_dies_restarts(start, api, mpi_namespace, image_name):
+    """Ranks can continue without their launcher, but must end before the next ones use their folders."""
     program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 60
     keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
     step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
     step.wait_for(r"\] epoch 3/", 500)
     ended = time.time()
     end(api, mpi_namespace, pod_of(api, step, "launcher"))
-    step.told_within(SECONDS, ended, "^launcher-0: failed")
+    step.assert_logged_within(SECONDS, ended, "^launcher-0: failed")
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log
     starts = [
-        int(found[1]) for _, text in step.lines if (found := re.search(r"rank 0 of 2 .* after epoch (\d+)", text))
+        int(match[1]) for _, text in step.lines if (match := re.search(r"rank 0 of 2 .* after epoch (\d+)", text))
     ]
     assert len(starts) == 2, step.log
-    assert starts[0] == 0 < 3 <= starts[1] < epochs, "it goes on from the checkpoint"
-    (kept,) = verdict["metrics"].values()
-    assert [each["epoch"] for each in kept] == list(range(1, epochs + 1))
+    assert starts[0] == 0 < 3 <= starts[1] < epochs, "must resume from the checkpoint"
+    (metrics,) = verdict["metrics"].values()
+    assert [epoch["epoch"] for epoch in metrics] == list(range(1, epochs + 1))
     assert step.log.count("model saved to") == 1
     assert left_behind(step) == []
 
 
 @pytest.mark.mpi("v1")
-def test_an_elastic_training_with_too_few_workers_left(start, api, mpi_namespace, image_name):
+def test_an_elastic_training_with_fewer_than_min_workers_fails(start, api, mpi_namespace, image_name):
     program = {"trainer": "keras_horovod", "image": image_name("horovod")}
     keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 2, "restart_limit": 0}
     step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace)
@@ -116,6 +116,6 @@ def test_an_elastic_training_with_too_few_workers_left(start, api, mpi_namespace
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
     verdict = step.verdict(90)
     assert not verdict["succeeded"], step.log
-    assert "1 workers are left, which is fewer than min_workers=2" in verdict["cause"]
+    assert "1 of the workers are left, and min_workers is 2" in verdict["cause"]
     assert "as a process of worker-1 did" in verdict["cause"]
     assert left_behind(step) == []

@@ -1,4 +1,4 @@
-"""`kfp-distributed install`, `uninstall` and `doctor --pipeline` against a real API server."""
+"""`kfp-distributed install`, `uninstall` and `doctor --pipeline` on a real API server."""
 
 import os
 import re
@@ -28,13 +28,13 @@ INSTALLED = [f"Role {ROLE}", f"RoleBinding {ROLE}", f"ConfigMap {LIBRARY}"]
 
 
 def run(*arguments, code=0):
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == code, done.output
-    return done.output.splitlines()
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result.output.splitlines()
 
 
 def libraries(api, namespace) -> dict[str, Object]:
-    """The ConfigMaps with libraries by name, with what changes when one is created again."""
+    """Return UID and content of the ConfigMaps with libraries, by name."""
     items = api.list_namespaced_config_map(namespace, label_selector="app.kubernetes.io/component=library").items
     return {item.metadata.name: (item.metadata.uid, item.binary_data) for item in items}
 
@@ -62,23 +62,23 @@ def test_install_twice_then_uninstall_twice(api, namespace):
     assert run("uninstall", *option) == [f"There is no installation of kfp-distributed in namespace {namespace}."]
 
 
-def test_another_install_at_the_same_time(namespace, monkeypatch):
-    read, stale = Namespace.read, []
+def test_a_concurrent_install_is_detected(namespace, monkeypatch):
+    read, outdated = Namespace.read, []
 
-    def read_before_the_other_install(self, objects):
+    def read_before_other_install(self, objects):
         existing = read(self, objects)
-        if not stale:
-            stale.append(existing)
+        if not outdated:
+            outdated.append(existing)
             run("install", "--namespace", namespace)
         return existing
 
-    monkeypatch.setattr(Namespace, "read", read_before_the_other_install)
+    monkeypatch.setattr(Namespace, "read", read_before_other_install)
     lines = run("install", "--namespace", namespace)
     assert lines[1:4] == [f"unchanged {name}" for name in INSTALLED]
-    assert stale == [[None] * 3]
+    assert outdated == [[None] * 3]
 
 
-def test_a_deletion_spares_what_has_taken_the_name_meanwhile(api, namespace):
+def test_a_deletion_does_not_delete_a_new_object_of_the_same_name(api, namespace):
     name = create_other_library(api, namespace)
     target = Namespace(connect(namespace), namespace)
     deletion = plan_uninstall(target.libraries())
@@ -89,7 +89,7 @@ def test_a_deletion_spares_what_has_taken_the_name_meanwhile(api, namespace):
     assert (error.value.status, list(libraries(api, namespace))) == (409, [name])
 
 
-def test_install_adds_rules_and_accounts_and_removes_none(namespace):
+def test_install_adds_rules_and_accounts_and_keeps_existing_ones(namespace):
     rbac = client.RbacAuthorizationV1Api()
     own_rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["keys"], "verbs": ["get"]}
     run("install", "--namespace", namespace)
@@ -103,9 +103,9 @@ def test_install_adds_rules_and_accounts_and_removes_none(namespace):
     assert [subject.name for subject in subjects] == ["pipeline-runner", "default-editor"]
 
 
-def test_a_library_with_other_content_is_created_again(api, namespace):
+def test_a_library_with_other_content_is_replaced(api, namespace):
     run("install", "--namespace", namespace)
-    ((good_uid, data),) = libraries(api, namespace).values()
+    ((original_uid, data),) = libraries(api, namespace).values()
     api.delete_namespaced_config_map(LIBRARY, namespace)
     tampered = library_config_map(namespace)
     tampered["binaryData"] = {"library.zip": data["library.zip"][: len(data["library.zip"]) // 8 * 4]}
@@ -113,30 +113,30 @@ def test_a_library_with_other_content_is_created_again(api, namespace):
     would_replace = run("install", "--namespace", namespace, "--dry-run")[2]
     assert would_replace.startswith(f"would replace ConfigMap {LIBRARY}: its library.zip cannot be read: ")
     assert run("install", "--namespace", namespace)[2].startswith(f"replaced ConfigMap {LIBRARY}: ")
-    ((uid, mended),) = libraries(api, namespace).values()
-    assert mended == data
-    assert uid != good_uid
+    ((uid, replaced),) = libraries(api, namespace).values()
+    assert replaced == data
+    assert uid != original_uid
 
 
-def test_prune_spares_the_installed_version_and_younger_ones(api, namespace):
+def test_prune_keeps_the_installed_version_and_younger_ones(api, namespace):
     run("install", "--namespace", namespace)
     other = create_other_library(api, namespace)
-    time.sleep(1.1)  # The creation time has whole seconds.
+    time.sleep(1.1)  # Creation times have a resolution of one second.
     run("install", "--namespace", namespace, "--prune", "1h")
     assert set(libraries(api, namespace)) == {LIBRARY, other}
     assert run("install", "--namespace", namespace, "--prune", "0h")[3].startswith(f"deleted ConfigMap {other}: ")
     assert set(libraries(api, namespace)) == {LIBRARY}
 
 
-def test_kubectl_applies_the_yaml_and_install_finds_nothing_to_change(namespace):
-    for options, where in ((["--namespace", namespace], []), ([], ["--namespace", namespace])):
+def test_install_changes_nothing_after_kubectl_has_applied_its_yaml(namespace):
+    for options, kubectl_options in ((["--namespace", namespace], []), ([], ["--namespace", namespace])):
         text = CliRunner().invoke(main, ["install", "--output", "yaml", *options]).output
-        command = ["kubectl", "apply", *where, "--server-side", "--filename", "-"]
+        command = ["kubectl", "apply", *kubectl_options, "--server-side", "--filename", "-"]
         subprocess.run(command, input=text, text=True, check=True, capture_output=True)
         assert run("install", "--namespace", namespace)[:3] == [f"unchanged {name}" for name in INSTALLED]
 
 
-def test_doctor_names_a_missing_library_and_install_mends_it(api, namespace, tmp_path):
+def test_doctor_names_a_missing_library_and_the_command_that_installs_it(api, namespace, tmp_path):
     run("compile", str(tmp_path))
     doctor = ("doctor", "--namespace", namespace, "--pipeline", str(tmp_path / "train_and_export.yaml"))
 
@@ -158,24 +158,24 @@ def test_doctor_names_a_missing_library_and_install_mends_it(api, namespace, tmp
 
 @pytest.fixture
 def account(api, namespace):
-    """Makes a service account; returns its token."""
+    """A function that creates a service account and returns its token."""
 
-    def make(name):
+    def create(name):
         api.create_namespaced_service_account(namespace, {"metadata": {"name": name}})
         return api.create_namespaced_service_account_token(name, namespace, {"spec": {}}).status.token
 
-    return make
+    return create
 
 
-def connection(token, namespace):
+def connect_with(token, namespace):
     configuration = client.Configuration.get_default_copy()
     configuration.api_key = {"authorization": f"Bearer {token}"}
     configuration.cert_file = configuration.key_file = None
     return ClusterApi(configuration, namespace)
 
 
-def test_each_permission_that_an_account_lacks_is_named(account, namespace):
-    target = Namespace(connection(account("nobody"), namespace), namespace)
+def test_each_missing_permission_is_named(account, namespace):
+    target = Namespace(connect_with(account("powerless"), namespace), namespace)
     objects = installed_objects(namespace, DEFAULT_ACCOUNT)
     missing = "get roles.rbac.authorization.k8s.io, get rolebindings.rbac.authorization.k8s.io, get configmaps. "
     with pytest.raises(ClusterError, match=re.escape(f"may not, in namespace {namespace}: {missing}")):
@@ -184,22 +184,22 @@ def test_each_permission_that_an_account_lacks_is_named(account, namespace):
         target.libraries()
 
 
-def test_an_account_grants_only_what_it_has_itself(account, namespace, monkeypatch):
-    """As an administrator of a namespace, who has neither of the verbs escalate and bind."""
-    api = connection(account("editor"), namespace)
+def test_an_account_can_only_grant_its_own_permissions(account, namespace, monkeypatch):
+    """The account is that of an administrator of a namespace, without the verbs escalate and bind."""
+    api = connect_with(account("editor"), namespace)
     monkeypatch.setattr("kfp_distributed.cli.options.connect", lambda namespace: api)
-    rbac, about = client.RbacAuthorizationV1Api(), {"metadata": {"name": "editor"}}
+    rbac, metadata = client.RbacAuthorizationV1Api(), {"metadata": {"name": "editor"}}
     groups, resources = ["", "rbac.authorization.k8s.io"], ["roles", "rolebindings", "configmaps"]
     rules = [{"apiGroups": groups, "resources": resources, "verbs": ["get", "create"]}]
-    rbac.create_namespaced_role(namespace, {**about, "rules": rules})
+    rbac.create_namespaced_role(namespace, {**metadata, "rules": rules})
     role = {"kind": "Role", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
     subject = {"kind": "ServiceAccount", "name": "editor"}
-    rbac.create_namespaced_role_binding(namespace, {**about, "roleRef": role, "subjects": [subject]})
+    rbac.create_namespaced_role_binding(namespace, {**metadata, "roleRef": role, "subjects": [subject]})
 
     def install_until(text):
-        """The API server learns of new permissions a moment after they are there."""
-        end = time.monotonic() + 30
-        while text not in (output := CliRunner().invoke(main, ["install"]).output) and time.monotonic() < end:
+        """Retry until the output contains a text, because the API server applies new permissions with a delay."""
+        deadline = time.monotonic() + 30
+        while text not in (output := CliRunner().invoke(main, ["install"]).output) and time.monotonic() < deadline:
             time.sleep(0.5)
         return output
 
@@ -214,14 +214,14 @@ def test_an_account_grants_only_what_it_has_itself(account, namespace, monkeypat
     assert "now has all" in install_until("now has all")
 
 
-def test_a_namespace_that_is_not_there():
-    name = "kfp-distributed-nobody-has-made-this"
+def test_install_refuses_a_missing_namespace():
+    name = "kfp-distributed-missing"
     error = f"Error: there is no namespace {name}; create it: kubectl create namespace {name}"
     assert run("install", "--namespace", name, code=1) == [error]
 
 
-def test_a_step_imports_the_library_with_the_rights_of_the_role_alone(account, namespace, tmp_path):
-    """The bootstrap of a compiled step runs here with the token and the addresses that its pod has."""
+def test_the_permissions_of_the_role_suffice_to_import_the_library(account, namespace, tmp_path):
+    """The bootstrap of a compiled step runs here, with the token of the account and the address of the API server."""
     configuration = client.Configuration.get_default_copy()
     for name, text in (("namespace", namespace), ("token", account(DEFAULT_ACCOUNT))):
         (tmp_path / name).write_text(text)
@@ -240,8 +240,8 @@ def test_a_step_imports_the_library_with_the_rights_of_the_role_alone(account, n
     assert f"ConfigMap {namespace}/{LIBRARY}: configmaps" in refused.stderr
     assert refused.stderr.rstrip().endswith(f"run kfp-distributed install --namespace {namespace}")
     run("install", "--namespace", namespace)
-    end = time.monotonic() + 30
-    while "forbidden" in (done := step()).stderr and time.monotonic() < end:
+    deadline = time.monotonic() + 30
+    while "forbidden" in (result := step()).stderr and time.monotonic() < deadline:
         time.sleep(0.5)
-    assert done.stdout.endswith("/kfp_distributed/library/content.py\n"), done.stderr
-    assert not done.stdout.startswith(str(Path(__file__).parents[2]))
+    assert result.stdout.endswith("/kfp_distributed/library/content.py\n"), result.stderr
+    assert not result.stdout.startswith(str(Path(__file__).parents[2]))

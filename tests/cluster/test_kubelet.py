@@ -1,4 +1,4 @@
-"""Replicas that the kubelet ends, for they use more memory or more disk than they may."""
+"""Replicas that the kubelet ends because they exceed their limits of memory or disk."""
 
 import re
 
@@ -17,17 +17,17 @@ if os.environ["KFP_DISTRIBUTED_REPLICA"] == "ps-0":
 time.sleep(300)"""
 
 
-def test_a_parameter_server_out_of_memory(start):
+def test_a_parameter_server_out_of_memory_ends_the_job(start):
     distribution = {"number_of_workers": 1, "number_of_parameter_servers": 1, "ps_memory": "400Mi", "restart_limit": 1}
     step = start({"command": ["python3", "-c", PS_ALLOCATES]}, {**TF, **distribution})
     cause = failed(
         step,
         "ps-0 failed with exit code 137",
         "OOMKilled",
-        "restart_limit allows (1) are used up",
+        "restart_limit=1",
         since=r"\] allocating",
     )
-    # Nobody else is blamed.
+    # No other replica is named.
     assert set(cause.splitlines()[:-1]) == {"[ps-0] allocating"}
     assert "Then failed" not in cause
 
@@ -48,23 +48,23 @@ if not begun.exists() and json.loads(os.environ["TF_CONFIG"])["task"]["index"] =
 
 
 @pytest.fixture
-def little_disk(open_namespace, api):
-    """A namespace whose containers may write 50 MiB each."""
+def small_disk(open_namespace, api):
+    """A namespace with a limit of 50 MiB of ephemeral storage for each container."""
     limit = {"type": "Container", "default": {"ephemeral-storage": "50Mi"}}
     api.create_namespaced_limit_range(open_namespace, {"metadata": {"name": "disk"}, "spec": {"limits": [limit]}})
     return open_namespace
 
 
 @pytest.mark.takes(65)
-def test_a_worker_that_the_kubelet_evicts(start, little_disk):
-    """For good where no restart is allowed; else it goes on from its checkpoint.
+def test_a_worker_that_the_kubelet_evicts_restarts_from_its_checkpoint(start, small_disk):
+    """With restart_limit 0 the eviction ends the job.
 
-    Both at once: a kubelet measures a pod's volumes every one to two minutes.
+    Both cases run at the same time, because a kubelet measures the volumes of a pod every one to two minutes.
     """
-    last, first = (start(function(WRITES), {**TF, "restart_limit": limit}, namespace=little_disk) for limit in (0, 1))
+    last, first = (start(function(WRITES), {**TF, "restart_limit": limit}, namespace=small_disk) for limit in (0, 1))
     evicted = last.wait_for(f"worker-0: failed .*{EVICTED}", 300)
     cause = failed(last, f"{EVICTED}., ")
-    # The kubelet may tell of the eviction before the container has ended.
+    # The kubelet may report the eviction before the container has ended.
     assert re.search(r"^worker-0 failed with (exit code 143 \(SIGTERM\), )?Evicted", cause, re.MULTILINE)
     assert last.lines[-1][0] - evicted < 10
     assert cause.splitlines()[:-1] == ["[worker-0] starts", "[worker-0] writing"]

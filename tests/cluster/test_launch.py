@@ -1,4 +1,4 @@
-"""Train steps that go well, on a real cluster: in pods of the operators, with the model in the object store."""
+"""Train steps on a real cluster that succeed, are retried, queued or cancelled."""
 
 import json
 import signal
@@ -21,14 +21,14 @@ SAVE = 'from pathlib import Path; Path(model_dir, "weights").write_text("1")'
 
 
 def function(body: str) -> dict:
-    """A program whose replicas need no TensorFlow: the leader leaves a model."""
+    """Return a program that needs no TensorFlow and saves a model."""
     lines = [f"    {line}" for line in (*body.splitlines(), SAVE)]
     return {"function": "fit", "source": "def fit(model_dir: str, rows: int = 0):\n" + "\n".join(lines) + "\n"}
 
 
 @pytest.fixture
 def model_of(store_environment):
-    """What is stored of a model, by key."""
+    """A function that returns the objects of a model by key."""
 
     def read(uri: str) -> dict:
         store = open_store(uri, credentials_from_environment(store_environment))
@@ -37,36 +37,36 @@ def model_of(store_environment):
     return read
 
 
-def test_a_job_of_one_pod(start, bucket, model_of):
+def test_a_job_with_one_pod_saves_its_model(start, bucket, model_of):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = start(function("for row in range(rows): print('row', row)"), parameters={"rows": 500}, model_uri=uri)
     verdict = step.verdict()
     assert verdict["succeeded"], step.log
-    shown = [text for _, text in step.lines if text.startswith("[worker-0] row ")]
-    assert shown == [f"[worker-0] row {row}" for row in range(500)]
-    kept = model_of(uri)
-    assert kept["weights"] == b"1"
-    assert json.loads(kept["model.json"])["job"] == step.name
+    lines = [text for _, text in step.lines if text.startswith("[worker-0] row ")]
+    assert lines == [f"[worker-0] row {row}" for row in range(500)]
+    model = model_of(uri)
+    assert model["weights"] == b"1"
+    assert json.loads(model["model.json"])["job"] == step.name
     assert left_behind(step) == []
 
 
 @pytest.mark.takes(30)
-def test_a_step_that_is_killed_and_started_again_goes_on_with_its_job(start, open_namespace, api):
+def test_a_killed_and_retried_step_adopts_its_job(start, open_namespace, api):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")
     first = start(program, identity=identity, namespace=open_namespace)
     first.wait_for(r"\[worker-0\] begun")
     first.process.kill()
     first.process.wait()
-    # A quota that the job has used up would refuse another one, and is asked before its name is looked at.
+    # The job has used up the quota. The API server checks quotas before names.
     quota = {"metadata": {"name": "one"}, "spec": {"hard": {"count/jobs.batch": "1", "count/configmaps": "2"}}}
     api.create_namespaced_resource_quota(open_namespace, quota)
-    # The model's URI and all else of the request are the same: it is the same step.
+    # The same request, so it is the same step.
     second = start(program, identity=identity, namespace=open_namespace, **_uris(first))
     verdict = second.verdict()
     assert verdict["succeeded"], second.log
-    assert "this step goes on with it" in second.log
-    # The log is told from its beginning, once.
+    assert "adopted the existing Job" in second.log
+    # The log is read from its beginning, once.
     assert [text for _, text in second.lines if "begun" in text] == ["[worker-0] begun"]
     assert left_behind(second) == []
 
@@ -75,17 +75,17 @@ def _uris(step) -> dict:
     return {"model_uri": step.request["model_uri"]}
 
 
-def test_another_specification_of_the_same_name_is_refused(start):
+def test_a_job_with_another_specification_is_refused(start):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     first = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), identity=identity)
     first.wait_for(r"\[worker-0\] begun")
     second = start(function("print('other')"), identity=identity, **_uris(first))
     verdict = second.verdict()
     cause = verdict["cause"]
-    assert "with another specification" in cause
+    assert "another specification" in cause
     assert verdict["seconds"] < SECONDS
     assert f"kubectl delete jobs {first.name}" in cause
-    # What it refused to touch is still there, and nothing else is when its own step ends.
+    # The refused step has not changed the job of the first one.
     assert first.process.poll() is None
     assert left_behind(first, 1) != []
     cancel(first)
@@ -93,16 +93,16 @@ def test_another_specification_of_the_same_name_is_refused(start):
 
 
 @pytest.mark.takes(23)
-def test_names_that_kubernetes_would_not_take(start, api):
-    """A task and a run with dots, capitals, signs and more than it allows: in names, labels and Services."""
+def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api):
+    """Task and run have dots, capitals, special characters and too many characters for names and labels."""
     task = "7.Train.My_Very Long-Pipeline's Größte " + "Component" * 20
     identity = [f"Run.{uuid.uuid4().hex}_Ünï-" + "x" * 300, task, "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
     distribution = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
     command = {"command": ["sh", "-c", 'echo begun; echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"; sleep 15']}
     steps = []
-    for specification, given in (program, {}), (command, {"distribution": distribution, "identity": identity}):
-        step = start(specification, task_name=task, **given)
+    for specification, options in (program, {}), (command, {"distribution": distribution, "identity": identity}):
+        step = start(specification, task_name=task, **options)
         steps.append(step)
         step.wait_for("begun")
         (pod, *_) = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
@@ -123,17 +123,17 @@ def test_names_that_kubernetes_would_not_take(start, api):
         ),
     ],
 )
-def test_a_job_that_its_queue_lets_start_later(start, distribution, plural, suspend):
-    """What Kueue does is done by hand: it suspends jobs that have its label, and lets them go on when there is room."""
+def test_a_suspended_job_is_queued_until_it_is_resumed(start, distribution, plural, suspend):
+    """The test does what Kueue does: it suspends jobs with its label and resumes them when there is room."""
     group, version, kind = plural
     step = start(function("import time; time.sleep(5)"), {**distribution, "queue_name": "team-queue"})
-    step.wait_for("is created")
+    step.wait_for("created (TF)?Job")
     custom = client.CustomObjectsApi()
     job = custom.get_namespaced_custom_object(group, version, step.namespace, kind, step.name)
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-queue"
     custom.patch_namespaced_custom_object(group, version, step.namespace, kind, step.name, suspend(True))
-    queued = step.wait_for(r"worker-0: queued \(the queue has not admitted the job\)")
-    # The operator takes a pod that it is still ending for one that has failed.
+    queued = step.wait_for(r"worker-0: queued \(not admitted by the queue\)")
+    # Otherwise the operator would count a pod that is still ending as failed.
     core, selector = client.CoreV1Api(), f"kfp-distributed/job={step.name}"
     while core.list_namespaced_pod(step.namespace, label_selector=selector).items:
         time.sleep(1)
@@ -146,7 +146,7 @@ def test_a_job_that_its_queue_lets_start_later(start, distribution, plural, susp
 
 
 def cancel(step) -> None:
-    """Ends a step as KFP does: SIGTERM, and 0.07 to 0.3 s after it SIGKILL. The longest: others compute here too."""
+    """Cancel a step as KFP does: SIGTERM, then SIGKILL. KFP waits 0.07 to 0.3 s; the machine is busy, so 0.3 s."""
     step.process.send_signal(signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         step.process.wait(0.3)
@@ -154,7 +154,7 @@ def cancel(step) -> None:
     assert step.process.wait() in (128 + signal.SIGTERM, -signal.SIGKILL), step.log
 
 
-# Also when the model is saved, the job does not end by itself.
+# Jobs that do not end by themselves, the second one after it has saved its model.
 ENDLESS = "import threading, time\nprint('begun', flush=True)\n"
 WAITS, STAYS = f"{ENDLESS}time.sleep(300)", f"{ENDLESS}threading.Thread(target=time.sleep, args=(300,)).start()"
 
@@ -162,46 +162,45 @@ WAITS, STAYS = f"{ENDLESS}time.sleep(300)", f"{ENDLESS}threading.Thread(target=t
 @pytest.mark.parametrize(
     ("moment", "body", "distribution"),
     [
-        (r"^Job .* is created$", WAITS, {}),
+        (r"^created Job ", WAITS, {}),
         ("Unschedulable", WAITS, {"worker_cpus": 64}),
         (r"\[worker-0\] begun", WAITS, {}),
         ("model saved", STAYS, {}),
     ],
     ids=["creating", "pending", "running", "finishing"],
 )
-def test_a_cancelled_step_leaves_nothing(start, moment, body, distribution):
+def test_a_cancelled_step_leaves_no_objects(start, moment, body, distribution):
     step = start(function(body), distribution)
     step.wait_for(moment)
     cancel(step)
-    # A pod whose program is just starting takes 30 s to go.
+    # A pod whose program is just starting takes 30 s to end.
     assert left_behind(step, 90) == []
 
 
 @pytest.fixture
 def proxy(api):
-    """In front of the cluster's API server; named before `start`, for it has to outlive the steps."""
-    with ApiProxy(api.api_client.configuration) as made:
-        yield made
+    """A proxy of the API server. Request it before `start`, so that it outlives the steps."""
+    with ApiProxy(api.api_client.configuration) as proxy:
+        yield proxy
 
 
 def test_a_cancel_is_one_request_over_an_open_connection(proxy, start, tmp_path):
-    """There may be no time for another request before it, nor to open a connection for it."""
-    came = []
+    """There is no time for other requests or for opening a connection."""
+    requests = []
     # The proxy has a thread for each connection.
-    proxy.watch = lambda request: came.append((request, threading.current_thread()))
+    proxy.watch = lambda request: requests.append((request, threading.current_thread()))
     step = start(function(WAITS), environment={"KUBECONFIG": proxy.kubeconfig(tmp_path)})
     step.wait_for(r"\[worker-0\] begun")
-    before = len(came)
+    before = len(requests)
     cancel(step)
     assert left_behind(step) == []
-    # The request that keeps the connection open may be on its way just then.
-    request, connection = next(each for each in came[before:] if not each[0].startswith("GET"))
+    # The request that keeps the connection open may be sent at the same time.
+    request, connection = next(item for item in requests[before:] if not item[0].startswith("GET"))
     assert request == f"DELETE /apis/batch/v1/namespaces/{step.namespace}/jobs/{step.name}"
-    assert connection in {each for _, each in came[:before]}
+    assert connection in {thread for _, thread in requests[:before]}
 
 
-def test_the_namespace_takes_no_pod_with_more_rights(training_namespace, api):
-    """The namespace of these tests does enforce the standard "restricted"."""
+def test_the_namespace_of_the_tests_enforces_restricted(training_namespace, api):
     pod = {"metadata": {"name": "root"}, "spec": {"containers": [{"name": "main", "image": "python:3.11"}]}}
     with pytest.raises(client.ApiException) as error:
         api.create_namespaced_pod(training_namespace, pod)

@@ -1,4 +1,4 @@
-"""The same training in pods and in processes of this machine: one model, one set of metrics, as good."""
+"""The same training in pods and in processes of this machine gives equally good models and the same metrics."""
 
 import uuid
 from dataclasses import replace
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.takes(3
 KERAS, MIRRORED = {"trainer": "keras_classifier"}, train_specification(mirrored_classifier)
 PARAMETERS = {"epochs": 8, "seed": 1, "learning_rate": 3e-3}
 ALL_REDUCE = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
-SERVED = {
+WITH_SERVERS = {
     "distribution_type": "TF",
     "number_of_workers": 2,
     "number_of_parameter_servers": 2,
@@ -29,31 +29,31 @@ SERVED = {
 
 @pytest.fixture
 def fetch(store_environment, tmp_path):
-    """Brings a folder of the object store to this machine."""
+    """A function that downloads a folder of the object store."""
 
-    def get(uri, name):
+    def download(uri, name):
         open_store(uri, credentials_from_environment(store_environment)).download_folder(tmp_path / name)
         return tmp_path / name
 
-    return get
+    return download
 
 
-# Of one process the tolerance is less than two of the validation rows. Workers that wait for no one take the rows in an
-# order of their own.
+# The tolerance of 0.01 is less than two rows of the validation dataset. Asynchronous workers process rows in a random
+# order, so theirs is larger.
 @pytest.mark.parametrize(
     ("program", "distribution", "leader", "tolerance"),
     [
         pytest.param(KERAS, {}, "worker-0", 0.01, id="one process"),
         pytest.param(MIRRORED, {}, "worker-0", 0.01, id="two devices"),
         pytest.param(KERAS, ALL_REDUCE, "worker-0", 0.01, id="all-reduce"),
-        pytest.param(KERAS, SERVED, "chief-0", 0.05, id="parameter servers", marks=pytest.mark.takes(85)),
+        pytest.param(KERAS, WITH_SERVERS, "chief-0", 0.05, id="parameter servers", marks=pytest.mark.takes(85)),
     ],
 )
-def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, program, distribution, leader, tolerance):
+def test_pods_train_like_local_processes(start, fetch, bucket, tmp_path, program, distribution, leader, tolerance):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = start(program, distribution, PARAMETERS, model_uri=uri)
-    there = step.verdict(500)
-    assert there["succeeded"], step.log
+    remote = step.verdict(500)
+    assert remote["succeeded"], step.log
     request = Request(
         train_uri=str(fetch(f"s3://{bucket}/train_dataset", "train")),
         validation_uri=str(fetch(f"s3://{bucket}/validation_dataset", "validation")),
@@ -63,24 +63,24 @@ def test_pods_train_as_processes_do(start, fetch, bucket, tmp_path, program, dis
         distribution_specification=distribution,
         identity=tuple(step.request["identity"]),
     )
-    said: list[str] = []
-    here = launch(request, LocalRunner(), into(said))
+    local_log: list[str] = []
+    local = launch(request, LocalRunner(), into(local_log))
     if program is MIRRORED:
-        assert all("[worker-0] trained on 2 CPU devices" in lines for lines in (step.log.splitlines(), said))
-    assert there["metrics"].keys() == here.metrics.keys()
-    replicas = [each.name for each in plan_job(request).topology.replicas]
+        assert all("[worker-0] trained on 2 CPU devices" in lines for lines in (step.log.splitlines(), local_log))
+    assert remote["metrics"].keys() == local.metrics.keys()
+    replicas = [replica.name for replica in plan_job(request).topology.replicas]
     assert {text[1:].partition("]")[0] for _, text in step.lines if text.startswith("[")} == set(replicas), step.log
-    for metrics in (there["metrics"], here.metrics):
-        assert [each["epoch"] for each in metrics[leader]] == list(range(1, PARAMETERS["epochs"] + 1))
-        # An evaluator leaves out a checkpoint that another one has followed before it came to it.
+    for metrics in (remote["metrics"], local.metrics):
+        assert [epoch["epoch"] for epoch in metrics[leader]] == list(range(1, PARAMETERS["epochs"] + 1))
+        # An evaluator skips checkpoints that are outdated before it reads them.
         assert {epochs[-1]["epoch"] for epochs in metrics.values()} == {PARAMETERS["epochs"]}
-    reached = there["metrics"][leader][-1]
-    assert reached.keys() == here.metrics[leader][-1].keys()
-    assert reached["val_accuracy"] == pytest.approx(here.metrics[leader][-1]["val_accuracy"], abs=tolerance)
-    assert reached["val_accuracy"] >= 0.9
-    # Each file as the manifest has it, by its SHA-256.
+    last_epoch = remote["metrics"][leader][-1]
+    assert last_epoch.keys() == local.metrics[leader][-1].keys()
+    assert last_epoch["val_accuracy"] == pytest.approx(local.metrics[leader][-1]["val_accuracy"], abs=tolerance)
+    assert last_epoch["val_accuracy"] >= 0.9
+    # Verifies the SHA-256 of each file.
     model = verify_model_folder(fetch(uri, "model"))
-    assert model.metrics == {name: value for name, value in reached.items() if name != "epoch"}
-    assert replace(model, files=(), metrics={}) == replace(here.model, files=(), metrics={})
-    assert {each.path for each in model.files} == {each.path for each in here.model.files}
+    assert model.metrics == {name: value for name, value in last_epoch.items() if name != "epoch"}
+    assert replace(model, files=(), metrics={}) == replace(local.model, files=(), metrics={})
+    assert {file.path for file in model.files} == {file.path for file in local.model.files}
     assert left_behind(step) == []

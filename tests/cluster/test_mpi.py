@@ -1,4 +1,4 @@
-"""MPIJobs that run, of whichever version the API server has: ranks, and a launcher and a worker that die."""
+"""MPIJobs of the version that the API server serves: their ranks, and launchers and workers that fail."""
 
 import re
 import time
@@ -23,7 +23,7 @@ print("rank", rank, "of", size, flush=True)
 
 @pytest.fixture
 def start_ranks(start, open_namespace, image_name):
-    """Starts a step whose ranks run a function; in a namespace that takes the operators' own pods."""
+    """A function that starts a step whose ranks run a program, in a namespace that accepts all pods."""
 
     def start_one(body: str, packages=(), **keys):
         program = {**function(RANK + body), "image": image_name("horovod"), "packages": list(packages)}
@@ -33,44 +33,44 @@ def start_ranks(start, open_namespace, image_name):
 
 
 @pytest.mark.takes(46)
-def test_packages_that_cannot_be_installed(start_ranks):
-    """The kubelet would try them again for ever, for pods of an MPIJob are started again in place."""
+def test_packages_that_cannot_be_installed_end_the_job(start_ranks):
+    """The kubelet would retry forever, because containers of an MPIJob are restarted in place."""
     step = start_ranks("", ["no-such-package-of-anybody"])
-    cause = failed(step, "exit code 1, its packages cannot be installed", since="pip failed with exit code 1: check")
+    cause = failed(step, "exit code 1, package installation failed", since="pip failed with exit code 1: check")
     assert "No matching distribution found for no-such-package-of-anybody" in cause
-    assert cause.endswith("cannot start: its packages cannot be installed.")
+    assert cause.endswith("cannot start: package installation failed.")
 
 
 def test_an_mpijob_runs_its_ranks(start_ranks):
-    """Each line of each rank is told once, as the worker's that runs it; one rank saves the model."""
+    """Each line of each rank is logged once with the name of its worker, and one rank saves the model."""
     step = start_ranks("print('done', flush=True)", slots_per_worker=2)
     assert step.verdict()["succeeded"], step.log
-    told = [text for _, text in step.lines if re.match(r"\[.*\] (rank|done)", text)]
+    lines = [text for _, text in step.lines if re.match(r"\[.*\] (rank|done)", text)]
     ranks = {f"[worker-{rank // 2}] rank {rank} of 4" for rank in range(4)}
-    assert set(told) == {*ranks, "[worker-0] done", "[worker-1] done"}, step.log
-    assert len(told) == 8, step.log
+    assert set(lines) == {*ranks, "[worker-0] done", "[worker-1] done"}, step.log
+    assert len(lines) == 8, step.log
     assert step.log.count("model saved to") == 1
     assert left_behind(step) == []
 
 
 @pytest.fixture
 def device(api):
-    """A resource that no node has until it is called with how many one node has of it, as if they were GPUs.
+    """A function that sets the number of devices of a node, an extended resource like GPUs that no node has at first.
 
-    Call it once: a kubelet may hear of more later than the scheduler does, and then refuses the pod that it is sent.
+    Call it once. A kubelet may learn of a change later than the scheduler, and would then refuse a pod.
     """
     name, node = f"kfp-distributed.test/{uuid.uuid4().hex[:8]}", api.list_node().items[0].metadata.name
 
-    def have(count: str | None):
+    def set_count(count: str | None):
         api.patch_node_status(node, {"status": {"capacity": {name: count}, "allocatable": {name: count}}})
 
-    have.name = name
-    yield have
-    have(None)
+    set_count.name = name
+    yield set_count
+    set_count(None)
 
 
 def test_a_launcher_waits_for_its_workers(start_ranks, device):
-    """They have no node at first; v1 starts the launcher all the same, and no start of it is left to be spent."""
+    """The workers have no node at first. v1 starts the launcher nevertheless, which must not fail meanwhile."""
     step = start_ranks("", restart_limit=0, worker_gpus=1, gpu_resource=device.name)
     for worker in (0, 1):
         step.wait_for(f"worker-{worker}: waiting .*Insufficient")
@@ -82,8 +82,7 @@ def test_a_launcher_waits_for_its_workers(start_ranks, device):
 
 
 @pytest.mark.parametrize("restart_limit", [0, 3])
-def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
-    """The launcher ends as its rank does, for good, and the worker that had it is named."""
+def test_the_exit_code_of_a_rank_is_permanent_and_its_worker_is_named(start_ranks, restart_limit):
     body = "if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)"
     step = start_ranks(body, restart_limit=restart_limit)
     cause = failed(step, "launcher-0 failed with exit code 3", "worker-1", since=r"\[worker-1\] rank 1 of 2")
@@ -95,20 +94,20 @@ def test_a_rank_that_exits_with_3(start_ranks, restart_limit):
 
 
 @pytest.mark.takes(50)
-def test_a_launcher_that_dies_is_started_again(start_ranks, api):
+def test_a_launcher_that_dies_restarts(start_ranks, api):
     step = start_ranks("time.sleep(30)", restart_limit=2)
     step.wait_for("rank 1 of 2")
     ended = time.time()
     end(api, step.namespace, pod_of(api, step, "launcher"))
-    step.told_within(SECONDS, ended, "^launcher-0: failed")
+    step.assert_logged_within(SECONDS, ended, "^launcher-0: failed")
     assert step.verdict()["succeeded"], step.log
     assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
     assert left_behind(step) == []
 
 
-# A worker that has time to end does so with 0.
+# A worker with a grace period exits with 0.
 @pytest.mark.parametrize(("replica", "grace"), [("launcher-0", 0), ("worker-1", 0), ("worker-1", 30)])
-def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica, grace):
+def test_a_deleted_pod_of_an_mpijob_is_the_cause_of_the_failure(start_ranks, api, replica, grace):
     step = start_ranks("time.sleep(300)", restart_limit=0)
     for rank in (0, 1):
         step.wait_for(f"rank {rank} of 2")
@@ -118,7 +117,7 @@ def test_a_pod_of_an_mpijob_that_goes_away(start_ranks, api, replica, grace):
 
 
 def pod_of(api, step, replica: str) -> str:
-    """The name of a replica's pod; a launcher's has no number, or one that nobody knows beforehand."""
+    """Return the name of a replica's pod. The name of a launcher ends without an index or with a random suffix."""
     pods = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
-    (name,) = (each.metadata.name for each in pods if replica.removesuffix("-0") in each.metadata.name)
+    (name,) = (pod.metadata.name for pod in pods if replica.removesuffix("-0") in pod.metadata.name)
     return name

@@ -1,4 +1,4 @@
-"""The S3 store against the object store of a real cluster, found as Kubeflow Pipelines finds it."""
+"""The S3 store with the object store of a real cluster, located in the way of Kubeflow Pipelines."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="session")
 def installed():
-    """The store of namespace kubeflow, as the cluster's API tells."""
+    """Reference to the object store of namespace kubeflow, read from the API."""
     return find_object_store(kubernetes_reader(), "kubeflow")
 
 
@@ -60,13 +60,12 @@ def test_the_installed_store_is_found(installed):
     assert installed == StoreReference(installed.endpoint, "mlpipeline-minio-artifact", "kubeflow")
 
 
-def test_a_namespace_without_any_keys(namespace):
-    missing = f"there is no Secret {namespace}/mlpipeline-minio-artifact, .* doctor` has the command.* set AWS"
-    with pytest.raises(ValueError, match=missing):
+def test_a_namespace_without_keys_is_an_error(namespace):
+    with pytest.raises(ValueError, match=f"Secret {namespace}/mlpipeline-minio-artifact, .*doctor.* AWS"):
         find_object_store(kubernetes_reader(), namespace)
 
 
-def test_what_the_launcher_of_a_namespace_is_told(api, namespace, installed, credentials):
+def test_the_settings_of_the_kfp_launcher_are_used(api, namespace, installed, credentials):
     own = {"secretName": "own", "accessKeyKey": "id", "secretKeyKey": "key"}
     default = {"endpoint": installed.endpoint, "disableSSL": True, "credentials": {"secretRef": own}}
     override = {"bucketName": "elsewhere", "endpoint": "elsewhere:1", "credentials": {"secretRef": own}}
@@ -78,14 +77,14 @@ def test_what_the_launcher_of_a_namespace_is_told(api, namespace, installed, cre
     api.create_namespaced_secret(namespace, {"metadata": {"name": "own"}, "stringData": keys})
 
     read = kubernetes_reader()
-    found = find_object_store(read, namespace, "minio://mlpipeline/v2")
-    assert found == StoreReference(installed.endpoint, "own", namespace, "id", "key")
-    assert find_object_store(read, namespace, "s3://elsewhere/x") == replace(found, endpoint="elsewhere:1")
-    assert read_keys(read, found) == [credentials.access_key, credentials.secret_key]
-    # A container with these entries is told the same; the API server takes them as they are.
+    reference = find_object_store(read, namespace, "minio://mlpipeline/v2")
+    assert reference == StoreReference(installed.endpoint, "own", namespace, "id", "key")
+    assert find_object_store(read, namespace, "s3://elsewhere/x") == replace(reference, endpoint="elsewhere:1")
+    assert read_keys(read, reference) == [credentials.access_key, credentials.secret_key]
+    # The API server accepts the environment of a container with this store.
     pod = {
-        "metadata": {"name": "told"},
-        "spec": {"containers": [{"name": "c", "image": "none:1", "env": environment_entries(found)}]},
+        "metadata": {"name": "a-pod"},
+        "spec": {"containers": [{"name": "c", "image": "none:1", "env": environment_entries(reference)}]},
     }
     assert api.create_namespaced_pod(namespace, pod, dry_run="All").spec.containers[0].env[1].name == (
         "AWS_ACCESS_KEY_ID"

@@ -1,4 +1,4 @@
-"""deploy/rbac.yaml on a real API server: the step's service account may do what it must, and not what is beside it."""
+"""deploy/rbac.yaml on a real API server: the account of the steps has the required permissions and no others."""
 
 import time
 import uuid
@@ -34,7 +34,7 @@ REFUSED = [
     *(f"{verb} pods" for verb in ("create", "patch", "delete")),
     *(f"{verb} pods/{entry}" for entry in ("exec", "attach", "portforward") for verb in ("get", "create")),
     *(f"{verb} secrets" for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    "get secrets somebody-elses",
+    "get secrets another-secret",
     *(f"{verb} secrets mlpipeline-minio-artifact" for verb in ("list", "watch", "patch", "delete")),
     "get services",
     "create services",
@@ -51,17 +51,22 @@ REFUSED = [
 
 
 class Account(NamedTuple):
-    """The service account `pipeline-runner` of a namespace, and an API client that is logged in as it."""
+    """The service account `pipeline-runner` of a namespace.
+
+    Attributes:
+        namespace: The namespace.
+        api: API client with the token of the account.
+    """
 
     namespace: str
     api: client.ApiClient
 
     def may(self, request: str, namespace: str | None = None) -> bool:
-        """Ask as the account itself: "VERB RESOURCE[.GROUP][/SUBRESOURCE] [NAME]"."""
+        """Return whether the account may execute a request, "VERB RESOURCE[.GROUP][/SUBRESOURCE] [NAME]"."""
         verb, path, *name = request.split()
         kind, _, subresource = path.partition("/")
         resource, _, group = kind.partition(".")
-        asked = {
+        attributes = {
             "verb": verb,
             "group": group,
             "resource": resource,
@@ -70,7 +75,7 @@ class Account(NamedTuple):
             "name": name[0] if name else "",
         }
         review = client.AuthorizationV1Api(self.api).create_self_subject_access_review(
-            {"spec": {"resourceAttributes": asked}}
+            {"spec": {"resourceAttributes": attributes}}
         )
         return review.status.allowed
 
@@ -91,7 +96,7 @@ def account(api):
         settings.api_key = {"authorization": f"Bearer {token}"}
         with client.ApiClient(settings) as session:
             account = Account(name, session)
-            # The API server learns of new roles a moment after they are there.
+            # The API server applies new roles with a short delay.
             _wait(lambda: account.may(NEEDED[-1]))
             yield account
     finally:
@@ -99,21 +104,21 @@ def account(api):
 
 
 @pytest.mark.parametrize("request_", NEEDED)
-def test_may(account, request_):
+def test_required_permissions_are_granted(account, request_):
     assert account.may(request_)
 
 
 @pytest.mark.parametrize("request_", REFUSED)
-def test_may_not(account, request_):
+def test_other_permissions_are_not_granted(account, request_):
     assert not account.may(request_)
 
 
 @pytest.mark.parametrize("request_", NEEDED)
-def test_may_not_in_another_namespace(account, request_):
+def test_no_permissions_are_granted_in_another_namespace(account, request_):
     assert not account.may(request_, namespace="default")
 
 
-def test_the_api_itself_refuses_a_list_of_secrets_and_gives_the_one(account, api):
+def test_the_account_can_read_one_secret_but_not_list_secrets(account, api):
     as_account = client.CoreV1Api(account.api)
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": {"accesskey": "minio"}}
     api.create_namespaced_secret(account.namespace, secret)
@@ -122,8 +127,8 @@ def test_the_api_itself_refuses_a_list_of_secrets_and_gives_the_one(account, api
         as_account.list_namespaced_secret(account.namespace)
 
 
-def test_a_list_with_names_needs_the_field_selector_of_one_name(account, api):
-    """What docs/permissions.md says of resourceNames, which is why most rules have none."""
+def test_list_and_watch_by_resource_name_require_a_field_selector(account, api):
+    """This is why most rules of the Role have no resourceNames."""
     rule = {"apiGroups": [""], "resources": ["limitranges"], "resourceNames": ["one"], "verbs": ["list", "watch"]}
     rbac = client.RbacAuthorizationV1Api()
     rbac.create_namespaced_role(account.namespace, {"metadata": {"name": "named"}, "rules": [rule]})
@@ -142,7 +147,7 @@ def test_a_list_with_names_needs_the_field_selector_of_one_name(account, api):
 
 
 def _wait(condition: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"not so after {seconds} s"
+        assert time.monotonic() < deadline, f"the condition is not true after {seconds} s"
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The whole pipeline, its steps on this machine and its training on the cluster."""
+"""The whole pipeline with its steps on this machine and its training on the cluster."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def outputs(folder: Path, step: str) -> dict:
 
 
 @pytest.mark.takes(80)
-def test_steps_here_and_training_there(
+def test_local_steps_train_on_the_cluster(
     tmp_path, api, training_namespace, bucket, store_environment, trainer_image, monkeypatch
 ):
     program = {"trainer": "keras_classifier", "image": trainer_image}
@@ -50,12 +50,12 @@ def test_steps_here_and_training_there(
             checkpoint_uri=f"s3://{bucket}/pipeline",
             bucket=f"{bucket}/pipeline-models",
         )
-    # As tests/pipelines/test_train_and_export.py has it of a run without a cluster.
+    # The same as in tests/pipelines/test_train_and_export.py, which runs without a cluster.
     assert outputs(tmp_path / "cluster", "evaluate")["parameterValues"]["accuracy"] > 0.93
-    check_report(tmp_path / "cluster", {each.metadata.name for each in api.list_node().items}, store_environment)
+    check_report(tmp_path / "cluster", {node.metadata.name for node in api.list_node().items}, store_environment)
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     assert store.exists("pipeline-models/digits/1/saved_model.pb")
-    # A killed step of another test leaves its own.
+    # Only the keys of this pipeline, because killed steps of other tests leave staged objects.
     keys = [entry.key for entry in store.list("pipeline/")]
     assert keys
     assert not [key for key in keys if "/staged/" in key]
@@ -82,20 +82,21 @@ with local_run("run", embedded_store=False):
 """
 
 
-ENDS = {
-    "its process is told to end": (signal.SIGTERM, False),
-    "is killed": (signal.SIGKILL, False),
-    "is interrupted": (signal.SIGINT, False),
+SIGNALS = {
+    "SIGTERM": (signal.SIGTERM, False),
+    "SIGKILL": (signal.SIGKILL, False),
+    "SIGINT": (signal.SIGINT, False),
     "Ctrl-C": (signal.SIGINT, True),
-    "its terminal closes": (signal.SIGHUP, True),
+    "closed terminal": (signal.SIGHUP, True),
 }
+"""Signal, and whether the whole process group gets it."""
 
 
 @pytest.mark.takes(80)
-def test_a_training_does_not_outlive_the_pipeline_of_a_laptop(tmp_path, open_namespace, bucket, store_environment):
-    """One that prints nothing any more: no line fails to be written then. All side by side, for they mostly wait."""
+def test_a_training_ends_with_the_local_process_of_its_pipeline(tmp_path, open_namespace, bucket, store_environment):
+    """The training prints nothing, so no write fails. All cases run at the same time, because they mostly wait."""
 
-    def end_in_the_middle(name: str) -> None:
+    def interrupt(name: str) -> None:
         folder = tmp_path / name.replace(" ", "-")
         folder.mkdir()
         kubeconfig = in_namespace(os.environ["KUBECONFIG"], open_namespace, folder)
@@ -104,22 +105,22 @@ def test_a_training_does_not_outlive_the_pipeline_of_a_laptop(tmp_path, open_nam
         options = {"cwd": folder, "env": environment, "start_new_session": True}
         file = folder / "log"
         with file.open("w") as log, started(command, stdout=log, stderr=log, **options) as pipeline:
-            # Before its program has begun a container may take half a minute to end.
-            begun = wait_until(lambda: "[worker-0] begun" in file.read_text(), 240)
+            # A container takes up to half a minute to end if its program has not started.
+            begun = wait_until(lambda: " worker-0 begun" in file.read_text(), 240)
             assert begun, f"{name}: {file.read_text()}"
-            job = re.search(rf"Job {open_namespace}/(\S+) ", file.read_text())[1]
-            number, whole_group = ENDS[name]
+            job = re.search(rf"created Job {open_namespace}/(\S+)", file.read_text())[1]
+            number, whole_group = SIGNALS[name]
             (os.killpg if whole_group else os.kill)(pipeline.pid, number)
             assert left_behind(SimpleNamespace(name=job, namespace=open_namespace)) == [], name
 
-    with ThreadPoolExecutor(len(ENDS)) as pool:
-        for ended in [pool.submit(end_in_the_middle, name) for name in ENDS]:
-            ended.result()
+    with ThreadPoolExecutor(len(SIGNALS)) as pool:
+        for result in [pool.submit(interrupt, name) for name in SIGNALS]:
+            result.result()
     assert client.BatchV1Api().list_namespaced_job(open_namespace).items == []
 
 
 def check_report(folder: Path, nodes: set[str], store_environment: dict[str, str]) -> None:
-    """What the step tells people of its job."""
+    """Check the replicas and the timeline of the report."""
     (file,) = folder.glob("artifacts/*/train/report")
     text = file.read_text()
     page = Page(text)
@@ -129,21 +130,22 @@ def check_report(folder: Path, nodes: set[str], store_environment: dict[str, str
         assert row["node"] in nodes
         assert row["restarts"] == "0"
     assert replicas[0]["state"] == "succeeded"
-    # TensorFlow alone is more.
+    # TensorFlow alone uses more.
     assert int(replicas[0]["peak memory"].removesuffix(" MiB")) > 100
     events = [row["what happened"] for row in timeline]
-    order = ["checkpoints are stored in", "is created", "worker-0: running", "worker-0: succeeded", "the job succeeded"]
+    order = ["checkpoints are stored", "created TFJob", "worker-0: running", "worker-0: succeeded", "the job succeeded"]
     indices = [next(index for index, event in enumerate(events) if part in event) for part in order]
     assert indices == sorted(indices), events
     assert (indices[0], indices[-1]) == (0, len(events) - 1), events
-    assert any('"kind": "TFJob"' in shown for shown in page.texts)
+    assert any('"kind": "TFJob"' in text for text in page.texts)
     assert store_environment["AWS_SECRET_ACCESS_KEY"] not in text
 
 
 def in_namespace(kubeconfig: str, namespace: str, folder: Path) -> str:
-    """A copy of a kubeconfig file, whose context names another namespace."""
+    """Copy a kubeconfig file with another namespace in its current context; return the path of the copy."""
     content = yaml.safe_load(Path(kubeconfig).read_text())
-    (context,) = (each["context"] for each in content["contexts"] if each["name"] == content["current-context"])
+    current = content["current-context"]
+    (context,) = (entry["context"] for entry in content["contexts"] if entry["name"] == current)
     context["namespace"] = namespace
     file = folder / "kubeconfig"
     file.write_text(yaml.safe_dump(content))

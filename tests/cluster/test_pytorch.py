@@ -1,4 +1,4 @@
-"""PyTorchJobs on a real cluster: DistributedDataParallel, and elastic training while workers come and go."""
+"""PyTorchJobs on a real cluster: DistributedDataParallel, and elastic training with a changing number of workers."""
 
 import json
 import re
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def train(start, open_namespace, image_name):
-    """Starts a PyTorchJob of torch_classifier, in a namespace that takes the operator's init containers."""
+    """A function that starts a PyTorchJob of torch_classifier in a namespace that accepts the operator's containers."""
 
     def train_one(parameters, **request):
         distribution = {"distribution_type": "PyTorch", **request.pop("distribution")}
@@ -38,8 +38,8 @@ def test_a_master_and_two_workers_train_on_the_digits(train, bucket, store_envir
     step = train({"epochs": 12}, distribution={"number_of_workers": 2}, model_uri=uri)
     verdict = step.verdict(500)
     assert verdict["succeeded"], step.log
-    places = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 3 on cpu", step.log, re.MULTILINE))
-    assert places == [("master-0", "0"), ("worker-0", "1"), ("worker-1", "2")]
+    ranks = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 3 on cpu", step.log, re.MULTILINE))
+    assert ranks == [("master-0", "0"), ("worker-0", "1"), ("worker-1", "2")]
     last = verdict["metrics"]["master-0"][-1]
     assert last["epoch"] == 12
     assert last["val_accuracy"] >= 0.9, last
@@ -48,37 +48,37 @@ def test_a_master_and_two_workers_train_on_the_digits(train, bucket, store_envir
     assert left_behind(step) == []
 
 
-def test_processes_of_several_slots_meet(train):
+def test_each_slot_is_a_rank(train):
     step = train({"epochs": 2}, distribution={"number_of_workers": 1, "slots_per_worker": 2})
     verdict = step.verdict(500)
     assert verdict["succeeded"], step.log
-    places = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 4 on cpu", step.log, re.MULTILINE))
-    assert places == [("master-0", "0"), ("master-0", "1"), ("worker-0", "2"), ("worker-0", "3")]
+    ranks = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 4 on cpu", step.log, re.MULTILINE))
+    assert ranks == [("master-0", "0"), ("master-0", "1"), ("worker-0", "2"), ("worker-0", "3")]
 
 
 @pytest.mark.takes(150)
-def test_a_worker_leaves_and_others_come_while_it_trains(train):
+def test_workers_can_be_removed_and_added_during_an_elastic_training(train):
     distribution = {"number_of_workers": 2, "min_workers": 1, "max_workers": 3}
     step = train({"epochs": 40, "batch_size": 8}, distribution=distribution)
     step.wait_for(r"rank 0 of 3 .*\n?", 200)
     step.wait_for("epoch 3/40", 200)
     scale(step, 1)
-    # Gloo may miss the end of a peer; the others then wait five minutes for it.
+    # Gloo may miss the end of a peer. The other ranks then wait five minutes for it.
     step.wait_for(r"rank 0 of 2 on cpu", 450)
     scale(step, 3)
     step.wait_for(r"rank 0 of 4 on cpu", 200)
     verdict = step.verdict(500)
     assert verdict["succeeded"], step.log
-    assert "[worker-2] " in step.log, "the lines of a worker that was added"
-    # Each time that all have met: how many there are, and the epoch after which they go on.
+    assert "[worker-2] " in step.log, "lines of the added worker are missing"
+    # For each rendezvous: the number of ranks, and the epoch after which they continue.
     found = re.findall(r"\] rank 0 of (\d) on cpu has \d+ rows and continues after epoch (\d+)", step.log)
-    meetings = [tuple(map(int, each)) for each in found]
-    assert meetings[0][1] == 0
-    later = meetings[[size for size, _ in meetings].index(3) + 1 :]
-    assert {2, 4} <= {size for size, _ in later}, meetings
-    assert all(done >= 3 for _, done in later), meetings
-    shown = [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/40", step.log)]
-    assert all(after >= before for before, after in pairwise(shown)), shown
+    rendezvous = [(int(size), int(epoch)) for size, epoch in found]
+    assert rendezvous[0][1] == 0
+    later = rendezvous[[size for size, _ in rendezvous].index(3) + 1 :]
+    assert {2, 4} <= {size for size, _ in later}, rendezvous
+    assert all(epoch >= 3 for _, epoch in later), rendezvous
+    printed = [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/40", step.log)]
+    assert all(after >= before for before, after in pairwise(printed)), printed
     (epochs,) = verdict["metrics"].values()
     assert [entry["epoch"] for entry in epochs] == list(range(1, 41))
     assert epochs[-1]["val_accuracy"] >= 0.9

@@ -1,4 +1,4 @@
-"""Replicas and the object store that go away in the middle of a real training: it goes on from its checkpoint."""
+"""Loss of replicas or of the object store during a real training, which resumes from its checkpoint."""
 
 import re
 import time
@@ -16,21 +16,21 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 EPOCHS = 30
-SERVED = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
+WITH_SERVERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
 
 
 def end(api, namespace: str, pod: str) -> None:
-    """The replica's process ends by itself, as one that was killed: with an exit code from 128 on."""
+    """End the main process of a pod by SIGTERM, so that its exit code is 128 or more."""
     command = ["sh", "-c", "kill 1"]
-    # The connection ends with the container, in whichever way.
+    # The connection ends with the container.
     stream(api.connect_get_namespaced_pod_exec, pod, namespace, command=command, stdout=True, _request_timeout=60)
 
 
-def take_away(api, namespace: str, pod: str) -> None:
+def delete(api, namespace: str, pod: str) -> None:
     api.delete_namespaced_pod(pod, namespace, grace_period_seconds=0)
 
 
-HARM = {"exit code 143": end, "pod deleted": take_away}
+ACTIONS = {"exit code 143": end, "pod deleted": delete}
 
 
 @pytest.mark.parametrize(
@@ -48,38 +48,39 @@ HARM = {"exit code 143": end, "pod deleted": take_away}
         ),
     ],
 )
-def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
-    """A parameter server and the chief, one after the other, of the same job.
+def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
+    """A parameter server and the chief are lost one after the other.
 
-    The pod is deleted first: of a job that is given up within a minute of another failure that one may be told first.
+    The pod is deleted first: if the operator fails the job within a minute of another failure, that one may be reported
+    as the cause.
     """
-    step = start({"trainer": "keras_classifier"}, SERVED, {"epochs": EPOCHS})
-    for epoch, (replica, said) in zip((5, 15), lost.items(), strict=True):
+    step = start({"trainer": "keras_classifier"}, WITH_SERVERS, {"epochs": EPOCHS})
+    for epoch, (replica, reason) in zip((5, 15), lost.items(), strict=True):
         step.wait_for(rf"\[chief-0\] epoch {epoch}/{EPOCHS} ", 300)
-        before, harmed = len(step.lines), time.time()
-        HARM[said](api, step.namespace, f"{step.name}-{replica}")
-        # Others that went with an earlier one have been told of before.
-        step.told_within(SECONDS, harmed, rf"^{replica}: failed \(.*{said}", after=before)
+        before, lost_at = len(step.lines), time.time()
+        ACTIONS[reason](api, step.namespace, f"{step.name}-{replica}")
+        # Only new lines, because the replica may have failed with the other one before.
+        step.assert_logged_within(SECONDS, lost_at, rf"^{replica}: failed \(.*{reason}", after=before)
     verdict = step.verdict(480)
     assert verdict["succeeded"], step.log
-    shown = [int(found[1]) for _, text in step.lines if (found := re.match(r"\[chief-0\] epoch (\d+)/", text))]
-    # Each epoch once; the one whose line was on its way may be missing, or come again.
-    assert shown[0] == 1
-    assert shown[-1] == EPOCHS
-    assert all(0 <= after - before <= 2 for before, after in pairwise(shown)), shown
-    assert [each["epoch"] for each in verdict["metrics"]["chief-0"]] == list(range(1, EPOCHS + 1))
+    printed = [int(match[1]) for _, text in step.lines if (match := re.match(r"\[chief-0\] epoch (\d+)/", text))]
+    # Each epoch is printed once. The last line before a restart may be missing, or its epoch repeated.
+    assert printed[0] == 1
+    assert printed[-1] == EPOCHS
+    assert all(0 <= after - before <= 2 for before, after in pairwise(printed)), printed
+    assert [epoch["epoch"] for epoch in verdict["metrics"]["chief-0"]] == list(range(1, EPOCHS + 1))
     assert left_behind(step) == []
 
 
 @pytest.mark.takes(80)
-def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, api):
+def test_mirrored_workers_resume_from_their_checkpoint_after_the_loss_of_a_worker(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
     workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
     step = start({"trainer": "keras_classifier"}, workers, {"epochs": 20})
     step.wait_for(r"\[worker-1\] epoch 3/20 ", 240)
     ended = time.time()
     end(api, step.namespace, f"{step.name}-worker-1")
-    step.told_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
+    step.assert_logged_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
     verdict = step.verdict(480)
     assert verdict["succeeded"], step.log
     before, after = (
@@ -87,29 +88,29 @@ def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, ap
         for part in re.split(r"^worker-1: failed .*$", step.log, maxsplit=1, flags=re.MULTILINE)
     )
     assert before[0] == 1
-    # A last line of the first start may come after the word of its end.
+    # The last line of the first start may be logged after its failure.
     after = after[after.index(min(after)) :]
-    # What was being stored just then is lost.
+    # A checkpoint that was not stored completely is lost.
     assert 1 < after[0] <= before[-1] + 1, (before, after)
     assert after == list(range(after[0], 21))
-    assert [each["epoch"] for each in verdict["metrics"]["worker-0"]] == list(range(1, 21))
+    assert [epoch["epoch"] for epoch in verdict["metrics"]["worker-0"]] == list(range(1, 21))
     assert left_behind(step) == []
 
 
 class StoreService:
-    """A Service in a namespace that leads to the object store, or to nothing."""
+    """A Service in a namespace whose endpoint is the object store. The endpoint can be removed."""
 
     def __init__(self, api, namespace: str) -> None:
         self._slices, self._namespace = client.DiscoveryV1Api(), namespace
         service = {"metadata": {"name": "store"}, "spec": {"ports": [{"port": 9000, "name": "s3"}]}}
         api.create_namespaced_service(namespace, service)
-        of_store = "kubernetes.io/service-name=minio-service"
-        self._real = self._slices.list_namespaced_endpoint_slice("kubeflow", label_selector=of_store).items[0]
-        self.come_back()
+        selector = "kubernetes.io/service-name=minio-service"
+        self._real = self._slices.list_namespaced_endpoint_slice("kubeflow", label_selector=selector).items[0]
+        self.connect()
 
-    def come_back(self) -> None:
+    def connect(self) -> None:
         ports = [{"name": "s3", "port": self._real.ports[0].port, "protocol": "TCP"}]
-        addresses = [address for each in self._real.endpoints for address in each.addresses]
+        addresses = [address for endpoint in self._real.endpoints for address in endpoint.addresses]
         body = {
             "metadata": {"name": "store", "labels": {"kubernetes.io/service-name": "store"}},
             "addressType": self._real.address_type,
@@ -118,7 +119,7 @@ class StoreService:
         }
         self._slices.create_namespaced_endpoint_slice(self._namespace, body)
 
-    def go_away(self) -> None:
+    def disconnect(self) -> None:
         self._slices.delete_namespaced_endpoint_slice("store", self._namespace)
 
 
@@ -134,7 +135,7 @@ minio:
 
 
 @pytest.mark.takes(48)
-def test_a_model_is_not_lost_when_the_object_store_is_away_at_the_end(
+def test_a_model_is_saved_after_an_outage_of_the_object_store_at_the_end(
     start, open_namespace, api, bucket, store_environment
 ):
     store = StoreService(api, open_namespace)
@@ -144,13 +145,13 @@ def test_a_model_is_not_lost_when_the_object_store_is_away_at_the_end(
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(20)\nprint('trained', flush=True)")
     step = start(program, namespace=open_namespace, model_uri=uri)
     step.wait_for(r"\[worker-0\] begun")
-    store.go_away()
+    store.disconnect()
     trained = step.wait_for(r"\[worker-0\] trained")
     time.sleep(20)
-    store.come_back()
+    store.connect()
     verdict = step.verdict(120)
     assert verdict["succeeded"], step.log
     assert step.wait_for("model saved") - trained > 15, step.log
-    kept = open_store(uri, credentials_from_environment(store_environment))
-    assert {entry.key for entry in kept.list()} == {"weights", "model.json"}
+    model = open_store(uri, credentials_from_environment(store_environment))
+    assert {entry.key for entry in model.list()} == {"weights", "model.json"}
     assert left_behind(step) == []

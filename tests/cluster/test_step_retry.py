@@ -1,4 +1,4 @@
-"""A train step that Kubernetes ends gently, as where its node is drained, and that Argo then starts again."""
+"""A train step that is ended with a grace period, for example because its node is drained, and retried by Argo."""
 
 import pytest
 from cluster.jobs import left_behind
@@ -6,7 +6,7 @@ from cluster.test_launch import cancel
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.takes(20)]
 
-# At SIGTERM it takes as long as training programs do to write a checkpoint.
+# At SIGTERM the program takes ten seconds to write a checkpoint.
 TRAINING = """
 state="$KFP_DISTRIBUTED_CHECKPOINT_DIR/epochs"
 if [ -e "$state" ]; then
@@ -23,7 +23,7 @@ while :; do sleep 0.1; done
 @pytest.mark.parametrize(
     "distribution", [{}, {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}]
 )
-def test_a_step_that_is_ended_gently_and_started_again_resumes_its_training(start, distribution):
+def test_a_step_that_is_ended_and_retried_resumes_its_training(start, distribution):
     program = {"command": ["bash", "-c", TRAINING]}
     first = start(program, distribution)
     first.wait_for(r"\[worker-0\] begun", 300)
@@ -31,6 +31,6 @@ def test_a_step_that_is_ended_gently_and_started_again_resumes_its_training(star
     second = start(program, distribution, **{key: first.request[key] for key in ("identity", "model_uri")})
     verdict = second.verdict(400)
     assert verdict["succeeded"], second.log
-    assert "waiting for the pods of the previous attempt to end: " in second.log
+    assert "waiting for pods of the previous attempt to end: " in second.log
     assert "[worker-0] starts after epoch 7" in second.log
     assert left_behind(second) == []

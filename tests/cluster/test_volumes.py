@@ -1,4 +1,4 @@
-"""What is mounted in a job's pods, what they may use, and what is set on the task itself, in real pods."""
+"""Volumes, resources and settings of the task in real pods."""
 
 import uuid
 
@@ -29,7 +29,7 @@ from pathlib import Path
 print(os.environ["MODE"], Path("/keys/token").read_text() == os.environ["TOKEN"] == "a b c", flush=True)
 time.sleep(15)"""
 
-TELL = """\
+REPORT = """\
 import os, shutil, sys, time
 print("shared memory:", shutil.disk_usage("/dev/shm").total // 1024**2, flush=True)
 model_dir, tensorboard_dir = sys.argv[1:]
@@ -43,9 +43,9 @@ device = test_mpi.device
 
 @pytest.fixture
 def disk(api, namespace):
-    """The storage class of a volume of 1Gi on a node's disk, to which nobody has a claim yet."""
+    """Storage class of an unclaimed volume of 1Gi on the disk of a node."""
     name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
-    # For any user: the replicas are not root.
+    # Writable for all users, because the replicas are not root.
     _run_on_node(api, namespace, f"mkdir -m 777 /host/{name}")
     spec = {
         "capacity": {"storage": "1Gi"},
@@ -60,7 +60,7 @@ def disk(api, namespace):
 
 
 def _run_on_node(api, namespace, script):
-    """Runs a script as root with the node's folder /tmp at /host."""
+    """Run a script as root, with the folder /tmp of the node at /host."""
     container = {
         "name": "main",
         "image": "python:3.11",
@@ -69,25 +69,25 @@ def _run_on_node(api, namespace, script):
     }
     volumes = [{"name": "host", "hostPath": {"path": "/tmp"}}]
     spec = {"restartPolicy": "Never", "containers": [container], "volumes": volumes}
-    made = api.create_namespaced_pod(namespace, {"metadata": {"generateName": "disk-"}, "spec": spec})
-    watched = watch.Watch()
-    for event in watched.stream(
-        api.list_namespaced_pod, namespace, field_selector=f"metadata.name={made.metadata.name}", timeout_seconds=120
+    pod = api.create_namespaced_pod(namespace, {"metadata": {"generateName": "disk-"}, "spec": spec})
+    events = watch.Watch()
+    for event in events.stream(
+        api.list_namespaced_pod, namespace, field_selector=f"metadata.name={pod.metadata.name}", timeout_seconds=120
     ):
         if (phase := event["object"].status.phase) in ("Succeeded", "Failed"):
-            watched.stop()
+            events.stop()
     assert phase == "Succeeded"
 
 
 @pytest.fixture
 def claim(api, training_namespace):
-    """A name for a claim, which is gone after the test."""
+    """Name of a PersistentVolumeClaim that is deleted after the test."""
     name = f"data-{uuid.uuid4().hex[:8]}"
     yield name
     api.delete_namespaced_persistent_volume_claim(name, training_namespace)
 
 
-def test_a_claim_is_made_mounted_and_kept_for_the_next_job(start, api, training_namespace, disk, claim):
+def test_a_claim_is_created_mounted_and_kept_for_the_next_job(start, api, training_namespace, disk, claim):
     volume = {"name": claim, "path": "/mnt/data"}
     new = {**volume, "size": "1Gi", "storage_class": disk, "access_mode": "ReadWriteOnce"}
     first = start(function(WRITE), {"volumes": [new]})
@@ -97,7 +97,7 @@ def test_a_claim_is_made_mounted_and_kept_for_the_next_job(start, api, training_
     kept = api.read_namespaced_persistent_volume_claim(claim, training_namespace)
     assert (kept.spec.access_modes, kept.metadata.owner_references) == (["ReadWriteOnce"], None)
 
-    # Two replicas now, and the claim is there already; to write is not allowed.
+    # The next job mounts the existing claim in two replicas, read-only.
     workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
     second = start(function(READ), {**workers, "volumes": [{**volume, "read_only": True}]})
     assert second.verdict()["succeeded"], second.log
@@ -109,11 +109,10 @@ def test_a_claim_is_made_mounted_and_kept_for_the_next_job(start, api, training_
 def test_a_claim_that_is_missing_is_named_before_anything_is_created(start, training_namespace):
     claim = f"data-{uuid.uuid4().hex[:8]}"
     step = start(function("pass"), {"volumes": [{"name": claim, "path": "/mnt/data"}]})
-    missing = f"volumes: there is no PersistentVolumeClaim {training_namespace}/{claim}; create it, or give it a size"
-    assert refused(step).startswith(f"refused: {missing}")
+    refused(step, "volumes: ", f"PersistentVolumeClaim {training_namespace}/{claim}")
 
 
-def test_what_is_set_on_the_task_is_in_the_pods(start, api, training_namespace):
+def test_settings_of_the_task_apply_to_the_pods(start, api, training_namespace):
     name = f"keys-{uuid.uuid4().hex[:8]}"
     api.create_namespaced_secret(training_namespace, {"metadata": {"name": name}, "stringData": {"token": "a b c"}})
     config = {
@@ -124,24 +123,24 @@ def test_what_is_set_on_the_task_is_in_the_pods(start, api, training_namespace):
         "resources": {"limits": {"memory": "300Mi"}, "requests": {"memory": "100Mi"}},
         "volumes": [{"name": "keys", "secret": {"secretName": name}}],
         "volume_mounts": [{"name": "keys", "mountPath": "/keys", "readOnly": True}],
-        "tolerations": [{"key": "nobody", "operator": "Exists"}],
+        "tolerations": [{"key": "unused", "operator": "Exists"}],
         "node_selector": {"kubernetes.io/os": "linux"},
         "affinity": None,
     }
     step = start(function(COMPARE), task_config=config)
     step.wait_for(r"\[worker-0\] fast True")
     (pod,) = api.list_namespaced_pod(training_namespace, label_selector=f"kfp-distributed/job={step.name}").items
-    found = client.ApiClient().sanitize_for_serialization(pod.spec)
-    assert found["containers"][0]["resources"] == config["resources"]
-    assert found["nodeSelector"] == config["node_selector"]
-    assert config["tolerations"][0] in found["tolerations"]
+    spec = client.ApiClient().sanitize_for_serialization(pod.spec)
+    assert spec["containers"][0]["resources"] == config["resources"]
+    assert spec["nodeSelector"] == config["node_selector"]
+    assert config["tolerations"][0] in spec["tolerations"]
     assert step.verdict()["succeeded"], step.log
     assert "a b c" not in step.log
 
 
 @pytest.fixture
 def priority():
-    """The name of a PriorityClass."""
+    """Name of a PriorityClass."""
     classes, name = client.SchedulingV1Api(), f"kfp-distributed-{uuid.uuid4().hex[:8]}"
     classes.create_priority_class({"metadata": {"name": name}, "value": 7})
     yield name
@@ -149,7 +148,7 @@ def priority():
 
 
 @pytest.mark.takes(35)
-def test_what_the_specification_asks_for_is_in_the_pods(start, api, bucket, store_environment, device, priority):
+def test_settings_of_the_specification_apply_to_the_pods(start, api, bucket, store_environment, device, priority):
     device("2")
     distribution = {
         "distribution_type": "TF",
@@ -161,16 +160,16 @@ def test_what_the_specification_asks_for_is_in_the_pods(start, api, bucket, stor
         "priority_class": priority,
         "tensorboard": True,
     }
-    command = ["python3", "-c", TELL, "{model_dir}", "{tensorboard_dir}"]
+    command = ["python3", "-c", REPORT, "{model_dir}", "{tensorboard_dir}"]
     step = start({"command": command}, distribution)
     replicas = ("chief-0", "ps-0", "worker-0", "worker-1")
     for replica in replicas:
         step.wait_for(rf"\[{replica}\] shared memory: 48$")
     pods = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
-    limits = {each.metadata.name: each.spec.containers[0].resources.limits for each in pods}
+    limits = {pod.metadata.name: pod.spec.containers[0].resources.limits for pod in pods}
     gpu = {device.name: "1"}
     assert limits == {f"{step.name}-{replica}": gpu if replica.startswith("worker") else None for replica in replicas}
-    assert {(each.spec.priority_class_name, each.spec.priority) for each in pods} == {(priority, 7)}
+    assert {(pod.spec.priority_class_name, pod.spec.priority) for pod in pods} == {(priority, 7)}
     assert step.verdict()["succeeded"], step.log
     logs = open_store(
         f"s3://{bucket}/checkpoints/{step.name}/metrics/tensorboard", credentials_from_environment(store_environment)

@@ -1,4 +1,4 @@
-"""What the tests of `train` share."""
+"""Fixtures of the tests of `train`."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ ROWS = 5
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """The folder of a small dataset."""
+    """Folder of a small dataset."""
     folder = tmp_path_factory.mktemp("data")
     file = folder / "shard.parquet"
     pq.write_table(
@@ -31,10 +31,10 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def cancel():
-    """Sends SIGTERM to the main thread, which fails a test whose step does not expect it."""
+    """A function that sends SIGTERM to the main thread. A signal that the step does not handle fails the test."""
 
     def fail(number, frame):
-        raise AssertionError("nobody handled SIGTERM")
+        raise AssertionError("SIGTERM was not handled")
 
     before = signal.signal(signal.SIGTERM, fail)
     yield lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""A small Kubernetes API server for tests: it keeps the objects of a namespace, and can lose its answers."""
+"""A small Kubernetes API server for tests: it stores the objects of one namespace, and can lose responses."""
 
 import json
 import threading
@@ -22,22 +22,22 @@ _KINDS = {"tfjobs", "configmaps", "secrets", "persistentvolumeclaims", "pods", "
 
 
 class KubernetesApi:
-    """Serves over HTTP, by threads of this process. It knows TFJobs, and no operator runs them.
+    """Serves HTTP in threads of this process. It serves TFJobs, but there is no operator.
 
-    Objects and requests have short names: "tfjobs/a-job", "POST tfjobs/a-job", "LIST pods", "WATCH pods"; the dry run
-    of a request is "TRY tfjobs/a-job", and the question for a permission "MAY create tfjobs".
+    Objects have keys such as "tfjobs/a-job". Requests have names such as "POST tfjobs/a-job", "LIST pods" and "WATCH
+    pods". A dry run is "TRY tfjobs/a-job", and the review of a permission is "MAY create tfjobs".
 
     Attributes:
-        objects: What is there.
-        requests: What was done, in its order, the lost answers' too.
-        lose: The requests whose next answer is lost when the work is done: "500" is answered, or a page of "html", or
-            "json" that is no API server's, or the connection is "cut".
-        broken: The requests that are always answered with 500.
-        refuses: With what nobody is let in any more, 401 or 403.
-        full: The kind of which a quota takes no more, whether or not the object is there.
-        denied: The permissions that there are not, such as "create tfjobs".
-        lingers: How often an object that was deleted in the foreground is still found.
-        collects_after: How often an object whose owner is gone is still found.
+        objects: Existing objects by key.
+        requests: Names of all requests in order, including those whose response was lost.
+        lose: Requests whose next response is lost after the request was executed, and what is sent instead: "500", an
+            "html" page, "json" that is not from an API server, or nothing ("cut" connection).
+        broken: Requests that always get the status 500.
+        refuses: Status that all requests get, 401 or 403; None to disable.
+        full: Kind whose quota is used up, for new and existing objects; None to disable.
+        denied: Missing permissions, such as "create tfjobs".
+        lingers: Number of reads that still find an object after its foreground deletion.
+        collects_after: Number of reads that still find an object after the deletion of its owner.
     """
 
     def __init__(self) -> None:
@@ -77,93 +77,99 @@ class KubernetesApi:
         return ClusterApi(configuration, "default")
 
     def before(self, request: str) -> None:
-        """Called with each request before it is looked at; for tests to replace."""
+        """Called with each request before it is executed. Tests replace it."""
 
-    def put(self, place: str, found: Object) -> Object:
-        """Creates or changes an object, as somebody else would."""
+    def put(self, key: str, content: Object) -> Object:
+        """Create or change an object, like another client."""
         with self._changed:
-            about = {"uid": f"uid-{self._version + 1}", "creationTimestamp": "2026-01-01T00:00:00Z"}
-            change = "MODIFIED" if place in self.objects else "ADDED"
-            self.objects[place] = {**found, "metadata": {**about, **found["metadata"]}}
-            self._tell(change, place)
-            return self.objects[place]
+            defaults = {"uid": f"uid-{self._version + 1}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+            change = "MODIFIED" if key in self.objects else "ADDED"
+            self.objects[key] = {**content, "metadata": {**defaults, **content["metadata"]}}
+            self._record(change, key)
+            return self.objects[key]
 
-    def delete(self, place: str) -> Object:
-        """Deletes an object, as somebody else would, and what it owns."""
+    def delete(self, key: str) -> Object:
+        """Delete an object and the objects that it owns, like another client."""
         with self._changed:
-            self._tell("DELETED", place)
-            gone = self.objects.pop(place)
-            self._orphans.pop(place, None)
-            self._orphans |= {name: self.collects_after for name in self.objects if self._is_owned(name, gone)}
+            self._record("DELETED", key)
+            deleted = self.objects.pop(key)
+            self._orphans.pop(key, None)
+            self._orphans |= {name: self.collects_after for name in self.objects if self._is_owned(name, deleted)}
             self._collect("")
-            return gone
+            return deleted
 
-    def _is_owned(self, place: str, owner: Object) -> bool:
-        owners = self.objects[place]["metadata"].get("ownerReferences", ())
-        return owner["metadata"]["uid"] in [each["uid"] for each in owners]
+    def _is_owned(self, key: str, owner: Object) -> bool:
+        references = self.objects[key]["metadata"].get("ownerReferences", ())
+        return owner["metadata"]["uid"] in [reference["uid"] for reference in references]
 
-    def _collect(self, seen: str) -> None:
-        """Collects garbage as Kubernetes does, some time after its owner is gone; `seen` is what somebody looks at."""
-        for place in [place for place, left in self._orphans.items() if not left]:
-            if self._orphans.pop(place, None) is not None:  # Else its own owner's end has collected it.
-                self.delete(place)
-        if seen in self._orphans:
-            self._orphans[seen] -= 1
+    def _collect(self, read_key: str) -> None:
+        """Delete objects some time after their owner, like the garbage collector of Kubernetes.
+
+        Args:
+            read_key: Key of the object that a request reads, which counts for `collects_after`; "" for none.
+        """
+        for key in [key for key, remaining in self._orphans.items() if not remaining]:
+            if self._orphans.pop(key, None) is not None:  # Otherwise it was deleted with its own owner.
+                self.delete(key)
+        if read_key in self._orphans:
+            self._orphans[read_key] -= 1
 
     def expire(self, kind: str, change: Callable[[], object] = lambda: None) -> None:
-        """Ends the watches of a kind: of a change they are never told, only who lists anew sees it."""
+        """End the watches of a kind and make a change that only a new list contains."""
         with self._changed:
             change()
             self._version += 1
             self._oldest[kind] = self._version
             self._changed.notify_all()
 
-    def _tell(self, change: str, place: str) -> None:
+    def _record(self, change: str, key: str) -> None:
+        """Record a change for watches."""
         self._version += 1
-        found = self.objects[place]
-        found["metadata"]["resourceVersion"] = str(self._version)
-        self._changes.append((self._version, place, {"type": change, "object": json.loads(json.dumps(found))}))
+        stored = self.objects[key]
+        stored["metadata"]["resourceVersion"] = str(self._version)
+        self._changes.append((self._version, key, {"type": change, "object": json.loads(json.dumps(stored))}))
         self._changed.notify_all()
 
-    def _answer(self, request: str, body: Object) -> tuple[int, Object]:
-        verb, _, place = request.partition(" ")
+    def _execute(self, request: str, body: Object) -> tuple[int, Object]:
+        """Execute a request; return status and body of the response."""
+        verb, _, key = request.partition(" ")
         with self._changed:
             self.requests.append(request)
-            self._collect(place if verb == "GET" else "")
+            self._collect(key if verb == "GET" else "")
             if verb == "MAY":
-                return 201, {"status": {"allowed": place not in self.denied}}
+                return 201, {"status": {"allowed": key not in self.denied}}
             if verb == "LIST":
-                items = [each for name, each in self.objects.items() if name.startswith(f"{place}/")]
+                items = [item for name, item in self.objects.items() if name.startswith(f"{key}/")]
                 return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": items}
             if verb in ("POST", "TRY"):
-                if self.full and place.startswith(self.full):
+                if self.full and key.startswith(self.full):
                     return 403, {"message": f"exceeded quota: {self.full}"}
-                if place in self.objects:
-                    return 409, {"message": f"{place} already exists"}
-                return 201, self.put(place, body) if verb == "POST" else body
-            if place not in self.objects:
-                return 404, {"message": f"{place} is not there"}
-            found = self.objects[place]
+                if key in self.objects:
+                    return 409, {"message": f"{key} already exists"}
+                return 201, self.put(key, body) if verb == "POST" else body
+            if key not in self.objects:
+                return 404, {"message": f"{key} not found"}
+            stored = self.objects[key]
             if verb == "PATCH":
-                return 200, self.put(place, _merged(found, body))
+                return 200, self.put(key, _merge(stored, body))
             if verb == "DELETE" and body["propagationPolicy"] == "Foreground" and self.lingers:
-                found["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+                stored["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
             elif verb == "DELETE":
-                self.delete(place)
-            elif "deletionTimestamp" in found["metadata"]:
+                self.delete(key)
+            elif "deletionTimestamp" in stored["metadata"]:
                 self.lingers -= 1
                 if not self.lingers:
-                    self.delete(place)
-            return 200, found
+                    self.delete(key)
+            return 200, stored
 
-    def _next(self, kind: str, version: int) -> Object | None:
-        """What a watch is told after a version; None at the end."""
+    def _next_event(self, kind: str, version: int) -> Object | None:
+        """Wait for the next event of a watch after a resource version; None if the server is closed."""
         with self._changed:
             while not self._closed:
                 if version < self._oldest[kind]:
                     return {"type": "ERROR", "object": {"code": 410}}
-                for number, place, event in self._changes:
-                    if number > version and place.startswith(f"{kind}/"):
+                for number, key, event in self._changes:
+                    if number > version and key.startswith(f"{kind}/"):
                         return event
                 self._changed.wait()
         return None
@@ -179,13 +185,13 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
-        request = _short(self.command, url.path, query, body)
+        request = _name_request(self.command, url.path, query, body)
         self.api.before(request)
         if self.api.refuses:
             self.api.requests.append(request)
@@ -195,9 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch(request, int(query["resourceVersion"]))
             return
         if url.path == "/apis/kubeflow.org/v1":
-            status, answer = 200, {"resources": [{"name": "tfjobs"}]}
+            status, response = 200, {"resources": [{"name": "tfjobs"}]}
         else:
-            status, answer = self.api._answer(request, body)
+            status, response = self.api._execute(request, body)
         fault = "500" if request in self.api.broken else self.api.lose.pop(request, "")
         if fault == "cut":
             self.close_connection = True
@@ -205,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault in _PAGES:
             self._send(200, _PAGES[fault])
             return
-        self._send(500 if fault else status, json.dumps({"message": "injected"} if fault else answer).encode())
+        self._send(500 if fault else status, json.dumps({"message": "injected"} if fault else response).encode())
 
     do_GET = do_POST = do_PATCH = do_DELETE = _serve
 
@@ -220,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        while event := self.api._next(request.partition(" ")[2], version):
+        while event := self.api._next_event(request.partition(" ")[2], version):
             text = json.dumps(event).encode() + b"\n"
             self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
             if event["type"] == "ERROR":
@@ -229,10 +235,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
 
-def _short(method: str, path: str, query: dict[str, str], body: Object) -> str:
+def _name_request(method: str, path: str, query: dict[str, str], body: Object) -> str:
     if path.endswith("/selfsubjectaccessreviews"):
-        asked = body["spec"]["resourceAttributes"]
-        return f"MAY {asked['verb']} {asked['resource']}"
+        permission = body["spec"]["resourceAttributes"]
+        return f"MAY {permission['verb']} {permission['resource']}"
     *_, kind, name = path.split("/")
     if method == "POST":
         return f"{'TRY' if 'dryRun' in query else 'POST'} {name}/{body['metadata']['name']}"
@@ -241,8 +247,8 @@ def _short(method: str, path: str, query: dict[str, str], body: Object) -> str:
     return f"{method} {kind}/{name}"
 
 
-def _merged(found: Object, change: Object) -> Object:
-    """A JSON merge patch, of what is never removed."""
-    return found | {
-        key: _merged(found.get(key, {}), each) if isinstance(each, dict) else each for key, each in change.items()
+def _merge(stored: Object, patch: Object) -> Object:
+    """Apply a JSON merge patch that removes nothing."""
+    return stored | {
+        key: _merge(stored.get(key, {}), value) if isinstance(value, dict) else value for key, value in patch.items()
     }

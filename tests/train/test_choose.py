@@ -1,4 +1,4 @@
-"""Which runner a step gets, and where its pods find the object store."""
+"""The runner that a step uses, and the object store of its pods."""
 
 from http import HTTPStatus
 
@@ -19,13 +19,13 @@ from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, MayNotRead, Store
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(monkeypatch):
+def clean_environment(monkeypatch):
     for name in ("KUBECONFIG", SECRET_VARIABLE, "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("name", ["auto", "local"])
-def test_without_a_cluster_it_is_local(name):
+def test_without_a_cluster_the_local_runner_is_used(name):
     assert isinstance(choose_runner(name), LocalRunner)
 
 
@@ -35,7 +35,7 @@ def test_pods_cannot_reach_the_store_of_a_local_run(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "just text", "[not: a: configuration", "apiVersion: v1"])
-def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path, text):
+def test_auto_uses_the_cluster_of_kubeconfig(monkeypatch, tmp_path, text):
     file = tmp_path / "configuration"
     if text:
         file.write_text(text)
@@ -44,8 +44,8 @@ def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path, text
         choose_runner("auto")
 
 
-def of_cluster(*paths):
-    """Reads a cluster that has nothing but these."""
+def cluster_with(*paths):
+    """Return a reader of a cluster that only has these objects."""
     return lambda path: {} if path in paths else None
 
 
@@ -57,7 +57,7 @@ def of_cluster(*paths):
         ("secrets/own-keys", "install --namespace default, and add this Secret to the Role kfp-distributed-train$"),
     ],
 )
-def test_an_object_that_may_not_be_read_names_the_command_that_allows_it(object_path, advice):
+def test_a_refused_read_names_the_command_that_grants_the_permission(object_path, advice):
     with KubernetesApi() as server:
         server.refuses = HTTPStatus.FORBIDDEN
         with pytest.raises(MayNotRead, match=advice):
@@ -67,32 +67,32 @@ def test_an_object_that_may_not_be_read_names_the_command_that_allows_it(object_
 SERVICE = "/api/v1/namespaces/kubeflow/services/minio-service"
 
 
-def test_the_store_of_kubeflow_pipelines():
-    read = of_cluster(SERVICE, "/api/v1/namespaces/team-a/secrets/mlpipeline-minio-artifact")
-    found = _object_store(read, "team-a", "s3://models/digits")
-    assert found == StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team-a")
+def test_the_object_store_of_kubeflow_pipelines_is_the_default():
+    read = cluster_with(SERVICE, "/api/v1/namespaces/team-a/secrets/mlpipeline-minio-artifact")
+    reference = _object_store(read, "team-a", "s3://models/digits")
+    assert reference == StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team-a")
 
 
 @pytest.mark.parametrize("secret", ["own-keys", "team-a/own-keys"])
-def test_a_secret_that_the_environment_names(monkeypatch, secret):
+def test_the_environment_can_name_another_secret(monkeypatch, secret):
     monkeypatch.setenv(SECRET_VARIABLE, secret)
     keys = "/api/v1/namespaces/team-a/secrets/own-keys"
-    found = _object_store(of_cluster(SERVICE, keys), "team-a", "s3://models")
-    assert found == StoreReference("minio-service.kubeflow:9000", "own-keys", "team-a")
+    reference = _object_store(cluster_with(SERVICE, keys), "team-a", "s3://models")
+    assert reference == StoreReference("minio-service.kubeflow:9000", "own-keys", "team-a")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example.com")
-    found = _object_store(of_cluster(keys), "team-a", "s3://models")
-    assert found == StoreReference("store.example.com", "own-keys", "team-a", secure=True)
+    reference = _object_store(cluster_with(keys), "team-a", "s3://models")
+    assert reference == StoreReference("store.example.com", "own-keys", "team-a", secure=True)
     with pytest.raises(ValueError, match=r"^there is no Secret team-a/own-keys, "):
-        _object_store(of_cluster(), "team-a", "s3://models")
+        _object_store(cluster_with(), "team-a", "s3://models")
 
 
-def test_a_secret_that_the_pods_cannot_see(monkeypatch):
+def test_a_secret_of_another_namespace_is_refused(monkeypatch):
     monkeypatch.setenv(SECRET_VARIABLE, "team-b/own-keys")
     with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the pods of the job run"):
-        _object_store(of_cluster(), "team-a", "s3://models")
+        _object_store(cluster_with(), "team-a", "s3://models")
 
 
-def test_what_is_set_on_the_task_is_for_the_pods():
+def test_settings_of_the_task_apply_to_the_pods():
     config = {"node_selector": {"disk": "ssd"}, "env": [{"name": "MODE", "value": "fast"}], "affinity": None}
     runner = kubernetes_runner(FakeCluster("team-a", "v1"), "minio://mlpipeline/model", task_config=config)
     runner.check(make_job(["unused"]))
@@ -101,6 +101,6 @@ def test_what_is_set_on_the_task_is_for_the_pods():
     assert pod["containers"][0]["env"][-1] == {"name": "MODE", "value": "fast"}
 
 
-def test_a_task_config_of_another_form_is_refused_before_anything_is_asked():
+def test_an_invalid_task_config_is_refused_before_any_request():
     with pytest.raises(ValueError, match="task_config: env is not a list of dicts, each with a name"):
         kubernetes_runner(FakeCluster("team-a", "v1"), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})

@@ -1,4 +1,4 @@
-"""What this machine itself may lack for a request to the API server: it is tried again, as where the server is away."""
+"""Requests that fail on this machine are retried, like those that the API server does not answer."""
 
 import pytest
 from kubernetes import config
@@ -16,13 +16,13 @@ def server():
         yield running
 
 
-def lacking(server, errors):
-    """A connection whose token cannot be read as often as there are errors."""
-    api, left = server.connect(), list(errors)
+def connect_with(server, errors):
+    """Connect with a token that cannot be read until all errors were raised."""
+    api, remaining = server.connect(), list(errors)
 
     def refresh(configuration):
-        if left:
-            raise left.pop()
+        if remaining:
+            raise remaining.pop()
 
     api._client.configuration.api_key = {"authorization": "Bearer token"}
     api._client.configuration.refresh_api_key_hook = refresh
@@ -34,15 +34,15 @@ ERRORS = [FileNotFoundError(2, "No such file", "token"), OSError(24, "Too many o
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_a_request_is_tried_again(server, error):
-    assert lacking(server, [error]).call("GET", PODS)["items"] == []
-    with pytest.raises(ClusterError, match=r"^cannot ask the API server http://127.0.0.1:\d+: ") as caught:
-        lacking(server, [error]).call("GET", PODS, away_seconds=0)
+def test_a_request_that_fails_on_this_machine_is_retried(server, error):
+    assert connect_with(server, [error]).call("GET", PODS)["items"] == []
+    with pytest.raises(ClusterError, match=r"the API server http://127.0.0.1:\d+: ") as caught:
+        connect_with(server, [error]).call("GET", PODS, away_seconds=0)
     assert caught.value.status == 0
 
 
-def test_a_watch_goes_on(server):
-    watcher = Watcher(lacking(server, ERRORS))
+def test_a_watch_that_fails_on_this_machine_is_retried(server):
+    watcher = Watcher(connect_with(server, ERRORS))
     watcher.watch("pods", PODS, {})
     assert watcher.take(20) == Listed("pods", [])
     watcher.close()

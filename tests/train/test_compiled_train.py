@@ -13,7 +13,7 @@ from kfp_distributed.components import steps
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
 RUN_B = "c1d2e3f4-0000-4111-8222-333344445555"
 
-# Ends with an error after the epoch `stops_after`, each time that there is no file `stopped` yet.
+# Fails once after the epoch `stops_after`, and then creates the file `stopped`.
 FIT = """
 def fit(model_dir, checkpoint_dir, metrics_dir, epochs: int = 3, stops_after: int = 0, stopped: str = ""):
     import json, time
@@ -29,8 +29,8 @@ def fit(model_dir, checkpoint_dir, metrics_dir, epochs: int = 3, stops_after: in
         print(f"epoch {epoch}/{epochs}")
         if epoch == stops_after and not Path(stopped).exists():
             Path(stopped).touch()
-            time.sleep(5)  # The folder is stored once it has rested.
-            raise RuntimeError("out of luck")
+            time.sleep(5)  # The folder is uploaded when it has not changed for some time.
+            raise RuntimeError("a failure")
     Path(model_dir, "weights").write_text(str(epochs))
 """
 
@@ -44,7 +44,7 @@ def specs(tmp_path_factory):
 
 @pytest.fixture
 def train(specs, data, tmp_path):
-    """Runs the step of a task of a run; returns its exit code and its lines."""
+    """A function that runs the step of a task, and returns its exit code and the lines of its log."""
 
     def run(run_id, task="train", resume_from="", **parameters):
         command = compiled.step_command(
@@ -53,7 +53,7 @@ def train(specs, data, tmp_path):
             {
                 "train_specification": {"function": "fit", "source": FIT},
                 "train_parameters": {"stopped": str(tmp_path / "stopped"), **parameters},
-                "checkpoint_uri": str(tmp_path / "kept"),
+                "checkpoint_uri": str(tmp_path / "stored"),
                 **({"resume_from": resume_from} if resume_from else {}),
                 "runner": "local",
             },
@@ -61,14 +61,14 @@ def train(specs, data, tmp_path):
             task,
             specs=specs,
         )
-        done = compiled.run_step_command(command, tmp_path)
-        return done.returncode, brief_lines(done.stdout)
+        result = compiled.run_step_command(command, tmp_path)
+        return result.returncode, brief_lines(result.stdout)
 
     return run
 
 
 def trained(lines):
-    """After which epoch the training began, and which epochs it did; a cause of failure repeats its last lines."""
+    """Return the epoch from which a training has resumed, and its epochs. The cause of a failure repeats lines."""
     text = "\n".join(dict.fromkeys(lines))
     (begun,) = re.findall(r"begins after epoch (\d+)$", text, re.MULTILINE)
     return int(begun), [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/", text)]
@@ -79,26 +79,26 @@ def stored_in(lines):
     return folder
 
 
-def test_each_run_and_task_trains_for_itself_and_a_retry_resumes(train, tmp_path):
+def test_each_run_and_task_has_its_own_training_and_a_retry_resumes(train, tmp_path):
     code, first = train(RUN_A)
     assert (code, trained(first)) == (0, (0, [1, 2, 3])), first
 
-    code, of_other_run = train(RUN_B)
-    assert (code, trained(of_other_run)) == (0, (0, [1, 2, 3])), of_other_run
+    code, other_run = train(RUN_B)
+    assert (code, trained(other_run)) == (0, (0, [1, 2, 3])), other_run
 
     code, failed = train(RUN_A, "train-2", stops_after=2)
     assert (code, trained(failed)) == (1, (0, [1, 2])), failed
     code, retried = train(RUN_A, "train-2", stops_after=2)
     assert (code, trained(retried)) == (0, (2, [3])), retried
 
-    folders = [stored_in(lines) for lines in (first, of_other_run, retried)]
-    assert sorted(Path(folder) for folder in folders) == sorted((tmp_path / "kept").iterdir())
+    folders = [stored_in(lines) for lines in (first, other_run, retried)]
+    assert sorted(Path(folder) for folder in folders) == sorted((tmp_path / "stored").iterdir())
     pages = {path.parts[-4]: path.read_text() for path in (tmp_path / "root").rglob("report") if "train" in path.parts}
     assert f"<title>train of run {RUN_A}</title>" in pages[RUN_A]
     assert f"<h1>train of run {RUN_B} succeeded after " in pages[RUN_B]
 
 
-def test_another_run_is_continued_only_where_resume_from_names_it(train):
+def test_only_resume_from_resumes_the_training_of_another_run(train):
     _, first = train(RUN_A)
 
     code, longer = train(RUN_B, resume_from=stored_in(first), epochs=5)
@@ -108,15 +108,15 @@ def test_another_run_is_continued_only_where_resume_from_names_it(train):
     metrics = Path(stored_in(longer), "metrics", "training.json").read_text()
     assert re.findall(r'"epoch": (\d)', metrics) == ["1", "2", "3", "4", "5"]
 
-    # Its own checkpoints come first when it is tried again.
-    code, again = train(RUN_B, resume_from=stored_in(first), epochs=6)
-    assert (code, trained(again)) == (0, (5, [6])), again
+    # A retry resumes from its own checkpoints.
+    code, retried = train(RUN_B, resume_from=stored_in(first), epochs=6)
+    assert (code, trained(retried)) == (0, (5, [6])), retried
 
 
 def test_a_folder_without_a_checkpoint_is_refused_before_anything_starts(train, tmp_path):
     (tmp_path / "empty").mkdir()
     code, lines = train(RUN_A, resume_from=str(tmp_path / "empty"))
     assert code == 1
-    refusal = f"ValueError: resume_from = '{tmp_path}/empty': the folder has no complete checkpoint. Pass .*URI/JOB"
+    refusal = f"ValueError: resume_from = '{tmp_path}/empty': .*no complete checkpoint.*CHECKPOINT_URI/JOB"
     assert re.match(refusal, lines[-1]), lines
-    assert not (tmp_path / "kept").exists()
+    assert not (tmp_path / "stored").exists()

@@ -1,4 +1,4 @@
-"""Following a job: an API server whose watches break, which refuses the step, or whose logs cannot be read."""
+"""Following a job on an API server with broken watches, refused requests or unreadable logs."""
 
 import time
 from http import HTTPStatus
@@ -20,7 +20,7 @@ SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}
 
 @pytest.fixture
 def api(monkeypatch):
-    # The server runs no pods, so none of them reports its end.
+    # The server runs no pods, so the wait for their last lines would always last its full time.
     monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 0.1)
     with KubernetesApi() as server:
         yield server
@@ -34,7 +34,7 @@ def watcher(api):
 
 
 def follow(api, watcher, **distribution):
-    """A follower of a job that was just created."""
+    """Return a follower of a new job."""
     objects = plan_objects(make_job((), workers(2, **distribution)), ClusterSettings("default", image="image"))
     follower = Follower(api.connect(), watcher, objects)
     follower.attach(api.connect().call("POST", objects.jobs_path, objects.manifest))
@@ -44,11 +44,11 @@ def follow(api, watcher, **distribution):
 
 def pod(index, status):
     labels = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": str(index)}
-    about = {"labels": {**labels, "kfp-distributed/job": "a-job"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"metadata": {"name": f"a-job-worker-{index}", **about}, "spec": {"nodeName": "a"}, "status": status}
+    metadata = {"labels": {**labels, "kfp-distributed/job": "a-job"}, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {"name": f"a-job-worker-{index}", **metadata}, "spec": {"nodeName": "a"}, "status": status}
 
 
-def test_a_follower_changes_nothing_in_the_cluster(api, watcher):
+def test_a_follower_only_reads_from_the_cluster(api, watcher):
     follower = follow(api, watcher)
     before = len(api.requests)
     for fact in follower.facts():
@@ -59,8 +59,8 @@ def test_a_follower_changes_nothing_in_the_cluster(api, watcher):
 
 
 @pytest.mark.parametrize("answer", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
-def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api, watcher, monkeypatch, answer):
-    monkeypatch.setattr(watching, "_LATEST_DELAY", 0.5)
+def test_expired_credentials_end_the_job_after_launcher_lost_timeout(api, watcher, monkeypatch, answer):
+    monkeypatch.setattr(watching, "_LONGEST_DELAY", 0.5)
     facts = []
     for fact in follow(api, watcher, launcher_lost_timeout=1).facts():
         facts.append(fact)
@@ -68,18 +68,21 @@ def test_credentials_that_have_expired_end_the_job_when_its_replicas_end_too(api
             api.refuses = answer
             for kind in ("tfjobs", "pods", "events"):
                 api.expire(kind)
-    assert fact.reason == f"The API server refuses this step: {answer.phrase}."
-    troubles = [fact.text for fact in facts if isinstance(fact, JobEvent) and "cannot watch" in fact.text]
-    assert sorted(troubles) == [f"cannot watch the {kind}: {answer.phrase}" for kind in ("events", "job", "pods")]
+    assert fact.reason.startswith("The API server refuses")
+    assert fact.reason.endswith(f": {answer.phrase}.")
+    warnings = [fact.text for fact in facts if isinstance(fact, JobEvent) and "cannot watch" in fact.text]
+    assert sorted(warnings) == [
+        f"cannot watch {source}, retrying: {answer.phrase}" for source in ("events", "job", "pods")
+    ]
 
 
 @pytest.mark.parametrize("page", ["html", "json"])
 @pytest.mark.parametrize("kind", ["tfjobs", "pods"])
-def test_a_watch_outlasts_a_page_of_a_proxy(api, watcher, kind, page):
+def test_a_watch_continues_after_the_page_of_a_proxy(api, watcher, kind, page):
     api.lose[f"LIST {kind}"] = page
-    steps, until = [], time.monotonic() + 60
+    steps, deadline = [], time.monotonic() + 60
     for fact in follow(api, watcher).facts():
-        assert time.monotonic() < until, f"the watch of {kind} is gone"
+        assert time.monotonic() < deadline, f"the watch of {kind} has ended"
         if isinstance(fact, Quiet) and f"WATCH {kind}" in api.requests and not steps:
             api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
             steps.append("pod")
@@ -89,47 +92,47 @@ def test_a_watch_outlasts_a_page_of_a_proxy(api, watcher, kind, page):
     assert (steps, fact.succeeded) == (["pod", "failed"], True)
 
 
-def test_a_thread_that_ends_by_an_exception_ends_the_step_with_it(api, watcher):
+def test_an_exception_in_a_thread_is_raised_in_the_step(api, watcher):
     def fail():
-        raise RuntimeError("as by a bug")
+        raise RuntimeError("a bug")
 
     watcher.repeat(fail, 1)
-    with pytest.raises(RuntimeError, match=r"^as by a bug$"):
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
         list(follow(api, watcher).facts())
 
 
-@pytest.mark.parametrize("is_created_again", [False, True])
-def test_a_job_that_somebody_deletes_while_its_watch_is_away(api, watcher, is_created_again):
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_a_job_that_is_deleted_while_its_watch_is_interrupted_has_failed(api, watcher, is_recreated):
     def delete():
         job = api.delete(JOB)
-        if is_created_again:
+        if is_recreated:
             api.put(JOB, {"metadata": {"name": "a-job"}, "spec": job["spec"]})
 
     for fact in follow(api, watcher).facts():
         if isinstance(fact, Quiet) and JOB in api.objects and api.requests.count("WATCH tfjobs") == 1:
             api.expire("tfjobs", delete)
-    assert (fact.succeeded, fact.reason) == (False, "Somebody deleted the TFJob.")
+    assert (fact.succeeded, fact.reason) == (False, "The TFJob was deleted before it ended.")
 
 
-def test_a_job_that_has_failed_is_not_waited_for_while_another_replica_prints(api, watcher):
+def test_a_failed_job_ends_while_another_replica_prints(api, watcher):
     follower = follow(api, watcher, restart_limit=0)
     for index, status in enumerate(({"phase": "Running"}, {"phase": "Failed", "reason": "Evicted"})):
         api.put(f"pods/a-job-worker-{index}", pod(index, status))
-    facts, until = [], time.monotonic() + 60
+    facts, deadline = [], time.monotonic() + 60
     for fact in follower.facts():
         facts.append(fact)
-        assert time.monotonic() < until, "it waits for a replica that prints for ever"
+        assert time.monotonic() < deadline, "waits for a replica that prints forever"
         if isinstance(fact, ReplicaChanged | LogLine):
             watcher.news.put(Printed("worker-0", ["step"]))
     failure = next(
         index for index, fact in enumerate(facts) if isinstance(fact, ReplicaChanged) and fact.state == "failed"
     )
-    # Time budgets are checked at each Quiet, and the time for last lines counts for none of them.
+    # Timeouts are checked at each Quiet. The wait for the last lines counts for none of them.
     assert not [fact for fact in facts[failure:] if isinstance(fact, Quiet)]
-    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
+    assert facts[-1].reason == "Restart limit reached (restart_limit=0)."
 
 
-def test_a_log_that_cannot_be_read_is_not_waited_for_while_another_replica_prints(api, watcher, monkeypatch):
+def test_a_job_with_an_unreadable_log_ends_while_another_replica_prints(api, watcher, monkeypatch):
     monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 1.0)
     api.broken = {"GET a-job-worker-1/log"}
     follower = follow(api, watcher, restart_limit=0)
@@ -137,26 +140,26 @@ def test_a_log_that_cannot_be_read_is_not_waited_for_while_another_replica_print
     api.put("pods/a-job-worker-0", pod(0, {"phase": "Running"}))
     api.put("pods/a-job-worker-1", pod(1, {"phase": "Failed", "containerStatuses": [killed]}))
     watcher.repeat(lambda: watcher.news.put(Printed("worker-0", ["step"])) is None, 0.05)
-    facts, until = [], time.monotonic() + 60
+    facts, deadline = [], time.monotonic() + 60
     for fact in follower.facts():
         facts.append(fact)
-        assert time.monotonic() < until, "it waits for a log that cannot be read"
-    assert facts[-1].reason == "The restarts that restart_limit allows (0) are used up."
+        assert time.monotonic() < deadline, "waits for a log that cannot be read"
+    assert facts[-1].reason == "Restart limit reached (restart_limit=0)."
     assert any(isinstance(fact, LogLine) for fact in facts)
 
 
-def test_a_restart_of_the_whole_job_is_announced_and_left_to_the_caller(api, watcher):
+def test_a_restart_of_the_whole_job_is_returned_to_the_caller(api, watcher):
     follower = follow(api, watcher)
     api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
     api.put(JOB, {**api.objects[JOB], "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
-    announcements = []
+    restarts = []
 
     def attempt():
-        announcements.append((yield from follower.facts()))
+        restarts.append((yield from follower.facts()))
 
     facts = list(attempt())
     assert not [fact for fact in facts if isinstance(fact, JobEnded)]
-    assert [event.text for event in announcements] == ["restart 1 of 3: the whole job (worker-0 failed)"]
+    assert [event.text for event in restarts] == ["restart 1 of 3: the whole job (worker-0 failed)"]
     assert [(fact.replica, fact.state, fact.restart) for fact in follower.restarted()] == [
         ("worker-0", "waiting", 1),
         ("worker-1", "waiting", 1),

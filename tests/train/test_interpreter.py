@@ -1,4 +1,3 @@
-import re
 import sys
 
 import pytest
@@ -13,7 +12,7 @@ HOROVOD = {"trainer": "keras_horovod"}
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A machine without Horovod and without OpenMPI; the folder in which its programs would be."""
+    """The folder for executables of a Horovod environment, on a machine without Horovod and OpenMPI."""
     for image in ("TENSORFLOW", "HOROVOD", "PYTORCH", "HOROVOD_PYTORCH"):
         monkeypatch.delenv(f"KFP_DISTRIBUTED_{image}_PYTHON", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -36,16 +35,16 @@ def put(folder, *names):
     [
         ({"trainer": "keras_classifier"}, "TF"),
         ({"command": ["python", "main.py"]}, "Job"),
-        # They may need no more than this Python has.
+        # A command or function may not need Horovod.
         ({"command": ["python", "main.py"]}, "MPI"),
         ({"function": "fit", "source": ""}, "MPI"),
     ],
 )
-def test_this_python_runs_what_needs_no_other(home, program, distribution_type):
+def test_the_current_python_is_the_default(home, program, distribution_type):
     assert find_python(program, distribution_type) == sys.executable
 
 
-def test_the_environment_that_was_made_runs_what_needs_horovod(home, monkeypatch):
+def test_an_environment_with_horovod_runs_mpi_programs(home, monkeypatch):
     put(home, "python")
     assert find_python(HOROVOD, "MPI") == str(home / "python")
     assert find_python({"command": ["python", "main.py"]}, "MPI") == str(home / "python")
@@ -54,14 +53,14 @@ def test_the_environment_that_was_made_runs_what_needs_horovod(home, monkeypatch
     assert find_python(HOROVOD, "MPI") == "/opt/horovod/bin/python3"
 
 
-def test_horovod_with_pytorch_is_another_environment(home, tmp_path, monkeypatch):
+def test_horovod_with_pytorch_is_a_separate_environment(home, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"torch_horovod needs horovod-pytorch.* KFP_\w+_HOROVOD_PYTORCH_PYTHON"):
         find_python({"trainer": "torch_horovod"}, "MPI")
     folder = home.parents[1] / "horovod-pytorch" / "bin"
     folder.parent.mkdir()
     put(folder, "python")
     assert find_python({"trainer": "torch_horovod"}, "MPI") == str(folder / "python")
-    # A Python with both runs it itself, and one with Horovod alone does not.
+    # The current Python is used if it has both packages.
     for module, expected in (("horovod", str(folder / "python")), ("torch", sys.executable)):
         (tmp_path / "path" / module).mkdir(parents=True)
         (tmp_path / "path" / module / "__init__.py").touch()
@@ -69,13 +68,13 @@ def test_horovod_with_pytorch_is_another_environment(home, tmp_path, monkeypatch
         assert find_python({"trainer": "torch_horovod"}, "MPI") == expected
 
 
-def test_where_there_is_none_the_error_says_how_to_make_one(home):
-    expected = "keras_horovod needs horovod, which this Python lacks; run `make environments`"
-    with pytest.raises(ValueError, match=re.escape(expected) + ".* KFP_DISTRIBUTED_HOROVOD_PYTHON"):
+def test_a_missing_environment_is_an_error_that_names_the_command_and_the_variable(home):
+    expected = "keras_horovod needs horovod.*`make environments`.* KFP_DISTRIBUTED_HOROVOD_PYTHON"
+    with pytest.raises(ValueError, match=expected):
         find_python(HOROVOD, "MPI")
 
 
-def found_or_error(find, *arguments):
+def result_or_error(find, *arguments):
     try:
         return find(*arguments)
     except ValueError as error:
@@ -100,32 +99,32 @@ COMMAND = {"command": ["python", "main.py"]}
         (COMMAND, "MPI", "HOROVOD", False, True),
     ],
 )
-def test_a_variable_names_the_image_and_the_python(
+def test_variables_set_the_image_and_the_python(
     home, monkeypatch, program, distribution_type, name, stock_image, this_python
 ):
     image, python = f"KFP_DISTRIBUTED_{name}_IMAGE", f"KFP_DISTRIBUTED_{name}_PYTHON"
-    without = found_or_error(image_of, program, distribution_type, {})
-    assert without == STOCK_IMAGE if stock_image else f"or in {image} of the step's environment" in without
-    without = found_or_error(find_python, program, distribution_type)
-    assert without == sys.executable if this_python else without.endswith(f"that has it in {python}")
+    default = result_or_error(image_of, program, distribution_type, {})
+    assert default == STOCK_IMAGE if stock_image else image in default
+    default = result_or_error(find_python, program, distribution_type)
+    assert default == sys.executable if this_python else python in default
 
-    given = {image: "example.com/trainer:1"}
-    assert image_of(program, distribution_type, given) == "example.com/trainer:1"
-    assert image_of({**program, "image": "own:1"}, distribution_type, given) == "own:1"
+    environment = {image: "example.com/trainer:1"}
+    assert image_of(program, distribution_type, environment) == "example.com/trainer:1"
+    assert image_of({**program, "image": "own:1"}, distribution_type, environment) == "own:1"
     monkeypatch.setenv(python, "/opt/trainer/bin/python3")
     assert find_python(program, distribution_type) == "/opt/trainer/bin/python3"
 
 
-def test_openmpi_starts_the_ranks_where_it_is_and_else_horovod(home, tmp_path):
+def test_openmpi_starts_the_ranks_if_installed_else_horovod(home, tmp_path):
     python, program, spec = str(home / "python"), ["main"], parse_distribution({"distribution_type": "MPI"})
     elastic = parse_distribution({"distribution_type": "MPI", "min_workers": 1})
-    with pytest.raises(ValueError, match=r"'MPI' needs mpirun, or Horovod beside .*/horovod/bin/python"):
+    with pytest.raises(ValueError, match=r"distribution_type = 'MPI' .*mpirun.*/horovod/bin/python"):
         mpi_command(python, spec, program)
     put(home, "horovodrun")
     assert mpi_command(python, spec, program) == horovodrun(2, program, python)
     put(tmp_path / "path", "mpirun")
-    found = mpi_command(python, spec, program)
-    assert found == [str(tmp_path / "path" / "mpirun"), *mpirun(2, program, "--oversubscribe")[1:]]
+    command = mpi_command(python, spec, program)
+    assert command == [str(tmp_path / "path" / "mpirun"), *mpirun(2, program, "--oversubscribe")[1:]]
     put(home, "mpirun")
-    assert mpi_command(python, spec, program)[0] == str(home / "mpirun"), "the one that this Horovod was built with"
+    assert mpi_command(python, spec, program)[0] == str(home / "mpirun"), "the mpirun of this environment comes first"
     assert mpi_command(python, elastic, program) == elastic_horovodrun(elastic, program, python)

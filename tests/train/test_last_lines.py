@@ -1,4 +1,4 @@
-"""How long the last lines of an ended job are waited for: cases of what is still to come."""
+"""How long the step waits for the last lines of an ended job."""
 
 import pytest
 
@@ -13,22 +13,22 @@ READ = {"unread": [], "leader_is_over": True, "no_news": True, "given_up": False
     [
         (0, {}, True),
         (0, {"no_news": False}, False),
-        # News that keep coming, of a replica that prints for ever.
+        # News arrive without end from a replica that prints forever.
         (60, {"no_news": False}, False),
         (61, {"no_news": False}, True),
-        # The leader, or an ended container, may have lines to come.
+        # More lines of the leader or of an ended container may arrive.
         (5, {"leader_is_over": False}, False),
         (6, {"leader_is_over": False}, True),
         (5, {"unread": [False]}, False),
         (6, {"unread": [True]}, True),
     ],
 )
-def test_an_ended_job_is_waited_for_as_long_as_lines_may_come(seconds, case, are_read):
+def test_the_wait_lasts_as_long_as_lines_may_arrive(seconds, case, are_read):
     assert LastLines().are_read(ENDED + seconds, ENDED, **{**READ, **case}) == are_read
 
 
 @pytest.mark.parametrize(("failing", "are_read"), [([False], False), ([True, False], False), ([True], True)])
-def test_a_log_that_cannot_be_read_is_waited_for_only_for_seconds_while_others_print(failing, are_read):
+def test_the_wait_for_an_unreadable_log_is_limited_while_other_replicas_print(failing, are_read):
     last_lines = LastLines()
     for second in range(20):
         last_lines.line_arrived(ENDED + second)
@@ -36,14 +36,14 @@ def test_a_log_that_cannot_be_read_is_waited_for_only_for_seconds_while_others_p
     assert result == are_read
 
 
-def test_a_readable_log_that_stays_silent_is_not_waited_for():
+def test_the_wait_for_a_silent_log_is_limited():
     last_lines = LastLines()
     last_lines.line_arrived(ENDED + 3)
     waits = [last_lines.are_read(ENDED + second, ENDED, **{**READ, "unread": [False]}) for second in (7, 8, 9)]
     assert waits == [False, False, True]
 
 
-def test_replicas_that_go_on_printing_in_a_job_that_is_given_up_are_not_waited_for():
+def test_the_wait_is_limited_if_the_step_gave_up_a_job_that_still_prints():
     last_lines = LastLines()
     results = []
     for second in range(12):

@@ -1,4 +1,4 @@
-"""The whole flow of `launch` with real replicas, which run the real entry program and need no TensorFlow."""
+"""`launch` with real replicas, which run the real entry program and need no TensorFlow."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from step_lines import brief, brief_lines, into
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.failures import FOR_GOOD
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.launch import (
     Request,
@@ -38,7 +39,7 @@ def function(source):
     return {"function": "fit", "source": source}
 
 
-# Goes on from its checkpoint, and saves what it has.
+# Resumes from its checkpoint and saves a model.
 FIT = function("""
 def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
     import json, os
@@ -56,7 +57,7 @@ def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
 
 
 def request(data, folder, **changed):
-    wanted = {
+    defaults = {
         "train_uri": data,
         "validation_uri": data,
         "model_uri": str(folder / "model"),
@@ -64,13 +65,13 @@ def request(data, folder, **changed):
         "identity": ("run", "train", "1"),
         "distribution_specification": workers(2),
     }
-    return Request(**{**wanted, **changed})
+    return Request(**{**defaults, **changed})
 
 
 def run(request):
-    """What came of it, and what a person saw of it."""
-    said = []
-    return launch(request, LocalRunner(), into(said)), said
+    """Run a training; return its outcome and the lines of the log."""
+    log = []
+    return launch(request, LocalRunner(), into(log)), log
 
 
 def failure(request):
@@ -79,8 +80,8 @@ def failure(request):
     return str(error.value)
 
 
-def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_alone(data, tmp_path):
-    outcome, said = run(request(data, tmp_path, train_parameters={"epochs": 2.0}))
+def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, tmp_path):
+    outcome, log = run(request(data, tmp_path, train_parameters={"epochs": 2.0}))
     name = job_name("train", ("run", "train", "1"))
     assert outcome.status.job == outcome.model.job == name
     assert [entry.path for entry in outcome.model.files] == ["weights"]
@@ -89,17 +90,17 @@ def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_al
     assert {replica: [epoch["epoch"] for epoch in epochs] for replica, epochs in outcome.metrics.items()} == {
         "worker-0": [2]
     }
-    assert "[worker-0] begins after epoch 0 on 1 shard" in said
-    assert said[0] == f"checkpoints are stored in {tmp_path}/checkpoints/{name}"
-    assert said[1].startswith("starts 2 processes in ")
-    assert said[-1] == "the job succeeded"
+    assert "[worker-0] begins after epoch 0 on 1 shard" in log
+    assert log[0] == f"checkpoints are stored in {tmp_path}/checkpoints/{name}"
+    assert log[1].startswith("starting 2 processes in ")
+    assert log[-1] == "the job succeeded"
     assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]
 
-    # The same step again goes on; another one does not, though both keep their checkpoints in one place.
+    # The same step resumes. Another one does not, although both use the same folder for checkpoints.
     assert "[worker-0] begins after epoch 2 on 1 shard" in run(request(data, tmp_path))[1]
-    other, said = run(request(data, tmp_path, identity=("run", "train", "2")))
-    assert "[worker-0] begins after epoch 0 on 1 shard" in said
+    other, log = run(request(data, tmp_path, identity=("run", "train", "2")))
+    assert "[worker-0] begins after epoch 0 on 1 shard" in log
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
     assert (tmp_path / "model" / "weights").read_text() == "1"
     assert other.model.job != name
@@ -107,27 +108,27 @@ def test_a_job_leaves_a_model_and_its_metrics_and_is_resumed_by_the_same_step_al
 
 def test_paths_may_be_relative_and_checkpoints_elsewhere(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    wanted = {"model_uri": "model", "checkpoint_uri": "kept", "distribution_specification": None}
-    outcome, _ = run(request(data, tmp_path, **wanted))
+    uris = {"model_uri": "model", "checkpoint_uri": "kept", "distribution_specification": None}
+    outcome, _ = run(request(data, tmp_path, **uris))
     assert (tmp_path / "model" / "weights").read_text() == "1"
     assert {path.name for path in tmp_path.iterdir()} == {"model", "kept"}
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [outcome.status.job]
 
 
-def test_where_checkpoints_go(data, tmp_path):
-    def place(**changed):
+def test_checkpoints_are_stored_beside_the_model_or_in_checkpoint_uri(data, tmp_path):
+    def folder(**changed):
         return plan_job(request(data, tmp_path, **changed)).description.checkpoint_uri
 
     name = job_name("train", ("run", "train", "1"))
-    assert place() == f"{tmp_path}/checkpoints/{name}/checkpoints"
-    assert place(model_uri="s3://b/run/model") == f"s3://b/run/checkpoints/{name}/checkpoints"
-    assert place(model_uri="s3://b/run/model?endpoint=http://h:1/") == (
+    assert folder() == f"{tmp_path}/checkpoints/{name}/checkpoints"
+    assert folder(model_uri="s3://b/run/model") == f"s3://b/run/checkpoints/{name}/checkpoints"
+    assert folder(model_uri="s3://b/run/model?endpoint=http://h:1/") == (
         f"s3://b/run/checkpoints/{name}/checkpoints?endpoint=http://h:1/"
     )
-    assert place(checkpoint_uri="s3://kept/") == f"s3://kept/{name}/checkpoints"
+    assert folder(checkpoint_uri="s3://kept/") == f"s3://kept/{name}/checkpoints"
 
 
-WRONG = [
+INVALID = [
     (
         {"distribution_specification": {"number_of_worker": 2}},
         "distribution_specification: 'number_of_worker' = 2 is not a known key; did you mean number_of_workers?",
@@ -165,15 +166,15 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changed", "message"), WRONG)
-def test_a_wrong_request_is_refused_before_anything_is_started_or_written(data, tmp_path, changed, message):
-    said = []
+@pytest.mark.parametrize(("changed", "message"), INVALID)
+def test_an_invalid_request_is_refused_before_anything_is_started_or_written(data, tmp_path, changed, message):
+    log = []
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
-        launch(request(data, tmp_path, **changed), LocalRunner(), into(said))
-    assert (str(error.value), said, list(tmp_path.iterdir())) == (message, [], [])
+        launch(request(data, tmp_path, **changed), LocalRunner(), into(log))
+    assert (str(error.value), log, list(tmp_path.iterdir())) == (message, [], [])
 
 
-def test_a_step_that_is_cancelled_while_it_checks_leaves_nothing(data, tmp_path, cancel):
+def test_a_step_that_is_cancelled_during_its_checks_leaves_nothing(data, tmp_path, cancel):
     class Cancelled(LocalRunner):
         def check(self, job):
             super().check(job)
@@ -184,19 +185,19 @@ def test_a_step_that_is_cancelled_while_it_checks_leaves_nothing(data, tmp_path,
     assert (end.value.code, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, [])
 
 
-@pytest.mark.parametrize("which", ["train_uri", "validation_uri"])
-def test_a_dataset_that_is_not_there_is_named(data, tmp_path, which):
-    with pytest.raises(StorageError, match=re.escape(str(tmp_path / "nothing"))):
-        launch(request(data, tmp_path, **{which: str(tmp_path / "nothing")}), LocalRunner(), print)
+@pytest.mark.parametrize("field", ["train_uri", "validation_uri"])
+def test_a_missing_dataset_is_named(data, tmp_path, field):
+    with pytest.raises(StorageError, match=re.escape(str(tmp_path / "missing"))):
+        launch(request(data, tmp_path, **{field: str(tmp_path / "missing")}), LocalRunner(), print)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_that_fails_is_explained_by_its_own_last_lines(data, tmp_path):
+def test_the_cause_of_a_failed_program_has_its_last_lines(data, tmp_path):
     cause = failure(request(data, tmp_path, train_specification=function("def fit(model_dir):\n    1 / 0\n")))
     *tail, last = cause.splitlines()
     assert re.fullmatch(r"\S+Z ERROR worker-\d ZeroDivisionError: division by zero", tail[-1])
     assert re.match(r"worker-\d failed with exit code 1, .* after the start of the job\.", last)
-    assert last.endswith("Exit codes 1 to 127 are permanent failures and are not retried.")
+    assert last.endswith(FOR_GOOD)
 
 
 def test_a_killed_worker_restarts_the_job_from_its_checkpoint(data, tmp_path):
@@ -223,8 +224,8 @@ def fit(checkpoint_dir, model_dir):
 """
     entries = []
     launch(request(data, tmp_path, train_specification=function(source)), LocalRunner(), entries.append)
-    said = [brief(entry) for entry in entries]
-    assert [line for line in said if line.startswith("[worker-0] state")] == [
+    log = [brief(entry) for entry in entries]
+    assert [line for line in log if line.startswith("[worker-0] state")] == [
         "[worker-0] state none",
         "[worker-0] state of epoch 3",
     ]
@@ -235,8 +236,8 @@ def fit(checkpoint_dir, model_dir):
     assert (tmp_path / "model" / "weights").read_text() == "of epoch 3"
 
 
-class Told:
-    """A runner of which it is known what it tells."""
+class FakeRunner:
+    """A runner that yields the given facts."""
 
     def __init__(self, *facts):
         self._facts = iter(facts)
@@ -245,25 +246,25 @@ class Told:
         return self._facts
 
 
-def test_remarks_that_tensorflow_prints_at_each_start_are_not_shown():
-    runner = Told(
+def test_startup_messages_of_tensorflow_are_not_logged():
+    runner = FakeRunner(
         LogLine(1, "worker-0", "I0000 00:00:1.2 7 port.cc:153] oneDNN custom operations are on. You may see"),
         LogLine(2, "worker-0", "F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"),
         ReplicaChanged(3, "worker-0", "failed", 134),
         JobEnded(4, False, "It failed."),
     )
-    said = []
-    status = _follow(runner, make_job(["unused"], {}), into(said))
-    assert [line for line in said if line.startswith("[")] == [
+    log = []
+    status = _follow(runner, make_job(["unused"], {}), into(log))
+    assert [line for line in log if line.startswith("[")] == [
         "[worker-0] F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"
     ]
     assert "oneDNN" not in failure_cause(status)
 
 
-def test_samples_are_kept_and_not_shown_and_do_not_count_as_output():
-    """A program that hangs is still sampled by a thread beside it."""
+def test_samples_are_recorded_but_neither_logged_nor_counted_as_output():
+    """A program that hangs is still sampled by another thread."""
     job = make_job(["unused"], {"silence_timeout": 60})
-    runner = Told(
+    runner = FakeRunner(
         ReplicaChanged(job_time := 1000.0, "worker-0", "running"),
         LogLine(job_time, "worker-0", "begun"),
         *(LogLine(job_time + second, "worker-0", "sample memory=512MiB rows/s=12") for second in (2, 12, 22, 32)),
@@ -272,9 +273,9 @@ def test_samples_are_kept_and_not_shown_and_do_not_count_as_output():
         LogLine(job_time + 110, "worker-0", "sample memory=514MiB"),
         Quiet(job_time + 120),
     )
-    said = []
-    status = _follow(runner, job, into(said))
-    assert said[2:] == [
+    log = []
+    status = _follow(runner, job, into(log))
+    assert log[2:] == [
         "[worker-0] begun",
         "[worker-0] 10%|###      ",
         "the job failed: silence_timeout ran out after 1 min: worker-0 silent for 1 min 1 s.",
@@ -283,9 +284,9 @@ def test_samples_are_kept_and_not_shown_and_do_not_count_as_output():
     assert status.samples["worker-0"][0] == ReplicaSample(job_time + 2, "worker-0", 512, 12)
 
 
-def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next_start():
-    later = JobEvent(5, "is not read")
-    runner = Told(
+def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restarts():
+    later = JobEvent(5, "not read")
+    runner = FakeRunner(
         LogLine(1, "worker-1", "ValueError: no such column"),
         LogLine(2, "launcher-0", "  Process name: [[51234,1],1]"),
         ReplicaChanged(3, "launcher-0", "failed", 1),
@@ -293,31 +294,31 @@ def test_a_launcher_whose_rank_has_failed_for_good_is_not_followed_into_its_next
         Quiet(4),
         later,
     )
-    said = []
-    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(said))
-    assert status.ended == JobEnded(4, False, "Exit codes 1 to 127 are permanent failures and are not retried.")
-    assert said == [
+    log = []
+    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(log))
+    assert status.ended == JobEnded(4, False, FOR_GOOD)
+    assert log == [
         "checkpoints are stored in ",
         "[worker-1] ValueError: no such column",
         "[launcher-0]   Process name: [[51234,1],1]",
         "launcher-0: failed (exit code 1)",
         "launcher-0: running",
-        "the job failed: Exit codes 1 to 127 are permanent failures and are not retried.",
+        f"the job failed: {FOR_GOOD}",
     ]
     assert list(runner.facts()) == [later]
     assert re.fullmatch(
         r"\S+ ERROR worker-1 ValueError: no such column\n\S+ ERROR launcher-0   Process name: \[\[51234,1\],1\]\n"
         r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did\. "
-        r"Exit codes 1 to 127 are permanent failures and are not retried\.",
+        + re.escape(FOR_GOOD),
         failure_cause(status),
     )
 
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
-    """A replica that is our runner's, but not our entry program: it says that all is well, and saved nothing."""
+    """The program of the replicas exits with 0 without saving a model."""
 
-    class Careless(LocalRunner):
+    class WithoutModel(LocalRunner):
         def check(self, job):
             super().check(replace(job, argv=(sys.executable, "-S", "-c", "print('well')")))
 
@@ -325,13 +326,13 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
     if earlier:
         run(request(data, tmp_path, identity=("an earlier run",)))
     with pytest.raises(TrainingFailed) as error:
-        launch(request(data, tmp_path), Careless(), lambda line: None)
-    why = f"the one in {model} is of the job {job_name('train', ('an earlier run',))!r}."
-    missing = f"{model} has no model.json: no model was saved there whole."
-    assert str(error.value) == f"The job succeeded, but left no complete model: {why if earlier else missing}"
+        launch(request(data, tmp_path), WithoutModel(), lambda line: None)
+    assert str(error.value).startswith("The job succeeded, but left no complete model: ")
+    assert str(model) in str(error.value)
+    assert (repr(job_name("train", ("an earlier run",))) if earlier else "model.json") in str(error.value)
 
 
-def test_a_model_that_cannot_be_looked_at_is_not_said_to_be_missing(data, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_read_is_not_reported_as_missing(data, tmp_path, monkeypatch):
     monkeypatch.setitem(launch.__globals__, "STORE_AWAY_SECONDS", 1)
     (tmp_path / "objects" / "bucket").mkdir(parents=True)
     with ExitStack() as running:
@@ -339,20 +340,20 @@ def test_a_model_that_cannot_be_looked_at_is_not_said_to_be_missing(data, tmp_pa
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
 
-        class ThenAway(LocalRunner):
+        class StopsTheStore(LocalRunner):
             def stop(self):
                 super().stop()
                 running.close()
 
         uris = {"model_uri": "s3://bucket/model", "checkpoint_uri": str(tmp_path)}
         with pytest.raises(TrainingFailed) as error:
-            launch(request(data, tmp_path, **uris), ThenAway(), lambda line: None)
+            launch(request(data, tmp_path, **uris), StopsTheStore(), lambda line: None)
     start = "The job succeeded, but its model could not be read: "
     assert re.match(rf"{start}.*bucket.*model", str(error.value)), error.value
     assert error.value.metrics["worker-0"][-1]["loss"] == 0.5
 
 
-def test_the_same_checked_twice_is_the_same_job(data, tmp_path):
+def test_the_same_request_is_always_the_same_job(data, tmp_path):
     first, second = (plan_job(request(data, tmp_path)) for _ in range(2))
     assert first == second
     assert json.loads(first.description.to_json())["data_replicas"] == ["worker-0", "worker-1"]
@@ -363,7 +364,7 @@ texts = st.text(max_size=80) | st.from_regex(r"[a-zA-Z0-9-]{0,80}", fullmatch=Tr
 
 @settings(max_examples=300, deadline=None)
 @given(texts, st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
-def test_job_name(task, identity, other):
+def test_a_job_name_is_a_label_that_is_unique_to_its_identity(task, identity, other):
     name = job_name(task, identity)
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 50
@@ -382,13 +383,13 @@ def test_job_name(task, identity, other):
         ("a" * 35 + "-b", "a" * 35),
     ],
 )
-def test_job_names_can_be_read(task, readable):
+def test_a_job_name_starts_with_the_name_of_the_task(task, readable):
     assert re.fullmatch(f"{readable}-[0-9a-f]{{12}}", job_name(task, ("run",)))
 
 
 @dataclass
 class Artifact:
-    """As much of a KFP artifact as the step touches."""
+    """The attributes of a KFP artifact that the step uses."""
 
     path: str
     uri: str
@@ -403,12 +404,12 @@ TASK_FOLDER = "s3://b/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111
 STEP_JOB = job_name("train", ("4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11", TASK_FOLDER))
 
 
-def step(data, folder, **wanted):
+def step(data, folder, **options):
     uris = {"m": f"{TASK_FOLDER}/m"}
     model, metrics, report = (
         Artifact(str(folder / name), uris.get(name, str(folder / name)), {}, {}) for name in ("m", "metrics", "r")
     )
-    wanted = {"train_specification": FIT} | wanted
+    options = {"train_specification": FIT} | options
     run_step(
         train_dataset=Artifact(data, "s3://b/data", {}, {}),
         validation_dataset=None,
@@ -416,7 +417,7 @@ def step(data, folder, **wanted):
         metrics=metrics,
         report=report,
         runner="local",
-        **wanted,
+        **options,
     )
     return model, metrics, Path(report.path).read_text()
 
@@ -424,19 +425,19 @@ def step(data, folder, **wanted):
 def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     model, metrics, report = step(data, tmp_path)
     assert model.metadata == {"framework": "files", "job": STEP_JOB}
-    # KFP takes metrics as JSON, which has no NaN.
+    # KFP stores metrics as JSON, which has no NaN.
     assert metrics.logged == {"loss": 0.5}
     assert "<h1>train of run 4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11 succeeded after " in report
     assert f"<p>Job {STEP_JOB}" in report
     assert "worker-0 loss" in report
-    said = brief_lines(capsys.readouterr().out)
-    assert "[worker-0] begins after epoch 0 on 1 shard" in said
-    assert "accuracy = nan is left out of the metrics of the step: it is not a finite number" in said
-    assert "remark = 'good' is left out of the metrics of the step: it is not a finite number" in said
+    log = brief_lines(capsys.readouterr().out)
+    assert "[worker-0] begins after epoch 0 on 1 shard" in log
+    assert "accuracy = nan is left out of the metrics of the step: it is not a finite number" in log
+    assert "remark = 'good' is left out of the metrics of the step: it is not a finite number" in log
     assert any(
         line.startswith("updates = 1000")
         and line.endswith("left out of the metrics of the step: it is not a finite number")
-        for line in said
+        for line in log
     )
 
 
@@ -451,22 +452,22 @@ def fit(model_dir, tensorboard_dir):
 """)
 
 
-def test_logs_for_tensorboard_are_kept_where_log_and_report_say(data, tmp_path, capsys):
+def test_log_and_report_name_the_folder_of_tensorboard_logs(data, tmp_path, capsys):
     _, _, report = step(data, tmp_path, train_specification=LOGS, distribution_specification={"tensorboard": "true"})
-    (said,) = re.findall(" INFO job TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert said == f"{tmp_path}/checkpoints/{STEP_JOB}/metrics/tensorboard"
-    assert Path(said, "run", "events").read_text() == "logged"
-    assert said in report
+    (folder,) = re.findall(" INFO job TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert folder == f"{tmp_path}/checkpoints/{STEP_JOB}/metrics/tensorboard"
+    assert Path(folder, "run", "events").read_text() == "logged"
+    assert folder in report
 
 
-def test_where_nobody_wants_logs_for_tensorboard_there_is_no_folder_for_them(data, tmp_path, capsys):
+def test_without_tensorboard_there_is_no_folder_for_its_logs(data, tmp_path, capsys):
     step(data, tmp_path, train_specification=LOGS)
-    said = capsys.readouterr().out
-    assert " INFO worker-0 given ''\n" in said
-    assert "TensorBoard" not in said
+    log = capsys.readouterr().out
+    assert " INFO worker-0 given ''\n" in log
+    assert "TensorBoard" not in log
 
 
-def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data, tmp_path):
+def test_the_log_of_a_failed_step_ends_with_the_cause_and_the_report_is_written(data, tmp_path):
     with pytest.raises(SystemExit) as end:
         step(
             data,
@@ -481,14 +482,14 @@ def test_a_step_that_fails_ends_its_log_with_the_cause_and_leaves_a_report(data,
     assert f"<p>Job {STEP_JOB}" in (tmp_path / "r").read_text()
 
 
-def test_a_report_has_no_control_characters_whatever_a_replica_prints(data, tmp_path):
+def test_control_characters_of_replicas_are_removed_from_the_report(data, tmp_path):
     with pytest.raises(SystemExit):
         step(data, tmp_path, train_specification={"command": ["printf", r"bell \a, escape \033[31m, nul \000\n"]})
     page = (tmp_path / "r").read_text()
     assert "bell \N{REPLACEMENT CHARACTER}, escape , nul \N{REPLACEMENT CHARACTER}" in page
 
 
-def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):
+def test_the_log_of_a_step_with_an_invalid_request_ends_with_one_line(data, tmp_path):
     with pytest.raises(SystemExit) as end:
         step(data, tmp_path, train_parameters={"epochs": "many"})
     entry = parse_line(end.value.code)
@@ -496,7 +497,7 @@ def test_a_step_with_a_wrong_request_ends_with_one_line(data, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_metric_is_not_read_as_one(tmp_path):
+def test_invalid_metrics_are_ignored(tmp_path):
     epochs = [{"epoch": 1, "loss": 2, "note": "warm-up"}, {"epoch": 2, "loss": 0.5}]
     (tmp_path / "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": epochs}))
     (tmp_path / "evaluator.json").write_text('{"replica": "evaluator-0", "epochs": [{"epoch": "first"}]}')

@@ -14,26 +14,26 @@ from kfp_distributed.components.train.runners.lines import BAR_SECONDS, LONGEST_
         ([b"ended\n", b""], [["ended"], []]),
         ([b"10%\r20%\rdone\n"], [["done"]]),
         ([b"\xff\xfe\n"], [["��"]]),
-        # A character of three bytes in two chunks, and one that never becomes whole.
+        # A character of three bytes in two chunks, and an incomplete one.
         (["€".encode()[:1], "€".encode()[1:] + b"\n"], [[], ["€"]]),
         (["€".encode()[:2], b""], [[], ["�"]]),
     ],
 )
-def test_lines(chunks, lines):
+def test_output_is_split_into_lines(chunks, lines):
     cutter = LineCutter()
     assert [cutter.feed(chunk, 1.0) for chunk in chunks] == lines
 
 
-def test_a_progress_bar_is_told_now_and_then_and_its_last_state_once():
+def test_a_progress_bar_is_a_line_every_few_seconds_and_at_its_end():
     cutter = LineCutter()
-    told = [cutter.feed(b"\r%d%%" % percent, 1.0 + percent) for percent in range(1, 15)]
-    assert [line for lines in told for line in lines] == ["1%", "6%", "11%"]
+    results = [cutter.feed(b"\r%d%%" % percent, 1.0 + percent) for percent in range(1, 15)]
+    assert [line for lines in results for line in lines] == ["1%", "6%", "11%"]
     assert cutter.feed(b"\r\n", 2 + BAR_SECONDS) == ["14%"]
 
 
 @pytest.mark.parametrize("chunk", [1000, LONGEST_LINE, 5 * LONGEST_LINE])
 @pytest.mark.parametrize("end", [b"\n", b""])
-def test_an_endless_line_comes_in_pieces_that_lose_nothing(chunk, end):
+def test_a_long_line_is_split_without_loss(chunk, end):
     text = "".join(f"{number:07d}€" for number in range(30_000))
     data, cutter, pieces = text.encode() + end, LineCutter(), []
     for start in range(0, len(data), chunk):

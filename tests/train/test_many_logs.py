@@ -1,4 +1,4 @@
-"""The Kubernetes runner and the logs of many pods, which a stand-in for the API server has."""
+"""The Kubernetes runner with the logs of many pods of a stub API server."""
 
 import time
 from collections import defaultdict
@@ -17,7 +17,7 @@ from kfp_distributed.components.train.runners.kubernetes.runner import Kubernete
 
 
 def follow(lines, replicas, cut, show):
-    """Runs a job to its end; returns its status and the requests by kind."""
+    """Run a job to its end; return its status and the number of requests by kind."""
     server = StubApi(lines, cut)
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
@@ -47,16 +47,16 @@ def test_each_line_of_many_replicas_is_shown_once_and_in_order(cut):
     assert {replica: lines == expected for replica, lines in shown.items() if lines[0]} == {
         f"[worker-{index}]": True for index in range(50)
     }
-    # Once, once more when it is known to have ended, and after a break.
+    # One request, a second one after the end of the container, and a third one after a broken connection.
     assert requests["log"] == 50 * (3 if cut else 2)
-    assert all(each.tail[-1].startswith("line 001999 ") for each in status.replicas.values())
+    assert all(replica.tail[-1].startswith("line 001999 ") for replica in status.replicas.values())
 
 
-def test_a_job_that_ends_while_its_reader_is_behind_loses_no_line(monkeypatch):
+def test_a_slow_reader_loses_no_line_at_the_end_of_a_job(monkeypatch):
     monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 3.0)
-    # Less than it takes to tell all, and more than what has been read at last.
+    # Shorter than handling all lines takes, and longer than handling those that wait in the queue.
     monkeypatch.setattr(last_lines, "GONE_SECONDS", 3.0)
-    monkeypatch.setattr(watching, "_READS", 4)
+    monkeypatch.setattr(watching, "_QUEUED_CHUNKS", 4)
     count = 0
 
     def show(entry):

@@ -1,11 +1,11 @@
 import pytest
 
 from kfp_distributed.components.train.mpirun import (
-    attribute_line,
     elastic_horovodrun,
     failed_worker,
     horovodrun,
     mpirun,
+    printed_by,
 )
 from kfp_distributed.components.train.specification import parse_distribution
 
@@ -63,7 +63,7 @@ def test_an_elastic_training_is_started_with_its_counts_of_workers():
 )
 def test_a_tagged_line_of_a_launcher_is_attributed_to_the_worker_of_its_rank(replica, line, expected):
     spec = parse_distribution({"distribution_type": "MPI", "slots_per_worker": 2})
-    assert attribute_line(replica, line, spec) == expected
+    assert printed_by(replica, line, spec) == expected
 
 
 @pytest.mark.parametrize("line", [KILLED_4, KILLED_5, EXITED_4, EXITED_5, EXITED_GLOO])

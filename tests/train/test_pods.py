@@ -1,11 +1,11 @@
-"""Kubernetes objects -> what they say, as tables of whole values."""
+"""The state of jobs and replicas as read from Kubernetes objects."""
 
 from datetime import datetime, timezone
 
 import pytest
 
 from kfp_distributed.components.train.runners.kubernetes.pods import (
-    NOT_INSTALLED,
+    INSTALLATION_FAILED,
     PodState,
     deletion_time,
     is_suspended,
@@ -18,7 +18,7 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
 
 
 def pod(phase="Pending", node="node-1", main=None, init=None, conditions=(), limits=None, **status):
-    """A pod whose main container, and init container, have the given states."""
+    """Return a pod with these states of its main container and its init container."""
     return {
         "metadata": {"name": "a-job-worker-0", "uid": "1"},
         "spec": {
@@ -52,7 +52,7 @@ def terminated(code, reason="Error", message=""):
 
 INSTALL_TIMES = {"startedAt": "2026-11-23T10:00:10Z", "finishedAt": "2026-11-23T10:04:15Z"}
 INSTALLED = {"terminated": {"exitCode": 0, "reason": "Completed", **INSTALL_TIMES}}
-NOT_DONE = {"terminated": {"exitCode": 1, "reason": "Error", **INSTALL_TIMES}}
+FAILED_INSTALLATION = {"terminated": {"exitCode": 1, "reason": "Error", **INSTALL_TIMES}}
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_replica_of(labels, name):
             pod(main=INITIALIZING, init=NO_IMAGE),
             PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"'),
         ),
-        (pod(main=INITIALIZING, init={"running": {}}), PodState("installing", None, "pip installs its packages")),
+        (pod(main=INITIALIZING, init={"running": {}}), PodState("installing", None, "installing packages with pip")),
         (pod(main=INITIALIZING, init=INSTALLED), PodState("pulling", install_seconds=245)),
         (pod("Running", main={"running": {}}, init=INSTALLED), PodState("running", install_seconds=245)),
         (
             pod(initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}]),
-            PodState("starting", None, "init-pytorch runs"),
+            PodState("starting", None, "init container init-pytorch is running"),
         ),
         (pod("Running", main={"running": {}}, init=terminated(0, "Completed")), PodState("running")),
         (pod("Succeeded", main=terminated(0, "Completed")), PodState("succeeded", 0)),
@@ -114,16 +114,16 @@ def test_replica_of(labels, name):
             pod("Failed", main=terminated(128, "StartError", "no such file")),
             PodState("failed", 128, "StartError: no such file"),
         ),
-        # The container has ended and the pod does not yet say so.
+        # The container has ended, but the phase of the pod has not changed yet.
         (pod("Running", main=terminated(137, "OOMKilled")), PodState("failed", 137, "OOMKilled")),
         (
             pod("Failed", main=terminated(137, "OOMKilled"), limits={"memory": "2Gi"}),
             PodState("failed", 137, "OOMKilled: the limit is 2Gi"),
         ),
-        (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1, NOT_INSTALLED)),
-        (pod("Failed", main=INITIALIZING, init=NOT_DONE), PodState("failed", 1, NOT_INSTALLED)),
-        # The kubelet would try it again.
-        (pod(main=INITIALIZING, init=terminated(1)), PodState("failed", 1, NOT_INSTALLED)),
+        (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1, INSTALLATION_FAILED)),
+        (pod("Failed", main=INITIALIZING, init=FAILED_INSTALLATION), PodState("failed", 1, INSTALLATION_FAILED)),
+        # The kubelet would retry the init container.
+        (pod(main=INITIALIZING, init=terminated(1)), PodState("failed", 1, INSTALLATION_FAILED)),
         (pod("Failed", main=INITIALIZING, init=terminated(143)), PodState("failed", 143)),
         (
             pod("Failed", reason="Evicted", message="The node was low on resource: memory. "),
@@ -156,7 +156,7 @@ def condition(name, message="", status="True"):
         ([condition("Created"), condition("Succeeded")], (True, "")),
         ([condition("Complete"), condition("SuccessCriteriaMet")], (True, "")),
         ([condition("Failed", status="False"), condition("Restarting")], None),
-        # Both may hold; and the last one says nothing.
+        # Both may be true; their order has no meaning.
         ([condition("Failed", "1 worker failed"), condition("Succeeded")], (False, "1 worker failed")),
         ([condition("FailureTarget", "limit reached")], (False, "limit reached")),
     ],
@@ -189,17 +189,18 @@ def test_job_end_time(status, second):
 
 
 @pytest.mark.parametrize(
-    ("about", "second"),
+    ("metadata", "second"),
     [
         ({}, None),
         ({"deletionTimestamp": "2026-01-01T09:00:40Z", "deletionGracePeriodSeconds": 30}, 10),
-        # The kubelet has shortened it to nothing: the pod is gone.
+        # The kubelet sets the grace period to 0 when the pod has ended.
         ({"deletionTimestamp": "2026-01-01T09:00:10Z", "deletionGracePeriodSeconds": 0}, 10),
         ({"deletionTimestamp": "2026-01-01T09:00:10Z"}, 10),
     ],
 )
-def test_deletion_time(about, second):
-    assert deletion_time({"metadata": about}) == (second and datetime(2026, 1, 1, 9, 0, second, tzinfo=timezone.utc))
+def test_deletion_time(metadata, second):
+    expected = second and datetime(2026, 1, 1, 9, 0, second, tzinfo=timezone.utc)
+    assert deletion_time({"metadata": metadata}) == expected
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ _WATCHED = ("python3", "-m", "kfp_distributed.trainers.runtime.launcher")
 _SLEEP = ("sleep", "infinity")
 _IDLE = (*_WATCHED, "--idle")
 # The launcher of v1 may start long before the workers, for example while they pull the image. It waits until it can
-# reach all of them. After ten minutes it starts mpirun anyway, whose error names the missing worker.
+# reach all of them. After ten minutes it starts mpirun anyway, which then reports the error.
 _WAIT_FOR_WORKERS = """\
 trap 'exit 143' TERM
 while read -r host _

@@ -1,1 +1,1 @@
-"""Where the replicas of a training job run: the protocol of a runner, and one file for each runner."""
+"""Runners of training jobs: their protocol, and one package per runner."""

@@ -1,8 +1,8 @@
-"""A train step as a process of its own: reads a request as JSON from its input, prints what the step shows.
+"""A train step as a process: reads a request as JSON from stdin and prints the log of the step.
 
-Each line is the time in seconds, [REPLICA] and the message.
+Each line has the time in seconds, [REPLICA] and the message.
 
-The last line is VERDICT and a JSON: {"succeeded", "cause", "metrics", "seconds"}, seconds since all was imported.
+The last line is VERDICT and JSON: {"succeeded", "cause", "metrics", "seconds"}. The seconds do not include imports.
 """
 
 import json
@@ -16,11 +16,11 @@ from kfp_distributed.components.train.runners.kubernetes.cluster_api import conn
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
-begun = time.monotonic()
-given = json.load(sys.stdin)
-namespace, secret = given.pop("namespace"), given.pop("cluster_configuration_secret", "")
-task_config = given.pop("task_config", {})
-request = Request(**{**given, "identity": tuple(given["identity"])})
+start = time.monotonic()
+fields = json.load(sys.stdin)
+namespace, secret = fields.pop("namespace"), fields.pop("cluster_configuration_secret", "")
+task_config = fields.pop("task_config", {})
+request = Request(**{**fields, "identity": tuple(fields["identity"])})
 
 
 def show(entry: LogEntry) -> None:
@@ -37,5 +37,5 @@ except TrainingFailed as failure:
     verdict["cause"] = str(failure)
 except (ValueError, ClusterError, StorageError) as error:
     verdict["cause"] = f"refused: {error}"
-verdict["seconds"] = time.monotonic() - begun
+verdict["seconds"] = time.monotonic() - start
 print(f"{time.time():.3f} VERDICT {json.dumps(verdict)}", flush=True)

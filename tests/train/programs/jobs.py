@@ -1,4 +1,4 @@
-"""Jobs and requests for the tests of `train`, small enough to run many of them."""
+"""Small jobs for the tests of `train`."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from kfp_distributed.components.train.topology import plan_topology
 from kfp_distributed.trainers.runtime.job import JobDescription
 
 MARKER = "KFP_DISTRIBUTED_TEST_MARKER"
-"""Environment variable by which processes of a test are found, whoever their parents are."""
+"""Environment variable by which a test finds its processes, whatever their parents are."""
 
 
 def workers(count, **more):
@@ -21,7 +21,7 @@ def workers(count, **more):
 
 
 def make_job(argv, distribution=None, name="a-job", program=None, **environment):
-    """A job whose every replica runs `argv`."""
+    """Return a job whose replicas run `argv`."""
     specification = parse_distribution(distribution)
     topology = plan_topology(specification)
     description = JobDescription(
@@ -40,23 +40,23 @@ def make_job(argv, distribution=None, name="a-job", program=None, **environment)
 
 
 def python(program, *arguments):
-    """The command of a small Python program that starts fast."""
+    """Return the command of a small Python program that starts quickly."""
     return [sys.executable, "-S", "-c", program, *arguments]
 
 
 def marked(marker):
-    """The processes that have a marker in their environment, but for this one."""
-    found = []
+    """Return the other processes with a marker in their environment."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get(MARKER) == marker:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def wait_until(condition, seconds=30):
-    """Waits until `condition()` is true and returns it; the last thing that it was if that never comes."""
+    """Wait until `condition()` is true; return its last value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A train step as its own process: `step.py MARKER COMMAND...` runs a job whose two workers run the command."""
+"""A train step as a process: `step.py MARKER COMMAND...` runs a job with two workers that run the command."""
 
 import sys
 from functools import partial

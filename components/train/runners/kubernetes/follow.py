@@ -8,7 +8,7 @@ from contextlib import suppress
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, clock
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.manifests.cluster_settings import Object
-from kfp_distributed.components.train.mpirun import attribute_line
+from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.connection import Connection
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import heartbeat_interval
@@ -128,7 +128,7 @@ class Follower:
             yield JobEvent(clock(), news.text, "WARNING")
         elif isinstance(news, Printed):
             spec = self._objects.job.specification
-            yield from (LogLine(clock(), *attribute_line(news.replica, line, spec)) for line in news.lines)
+            yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
             self._last_lines.line_arrived(time.monotonic())
         elif news.source == "job":
             yield from self._read_job(news)

@@ -21,7 +21,7 @@ _IDLE_SECONDS = 300.0
 
 _LONGEST_DELAY = 5.0
 
-_READS = 100
+_QUEUED_CHUNKS = 100
 """Maximum number of chunks of logs in the queue; each has up to 64 KiB."""
 
 _LOG_DELAY = 0.5
@@ -112,7 +112,7 @@ class Watcher:
 
     def __init__(self, api: ClusterApi) -> None:
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._free_chunks = threading.Semaphore(_READS)
+        self._free_chunks = threading.Semaphore(_QUEUED_CHUNKS)
         self._api = api
         self.closed = threading.Event()
         # By (UID of the pod, name of the container, restart count).

@@ -1,1 +1,1 @@
-"""The replicas of a job as processes of this machine."""
+"""Runner that runs the replicas of a job as processes of this machine."""

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and which of them a replica sees."""
+"""GPUs of this machine, and their assignment to replicas."""
 
 import os
 from collections.abc import Sequence
@@ -7,30 +7,30 @@ from pathlib import Path
 from kfp_distributed.components.train.topology import Topology
 
 
-def visible_gpus(topology: Topology, name: str, here: Sequence[str]) -> dict[str, str]:
-    """The setting that shows a replica those of a machine's GPUs that are its own, as a cluster would.
+def visible_gpus(topology: Topology, name: str, available: Sequence[str]) -> dict[str, str]:
+    """Return the environment variable that limits a replica to its own GPUs, as on a cluster.
 
-    NCCL refuses two ranks on one, and TensorFlow takes all memory of each that it sees. Where there are fewer than are
-    asked for, no replica sees any: all train without. The launcher of MPI sees those of its ranks, which divide them by
-    themselves. Of a single process nothing is said.
+    NCCL refuses two ranks on one GPU, and TensorFlow allocates all memory of every visible GPU. If the machine has
+    fewer GPUs than requested, no replica sees a GPU. The launcher of MPI sees the GPUs of all ranks, which divide them
+    among themselves. A job with a single process sees all GPUs.
 
     Args:
-        topology: The job's.
-        name: The replica's.
-        here: The machine's GPUs, as CUDA_VISIBLE_DEVICES has them.
+        topology: Topology of the job.
+        name: Name of the replica.
+        available: GPUs of this machine, in the form of CUDA_VISIBLE_DEVICES.
     """
-    counts = [each.resources.gpus for each in topology.replicas]
+    counts = [replica.resources.gpus for replica in topology.replicas]
     if len(counts) == 1:
         return {}
-    place = [each.name for each in topology.replicas].index(name)
-    first = sum(counts[:place])
-    stop = sum(counts) if topology.distribution_type == "MPI" else first + counts[place]
-    own = here[first:stop] if sum(counts) <= len(here) else ()
+    position = [replica.name for replica in topology.replicas].index(name)
+    first = sum(counts[:position])
+    stop = sum(counts) if topology.distribution_type == "MPI" else first + counts[position]
+    own = available[first:stop] if sum(counts) <= len(available) else ()
     return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
 
 
 def machine_gpus() -> list[str]:
-    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [gpu for gpu in visible.split(",") if gpu]

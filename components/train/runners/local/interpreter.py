@@ -1,4 +1,4 @@
-"""Which Python of this machine runs the replicas, and what starts the ranks of MPI."""
+"""Python interpreter of the replicas on this machine, and the command that starts the ranks of an MPI job."""
 
 import os
 import shutil
@@ -16,49 +16,51 @@ _MODULES = {"horovod": "horovod", "pytorch": "torch"}
 
 
 def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
-    """The Python that a program runs in: this one, unless it needs what another has.
+    """Return the Python that runs a program: the current one, or one with the framework of the program.
 
-    That other one is the environment that `make environments` makes, or what a variable such as
-    KFP_DISTRIBUTED_HOROVOD_PYTHON names.
+    The latter is that of a variable such as KFP_DISTRIBUTED_HOROVOD_PYTHON, or an environment of `make environments`.
 
     Raises:
-        ValueError: A trainer of ours needs one, and there is none.
+        ValueError: A built-in trainer needs a framework, and no Python has it.
     """
     name = image_name(program, distribution_type)
     variable = variable_of(name, "PYTHON")
     if os.environ.get(variable):
         return os.environ[variable]
     # A folder of that name in the working directory has a spec, too, but no origin.
-    found = [find_spec(_MODULES[each]) for each in name.split("-") if each]
-    if all(each and each.origin for each in found):
+    specs = [find_spec(_MODULES[framework]) for framework in name.split("-") if framework]
+    if all(spec and spec.origin for spec in specs):
         return sys.executable
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    made = cache / "kfp-distributed" / name / "bin" / "python"
-    if made.exists():
-        return str(made)
-    if "trainer" not in program:  # It may do without.
+    environment_python = cache / "kfp-distributed" / name / "bin" / "python"
+    if environment_python.exists():
+        return str(environment_python)
+    if "trainer" not in program:  # A function or command may not need the framework.
         return sys.executable
     raise ValueError(
-        f"train_specification: {program['trainer']} needs {name}, which this Python lacks; run `make environments` in "
-        f"a checkout of kfp-distributed, or name a Python that has it in {variable}"
+        f"train_specification: {program['trainer']} needs {name}, which is not installed in this Python; run "
+        f"`make environments` in a checkout of kfp-distributed, or set {variable} to a Python that has it"
     )
 
 
 def mpi_command(python: str, spec: DistributionSpecification, program: Sequence[str]) -> list[str]:
-    """What starts the ranks of an MPI job here: OpenMPI where it is, else Horovod over Gloo, as for elastic ones.
+    """Return the command that starts the ranks of an MPI job on this machine.
+
+    It is OpenMPI's mpirun if installed, else horovodrun with Gloo. Elastic training always uses Horovod.
 
     Raises:
-        ValueError: There is neither.
+        ValueError: Neither is installed.
     """
-    here = str(Path(python).parent)
-    found = not spec.min_workers and shutil.which("mpirun", path=os.pathsep.join((here, os.environ.get("PATH", ""))))
-    if found:
-        return [found, *mpirun(spec.ranks, program, "--oversubscribe")[1:]]
-    if shutil.which("horovodrun", path=here):
+    folder = str(Path(python).parent)
+    search_path = os.pathsep.join((folder, os.environ.get("PATH", "")))
+    executable = not spec.min_workers and shutil.which("mpirun", path=search_path)
+    if executable:
+        return [executable, *mpirun(spec.ranks, program, "--oversubscribe")[1:]]
+    if shutil.which("horovodrun", path=folder):
         return (
             elastic_horovodrun(spec, program, python) if spec.min_workers else horovodrun(spec.ranks, program, python)
         )
     raise ValueError(
-        f"distribution_type = 'MPI' needs mpirun, or Horovod beside {python}: install OpenMPI, or run "
+        f"distribution_type = 'MPI' needs mpirun, or horovodrun beside {python}; install OpenMPI, or run "
         "`make environments` in a checkout of kfp-distributed"
     )

@@ -1,10 +1,10 @@
-"""What is to be done with the replicas of a local job: what a cluster's training operator decides there. Pure.
+"""Decide when to restart or stop the replicas of a local job, as the training operator does on a cluster. Pure.
 
-As under the operators' restart policy ExitCode, a replica that was killed, or ended with an exit code of 128 or more,
-is started again, and exit codes from 1 to 127 are for good.
+The rules are those of the operator's restartPolicy ExitCode. A replica that was killed or exited with 128 or more is
+restarted. Exit codes 1 to 127 are permanent failures.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from kfp_distributed.components.train.failures import FOR_GOOD, SAME_MOMENT_SECONDS, root_failure
@@ -12,64 +12,79 @@ from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.topology import Topology
 
 END_GRACE_SECONDS = 30.0
-"""How long the others may take to end by themselves when the leader has."""
+"""Seconds that the other replicas may take to end after the leader has succeeded."""
 
 
-class Step(NamedTuple):
-    """The next thing to do: with which replicas, and why."""
+class Decision(NamedTuple):
+    """An action on replicas.
+
+    Attributes:
+        action: "stop" or "restart" the replicas, or end the job: "succeed" or "fail".
+        replicas: Names of the replicas that the action affects.
+        reason: Reason of the action.
+    """
 
     action: Literal["stop", "restart", "succeed", "fail"]
     replicas: tuple[str, ...] = ()
     reason: str = ""
 
 
-def next_step(
+def decide(
     topology: Topology,
     last: Mapping[str, ReplicaChanged],
     now: float,
     restart_limit: int,
     taken: Set[str] = frozenset(),
-) -> Step | None:
-    """Decides what to do now.
+) -> Decision | None:
+    """Decide what to do with the replicas.
 
     Args:
-        topology: All replicas of the job.
-        last: The last thing that happened to each replica, by its name.
-        now: The time, on the clock of these.
-        restart_limit: How often each replica may be started again.
-        taken: The failed replicas on whose port somebody else listens.
+        topology: Replicas of the job.
+        last: Last change of each replica, by name.
+        now: Current time, of the same clock as the changes.
+        restart_limit: Maximum number of restarts of each replica.
+        taken: Names of failed replicas whose port was taken by another process. Default: none.
 
     Returns:
-        None where nothing is to be done but to wait.
+        The decision; None to wait.
     """
     leader = last[topology.leader]
-    done = leader.state == "succeeded"
-    active = tuple(name for name, each in last.items() if each.state in ("starting", "running"))
-    failed = [each for each in last.values() if each.state == "failed"]
-    if done:
-        # The work is done: what is killed, or fails after that, changes nothing. What failed before counts.
-        failed = [each for each in failed if each.time <= leader.time and not _is_retryable(each)]
+    active = tuple(name for name, change in last.items() if change.state in ("starting", "running"))
+    failed = [change for change in last.values() if change.state == "failed"]
+    if leader.state == "succeeded":
+        # Only permanent failures before the end of the leader count.
+        failed = [change for change in failed if change.time <= leader.time and not _is_retryable(change)]
     if failed:
-        # What failed first may be seen last, and a peer may not get over it: that decides who starts again.
-        if active and now - min(each.time for each in failed) < SAME_MOMENT_SECONDS:
+        # The root failure may be detected after those of its peers. It decides which replicas restart.
+        if active and now - min(change.time for change in failed) < SAME_MOMENT_SECONDS:
             return None
-        root = root_failure(failed)
-        if not (taken or _is_retryable(root)):
-            return Step("fail", tuple(last), FOR_GOOD)
-        names = tuple(each.replica for each in failed)
-        if taken or not topology.restart_alone.issuperset(names):
-            names = tuple(last)
-        if max(last[name].restart for name in names) >= restart_limit:
-            return Step("fail", tuple(last), f"The restarts that restart_limit allows ({restart_limit}) are used up.")
-        why = f"the port of {', '.join(sorted(taken))} is taken" if taken else f"{root.replica} failed"
-        return Step("restart", names, why)
-    if not done:
+        return _handle_failures(topology, last, failed, restart_limit, taken)
+    if leader.state != "succeeded":
         return None
-    if serving := tuple(each.name for each in topology.replicas if each.serves and each.name in active):
-        return Step("stop", serving, f"{leader.replica} is done")
+    if serving := tuple(replica.name for replica in topology.replicas if replica.serves and replica.name in active):
+        return Decision("stop", serving, f"{leader.replica} succeeded")
     if active and now - leader.time >= END_GRACE_SECONDS:
-        return Step("stop", active, f"still running {END_GRACE_SECONDS:g} s after {leader.replica} was done")
-    return None if active else Step("succeed")
+        return Decision("stop", active, f"still running {END_GRACE_SECONDS:g} s after {leader.replica} succeeded")
+    return None if active else Decision("succeed")
+
+
+def _handle_failures(
+    topology: Topology,
+    last: Mapping[str, ReplicaChanged],
+    failed: Sequence[ReplicaChanged],
+    restart_limit: int,
+    taken: Set[str],
+) -> Decision:
+    root = root_failure(failed)
+    if not (taken or _is_retryable(root)):
+        return Decision("fail", tuple(last), FOR_GOOD)
+    names = tuple(failure.replica for failure in failed)
+    if taken or not topology.restart_alone.issuperset(names):
+        names = tuple(last)
+    if max(last[name].restart for name in names) >= restart_limit:
+        return Decision("fail", tuple(last), f"Restart limit reached (restart_limit={restart_limit}).")
+    reason = f"the port of {', '.join(sorted(taken))} is taken" if taken else f"{root.replica} failed"
+    return Decision("restart", names, reason)
 
 
 def _is_retryable(end: ReplicaChanged) -> bool:

@@ -1,4 +1,4 @@
-"""The replicas of a job as processes of this machine."""
+"""Runner that runs the replicas of a job as processes of this machine."""
 
 import contextlib
 import os
@@ -26,12 +26,12 @@ from kfp_distributed.components.train.job import (
     TrainingJob,
     clock,
 )
-from kfp_distributed.components.train.mpirun import attribute_line
+from kfp_distributed.components.train.mpirun import printed_by
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
-from kfp_distributed.components.train.runners.local.restart_policy import Step, next_step
+from kfp_distributed.components.train.runners.local.restart_policy import Decision, decide
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_ROOMS, read_library
@@ -42,14 +42,15 @@ from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024
-"""Bytes: what Linux lets a process without privileges make of a pipe."""
-_LOOK_SECONDS = 0.05
-"""How often processes are looked at. An end is mostly seen at once, by the end of the output."""
+"""Maximum size of a pipe in bytes that Linux allows a process without privileges."""
+_POLL_SECONDS = 0.05
+"""Interval at which processes are polled. Usually the end of its output already signals the end of a process."""
 
 _NEVER_STARTED = ("waiting", "installing")
 
-# What tells a process its place in a job. If we run in such a job ourselves, ours must not reach the replicas.
-_PLACE = re.compile(
+# Variables that describe the position of a process in a job. If the step itself runs in such a job, the replicas must
+# not inherit them.
+_JOB_VARIABLES = re.compile(
     "TF_CONFIG|MASTER_(ADDR|PORT)|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)"
     "|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC|HOSTNAME|CONTROLLER|GLOO_(?!TIMEOUT).*)"
     "|(PET|TORCHELASTIC|OMPI|PMIX)_.*"
@@ -57,7 +58,13 @@ _PLACE = re.compile(
 
 
 class _Process(NamedTuple):
-    """A running replica: its process, what it prints, and what was read of an unfinished line."""
+    """A running replica.
+
+    Attributes:
+        child: The process.
+        output: Pipe with its output.
+        cutter: Cuts the output into lines.
+    """
 
     child: subprocess.Popen[bytes]
     output: IO[bytes]
@@ -65,27 +72,31 @@ class _Process(NamedTuple):
 
 
 class LocalRunner:
-    """Runs each replica of a job as a process in a folder of its own.
+    """Runs each replica of a job as a process in its own folder.
 
-    One thread does everything while `facts` is iterated: it reads what the replicas print, sees them end, and does
-    what `next_step` says. So nothing is buffered here, and a slow reader slows the replicas down.
+    The thread that iterates `facts` reads the output of the replicas, detects their ends and executes the decisions of
+    `decide`. Output is not buffered, so a slow reader slows the replicas down.
     """
 
     shares_disk = True
     manifest: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, choose_ports: Callable[[int], list[int]] = free_ports) -> None:
-        """Makes a runner for one job, whose ports `choose_ports` finds."""
+        """Create a runner for one job.
+
+        Args:
+            choose_ports: Returns free ports, of which each replica gets one.
+        """
         self._choose_ports = choose_ports
         self._resources = contextlib.ExitStack()
         self._processes: dict[str, _Process] = {}
         self._install_seconds = 0.0
 
     def check(self, job: TrainingJob) -> None:
-        """Looks for what the replicas run in.
+        """Check that this machine has a Python and the launcher that the job needs.
 
         Raises:
-            ValueError: It is not there.
+            ValueError: One of them is missing.
         """
         spec = job.specification
         self._python = find_python(job.description.program, spec.distribution_type)
@@ -94,9 +105,10 @@ class LocalRunner:
             self._argv = mpi_command(self._python, spec, self._argv)
 
     def start(self, job: TrainingJob) -> None:
-        """Prepares the folder of the job that was checked; the processes start with the first fact."""
+        """Create the folder of the checked job. The processes start when `facts` is iterated."""
         self._job = job
-        self._last = {each.name: ReplicaChanged(clock(), each.name, "waiting") for each in job.topology.replicas}
+        names = [replica.name for replica in job.topology.replicas]
+        self._last = {name: ReplicaChanged(clock(), name, "waiting") for name in names}
         self._folder = Path(tempfile.mkdtemp(prefix=f"{job.name}-"))
         if not job.specification.keep_job:
             self._resources.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -109,87 +121,94 @@ class LocalRunner:
         self._group = self._resources.enter_context(ProcessGroup())
 
     def stop(self) -> None:
-        """Ends all processes and removes the job's folder."""
+        """End all processes and delete the folder of the job."""
         self._resources.close()
         for process in self._processes.values():
             process.output.close()
 
     def facts(self) -> Iterator[Fact]:
-        """Starts the replicas and tells what happens until the job has ended."""
+        """Start the replicas and yield facts until the job has ended."""
+        yield from map(self._warn, self._ignored_settings())
         program = self._job.description.program
-        if program.get("image"):
-            yield JobEvent(clock(), f"image of train_specification is ignored: {self._python} runs all", "WARNING")
-        if self._job.specification.volumes:
-            yield JobEvent(
-                clock(), "volumes of distribution_specification are ignored: a path is of this machine", "WARNING"
-            )
-        wanted, here = sum(each.resources.gpus for each in self._job.topology.replicas), len(machine_gpus())
-        if wanted > here and len(self._last) > 1:
-            yield JobEvent(
-                clock(), f"{wanted} GPUs are asked for and {here} are here: all replicas train without", "WARNING"
-            )
-        own = self._python == sys.executable
-        needed = missing_here(program) if own else Requirements(tuple(program.get("packages", ())))
-        if needed.packages or needed.alone:
-            yield from self._install(needed)
+        is_own_python = self._python == sys.executable
+        requirements = missing_here(program) if is_own_python else Requirements(tuple(program.get("packages", ())))
+        if requirements.packages or requirements.alone:
+            yield from self._install(requirements)
             if not self._packages.is_dir():
                 return
         count = len(self._last)
-        yield JobEvent(clock(), f"starts {count} process{'es' * (count > 1)} in {self._folder}")
+        yield JobEvent(clock(), f"starting {count} process{'es' * (count > 1)} in {self._folder}")
         yield from self._start_replicas(tuple(self._last))
-        step = None
-        while step is None or step.action in ("stop", "restart"):
+        decision = None
+        while decision is None or decision.action in ("stop", "restart"):
             yield from self._read()
             yield from self._collect()
-            step = self._next_step()
-            if step:
-                yield from self._do(step)
+            decision = self._decide()
+            if decision:
+                yield from self._execute(decision)
             yield Quiet(clock())
-        yield JobEnded(clock(), step.action == "succeed", step.reason)
+        yield JobEnded(clock(), decision.action == "succeed", decision.reason)
 
-    def _install(self, needed: Requirements) -> Iterator[Fact]:
-        """Runs pip; where it fails the job has failed, and the packages' folder is not there."""
-        yield JobEvent(clock(), f"installs {without_passwords(' '.join((*needed.packages, *needed.alone)))}")
+    def _ignored_settings(self) -> Iterator[str]:
+        """Yield a warning for each setting of the job that only a cluster, or a machine with more GPUs, can follow."""
+        if self._job.description.program.get("image"):
+            yield f"image of train_specification is ignored; all replicas run {self._python}"
+        if self._job.specification.volumes:
+            yield "volumes of distribution_specification are ignored; their paths are read on this machine"
+        requested = sum(replica.resources.gpus for replica in self._job.topology.replicas)
+        available = len(machine_gpus())
+        if requested > available and len(self._last) > 1:
+            yield f"{requested} GPUs are requested but {available} are available; all replicas run without a GPU"
+
+    @staticmethod
+    def _warn(text: str) -> JobEvent:
+        return JobEvent(clock(), text, "WARNING")
+
+    def _install(self, requirements: Requirements) -> Iterator[Fact]:
+        """Install packages with pip. If that fails, the job has failed and there is no folder of packages."""
+        packages, alone = requirements.packages, requirements.alone
+        yield JobEvent(clock(), f"installing {without_passwords(' '.join((*packages, *alone)))}")
         for name in self._last:
-            yield self._changed(name, "installing", reason="pip installs its packages")
+            yield self._changed(name, "installing", reason="installing packages with pip")
         started = clock()
         log = self._folder / "pip.log"
         with log.open("wb") as output:
-            command = install_command(needed.packages, needed.alone, folder=str(self._packages), python=self._python)
+            command = install_command(packages, alone, folder=str(self._packages), python=self._python)
             environment = {**os.environ, "PYTHONPATH": str(self._code / ARCHIVE_KEY), "PYTHONUNBUFFERED": "1"}
             child = self._group.start("pip", command, env=environment, cwd=self._folder, stdout=output)
         while child.poll() is None:
             yield Quiet(clock())
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         if child.returncode:
             shutil.rmtree(self._packages, ignore_errors=True)
-            last = " ".join(log.read_text(errors="replace").split("\n")[-4:])
-            yield JobEnded(clock(), False, f"pip could not install what the program needs: {last.strip()}")
+            last_lines = " ".join(log.read_text(errors="replace").split("\n")[-4:])
+            yield JobEnded(clock(), False, f"pip could not install the packages of the program: {last_lines.strip()}")
             return
         self._install_seconds = clock() - started
         yield JobEvent(clock(), f"packages installed in {format_seconds(self._install_seconds)}")
 
-    def _next_step(self) -> Step | None:
-        everyone = tuple(self._last)
+    def _decide(self) -> Decision | None:
         limit = self._job.specification.restart_limit
-        taken = {name for name in everyone if self._last[name].state == "failed" and is_taken(self._ports[name])}
-        return next_step(self._job.topology, self._last, clock(), limit, taken)
+        failed = (name for name, change in self._last.items() if change.state == "failed")
+        taken = {name for name in failed if is_taken(self._ports[name])}
+        return decide(self._job.topology, self._last, clock(), limit, taken)
 
-    def _do(self, step: Step) -> Iterator[Fact]:
-        again = step.action == "restart"
-        if again:
-            number = max(self._last[name].restart for name in step.replicas) + 1
+    def _execute(self, decision: Decision) -> Iterator[Fact]:
+        is_restart, names = decision.action == "restart", decision.replicas
+        if is_restart:
+            number = max(self._last[name].restart for name in names) + 1
             limit = self._job.specification.restart_limit
-            who = "all replicas" if len(step.replicas) == len(self._last) else ", ".join(step.replicas)
-            yield JobEvent(clock(), f"restart {number} of {limit}: {who} ({step.reason})", "WARNING")
-        running = [name for name in step.replicas if self._last[name].state in ("starting", "running")]
+            restarted = "all replicas" if len(names) == len(self._last) else ", ".join(names)
+            yield self._warn(f"restart {number} of {limit}: {restarted} ({decision.reason})")
+        running = [name for name in names if self._last[name].state in ("starting", "running")]
         self._group.stop(running)
         for name in running:
             if name in self._processes:
                 yield from self._drain(name)
-            yield self._changed(name, "stopped", reason="the job failed" if step.action == "fail" else step.reason)
-        if again:
-            yield from self._start_replicas(step.replicas)
+            reason = "the job failed" if decision.action == "fail" else decision.reason
+            yield self._changed(name, "stopped", reason=reason)
+        if is_restart:
+            yield from self._start_replicas(names)
 
     def _start_replicas(self, names: tuple[str, ...]) -> Iterator[Fact]:
         if len(names) == len(self._last):
@@ -197,50 +216,50 @@ class LocalRunner:
         for name in names:
             before = self._last[name]
             yield self._changed(name, "starting", restart=before.restart + (before.state not in _NEVER_STARTED))
-            # The launcher of MPI starts what would run in its workers.
+            # The MPI launcher starts the processes of the workers.
             if self._job.topology.distribution_type != "MPI" or name == self._job.topology.leader:
                 self._start_process(name)
             yield self._changed(name, "running")
 
     def _start_process(self, name: str) -> None:
         job, slots = self._job, self._job.specification.slots_per_worker
-        addresses = {each: f"127.0.0.1:{port}" for each, port in self._ports.items()}
-        # As fresh as the disk of a new pod.
+        addresses = {replica: f"127.0.0.1:{port}" for replica, port in self._ports.items()}
+        # Empty, like the disk of a new pod.
         folder = self._folder / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         environment = {
-            # Python would keep what it prints in a buffer: no line would be seen before the buffer is full.
+            # Otherwise Python would buffer the output of a pipe.
             "PYTHONUNBUFFERED": "1",
-            # PyTorch would start as many threads in each replica as there are processors.
+            # Otherwise PyTorch would start a thread per CPU in each replica.
             "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // len(job.topology.data_replicas) // slots)),
-            **{key: value for key, value in os.environ.items() if not _PLACE.fullmatch(key)},
+            **{key: value for key, value in os.environ.items() if not _JOB_VARIABLES.fullmatch(key)},
             **visible_gpus(job.topology, name, machine_gpus()),
             **job.environment,
-            # A command's `python` is the one that has what it needs, too.
+            # So that `python` in a command is the Python of the replicas.
             "PATH": os.pathsep.join((str(Path(self._python).parent), os.environ.get("PATH", ""))),
             "PYTHONPATH": os.pathsep.join(self._import_path()),
             **replica_environment(job.topology, name, addresses, job.specification),
             JOB_VARIABLE: str(self._code / "job.json"),
         }
         child = self._group.start(name, self._argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
-        output: IO[bytes] = child.stdout  # type: ignore[assignment]  # PIPE makes one.
+        output: IO[bytes] = child.stdout  # type: ignore[assignment]  # Set because of PIPE.
         os.set_blocking(output.fileno(), False)
         self._processes[name] = _Process(child, output, LineCutter())
         self._selector.register(output, selectors.EVENT_READ, name)
 
     def _import_path(self) -> Iterator[str]:
-        """What was installed for the job comes first, then our modules, then what this process was given itself."""
+        """Yield PYTHONPATH: the packages of the job, the library, and the PYTHONPATH of this process."""
         if self._packages.is_dir():
             yield str(self._packages)
         yield str(self._code / ARCHIVE_KEY)
-        given = self._job.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
-        if given and self._python == sys.executable:
-            yield given
+        inherited = self._job.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
+        if inherited and self._python == sys.executable:
+            yield inherited
 
     def _read(self) -> Iterator[LogLine]:
-        """What the replicas have printed; waits a moment where that is nothing. Each gets its turn."""
-        for key, _ in self._selector.select(_LOOK_SECONDS):
+        """Yield the output of the replicas, a chunk of each; wait a moment if there is none."""
+        for key, _ in self._selector.select(_POLL_SECONDS):
             data = os.read(key.fd, _CHUNK)
             yield from self._cut(key.data, data)
             if not data:
@@ -249,12 +268,12 @@ class LocalRunner:
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
-            yield LogLine(now, *attribute_line(name, line, self._job.specification))
+            yield LogLine(now, *printed_by(name, line, self._job.specification))
 
     def _collect(self) -> Iterator[Fact]:
-        """The replicas that have ended, each after its last lines."""
-        ended = {name: code for name, each in self._processes.items() if (code := each.child.poll()) is not None}
-        # What they left running would keep the pipes open, and is no part of the job any more.
+        """Yield the ends of replicas, each after its last lines."""
+        ended = {name: code for name, process in self._processes.items() if (code := process.child.poll()) is not None}
+        # Remaining child processes would keep the pipes open.
         self._group.stop(ended, grace_seconds=0)
         for name, code in ended.items():
             yield from self._drain(name)
@@ -264,9 +283,9 @@ class LocalRunner:
                 yield self._changed(name, "failed" if code else "succeeded", exit_code=code)
 
     def _drain(self, name: str) -> Iterator[LogLine]:
-        """The last lines of a replica that has ended."""
+        """Yield the last lines of a replica that has ended."""
         output = self._processes[name].output
-        # No end comes where a process that left the session holds the pipe open.
+        # Limited, because a process that has left the session may keep the pipe open and write forever.
         with contextlib.suppress(BlockingIOError):
             for _ in range(_LARGEST_PIPE // _CHUNK):
                 yield from self._cut(name, os.read(output.fileno(), _CHUNK))

@@ -1,0 +1,133 @@
+"""Cancelled, refused and retried steps of the Kubernetes runner, and the objects that they delete."""
+
+import os
+import shutil
+import signal
+
+import pytest
+from train.kubernetes_api import KubernetesApi
+from train.programs.jobs import workers
+from train.test_kubernetes_runner import state
+
+from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners.kubernetes import last_lines
+from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.storage.errors import StorageError
+
+
+@pytest.fixture
+def api(monkeypatch):
+    # The server runs no pods, so the wait for their last lines would always last its full time.
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 0.1)
+    with KubernetesApi() as server:
+        yield server
+
+
+NAME = job_name("train", ("run", "train", "1"))
+
+
+@pytest.fixture
+def training(data, tmp_path):
+    return Request(
+        train_uri=data,
+        model_uri=str(tmp_path / "model"),
+        train_specification={"command": ["unused"]},
+        identity=("run", "train", "1"),
+        distribution_specification=workers(2),
+    )
+
+
+def run(api, training):
+    launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
+
+
+def test_a_step_whose_output_is_not_read_deletes_its_job(api, training):
+    """For example, the process of a pipeline on a laptop was killed, and its training prints nothing."""
+    output, (reader, writer) = os.dup(1), os.pipe()
+    os.dup2(writer, 1)
+    os.close(reader)
+    try:
+        with pytest.raises(TrainingFailed, match=r"^Nobody reads the output of this step any more\.$"):
+            launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), lambda line: None)
+    finally:
+        os.dup2(output, 1)
+        os.close(writer)
+        os.close(output)
+    assert f"POST tfjobs/{NAME}" in api.requests
+    assert list(api.objects) == []
+
+
+def create_previous_job(api, training, **metadata):
+    """Create the job of a previous attempt that was killed, with changed metadata."""
+    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default")), plan_job(training)
+    runner.check(job)
+    runner.start(job)
+    created = api.objects[f"tfjobs/{NAME}"]
+    api.put(f"tfjobs/{NAME}", {**created, "metadata": {**created["metadata"], **metadata}})
+    del api.requests[:]
+    runner._watcher.close()
+
+
+MOMENTS = ["MAY create tfjobs", f"GET configmaps/{NAME}-code", "WATCH tfjobs"]
+
+
+OTHER = {"annotations": {"kfp-distributed/spec-hash": "another"}}
+
+
+def run_and_cancel(api, training, moment, cancel):
+    """Run a step that is cancelled while it waits for the response to a request."""
+    api.before = lambda request: cancel() if request == moment else None
+    with pytest.raises(SystemExit) as end:
+        run(api, training)
+    assert end.value.code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_retried_step_that_is_cancelled_deletes_its_job(api, training, cancel, capsys, moment):
+    create_previous_job(api, training)
+    run_and_cancel(api, training, moment, cancel)
+    assert api.objects == {}
+    assert capsys.readouterr().out.endswith(f"deleted TFJob default/{NAME}\n")
+
+
+@pytest.mark.parametrize(
+    "moment", [*MOMENTS, f"TRY tfjobs/{NAME}", f"POST configmaps/{NAME}-code", f"POST tfjobs/{NAME}"]
+)
+def test_a_step_that_is_cancelled_leaves_no_objects(api, training, cancel, moment):
+    run_and_cancel(api, training, moment, cancel)
+    assert api.objects == {}
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:1])
+def test_a_cancelled_step_does_not_change_a_job_with_another_specification(api, training, cancel, capsys, moment):
+    create_previous_job(api, training, **OTHER)
+    before = state(api)
+    run_and_cancel(api, training, moment, cancel)
+    assert state(api) == before
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("metadata", "remaining"), [({}, []), (OTHER, [f"tfjobs/{NAME}"])])
+def test_a_retried_step_that_is_refused_deletes_only_its_own_job(api, training, metadata, remaining):
+    create_previous_job(api, training, **metadata)
+    api.denied.add("create configmaps")
+    with pytest.raises(ValueError, match=r"^the account of this step .*default: create configmaps;"):
+        run(api, training)
+    assert [key for key in api.objects if key.startswith("tfjobs/")] == remaining
+
+
+def test_a_retried_step_that_cannot_use_the_store_deletes_its_job(api, training, tmp_path):
+    create_previous_job(api, training)
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").write_text("not a folder")
+    with pytest.raises(StorageError):
+        run(api, training)
+    assert api.objects == {}
+
+
+def test_a_step_that_is_refused_in_its_first_attempt_deletes_nothing(api, training):
+    api.denied |= {"get tfjobs", "create configmaps"}
+    with pytest.raises(ValueError, match=r"default: get tfjobs\.kubeflow\.org, create configmaps;"):
+        run(api, training)
+    assert [request for request in api.requests if request.startswith("DELETE")] == []
