@@ -10,7 +10,7 @@ CHECKED := $(ROOMS) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
 .PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
-.PHONY: bench-cluster cluster-named images image-name docs docs-serve release clean
+.PHONY: bench-cluster cluster-named images image-name docs docs-serve screenshots release clean
 
 # The images of replicas and of steps: how the builder is called before a name, how it is asked for one that is there,
 # and their prefix.
@@ -73,6 +73,9 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 docs: $(STAMP)  ## builds the documentation site in build/site; broken links and references fail
 	$(MKDOCS) build --strict
+
+screenshots: $(STAMP)  ## makes the screenshots of the reports in docs/images by real runs; needs chromium
+	$(BIN)/python tests/browser/screenshots.py docs/images
 
 docs-serve: $(STAMP)  ## serves the documentation on http://127.0.0.1:8000 and rebuilds it after each change
 	$(MKDOCS) serve
