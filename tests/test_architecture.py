@@ -77,6 +77,7 @@ TRAINERS_LAYERS = (
 """What a train_specification says, what runs in every replica, and the trainers with what users call from theirs."""
 
 OPTIONAL_PACKAGES = {
+    "IPython",
     "horovod",
     "kubernetes",
     "onnx",

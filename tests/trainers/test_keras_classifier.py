@@ -111,7 +111,5 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     time.sleep(2)  # The evaluator polls each second.
     keep(3)
     evaluator.join(60)
-    # 19 steps of 16 rows in each epoch.
-    assert _Counter.rows - rows_before == 5 * 304
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.epoch for line in lines if line] == [1, 3]
