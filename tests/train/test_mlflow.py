@@ -240,25 +240,23 @@ def test_a_server_that_is_killed_costs_a_training_nothing(folder, step, set_vari
     assert Path(step.model.path, "weights").exists()
     assert step.metrics.metadata == {"loss": 0.5, "val_loss": 2.0}
     said = warnings(capsys.readouterr().out)
-    assert [line.partition(": ")[0] for line in said] == [
-        "The MLflow run gets the metrics later",
-        "The MLflow run is not complete",
-    ]
-    assert "does not answer: " in said[0]
+    # The first one is missing if the training ends before the next look for epochs.
+    assert [line.partition(": ")[0] for line in said][-2:] in (
+        ["The MLflow run gets the metrics later", "The MLflow run is not complete"],
+        ["The MLflow run is not complete"],
+    )
 
 
-def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(
-    server, step, set_variables, capsys, monkeypatch
-):
-    monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 1.0)
-    set_variables(server.variables(MLFLOW_RUN_ID=server.create_run()))
+def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, monkeypatch):
+    monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.5)
+    said = []
+    tracker = open_tracker(server.variables(MLFLOW_RUN_ID="0"), lambda level, text: said.append(text))
     with server.hanging():
-        begun = time.monotonic()
-        step.run()
-        seconds = time.monotonic() - begun
-    assert Path(step.model.path, "weights").exists()
-    assert seconds < mlflow_client.REQUEST_SECONDS
-    assert warnings(capsys.readouterr().out) == ["The MLflow run is not complete: no answer within 1 s"]
+        tracker.start(make_job(["true"]))
+        begin = time.monotonic()
+        tracker.finish("FINISHED", {})
+        assert time.monotonic() - begin < mlflow_client.REQUEST_SECONDS
+    assert said == ["The MLflow run is not complete: no answer within 0.5 s"]
 
 
 @pytest.mark.parametrize(
