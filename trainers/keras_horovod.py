@@ -66,11 +66,11 @@ def keras_horovod(
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     # Each rank shuffles its rows with its own seed. The initial weights are those of rank 0, by broadcast.
     tf_keras.utils.set_random_seed(seed + hvd.rank())
-    manifest, kept = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
+    manifest, metrics_file = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
     compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
     done, save = keep_checkpoints(model, checkpoint_dir)
-    state = hvd.elastic.KerasState(model, done=done, metrics=kept.read_text() if kept.exists() else "")
+    state = hvd.elastic.KerasState(model, done=done, metrics=metrics_file.read_text() if metrics_file.exists() else "")
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         rate = float(model.optimizer.learning_rate)
@@ -81,14 +81,14 @@ def keras_horovod(
             metrics |= score(model, validation_dir) if validation_dir else {}
             if tensorboard_dir:
                 log_scalars(tensorboard_dir, epoch + 1, metrics)
-            record_epoch(kept, os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
+            record_epoch(metrics_file, os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
         if elastic:
-            state.done, state.metrics = broadcast_object((epoch + 1, hvd.rank() or kept.read_text()))
+            state.done, state.metrics = broadcast_object((epoch + 1, hvd.rank() or metrics_file.read_text()))
             state.commit()
 
     def train(state: hvd.elastic.KerasState) -> None:
         if hvd.rank() == 0 and state.metrics:
-            kept.write_text(state.metrics)
+            metrics_file.write_text(state.metrics)
         # In an elastic job, the number of ranks can change between two calls.
         model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
         callback = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)

@@ -137,7 +137,7 @@ def clear_dead(store: Store, model_name: str) -> None:
     keys = keys_below(store, f"{CLAIMS}/{model_name}/")
     dead = [prefix for prefix, age in _claim_ages(keys).items() if age > LEASE_SECONDS]
     for version in {int(prefix.split("/")[2]) for prefix in dead}:
-        with hold(store, Claim(model_name, version), "deletes what a killed export left"):
+        with hold(store, Claim(model_name, version), "deletes the files of a killed export"):
             pass
 
 

