@@ -1,4 +1,4 @@
-"""What the facts about a cluster mean for training on it: one line a check, and what mends it. Pure."""
+"""Checks whether a cluster is ready for training, given facts about it. Each result names a fix. Pure."""
 
 import json
 import shlex
@@ -30,23 +30,23 @@ _ANONYMOUS = "system:anonymous"
 
 
 class Check(NamedTuple):
-    """One thing that was looked at.
+    """Result of a check.
 
     Attributes:
-        name: What it is.
-        level: "failed" is what no training can do without; "warning" is what may be wrong, or could not be seen.
-        found: How it is.
-        mend: What to do about it, mostly a command; "" where nothing is to be done.
+        name: Name of the check.
+        level: "failed" means that no training can run. "warning" means a possible problem, or that a fact is unknown.
+        message: The result in words.
+        fix: What to do, usually a command; "" if nothing is to be done.
     """
 
     name: str
     level: Level
-    found: str
-    mend: str = ""
+    message: str
+    fix: str = ""
 
 
 class Permission(NamedTuple):
-    """What somebody may do in the namespace; without a name, with all objects of the resource."""
+    """A permission in the namespace, for one object or, without a name, for all objects of the resource."""
 
     verb: str
     group: str
@@ -55,16 +55,16 @@ class Permission(NamedTuple):
 
 
 class Refusal(str):
-    """Stands for a fact that could not be had: what the server said instead."""
+    """A fact that is unknown, because the server refused to answer. The text is its message."""
 
 
 class Login(NamedTuple):
-    """Who we are, as the configuration of the cluster says.
+    """The user of the configuration of the cluster.
 
     Attributes:
-        context: The context; "" in a pod, which has its service account.
-        user: The user that the context names; "" where it names none.
-        users: Those that the configuration has.
+        context: Name of the context; "" in a pod, which uses its service account.
+        user: Name of the user of the context; "" if the context names none.
+        users: Names of all users of the configuration.
     """
 
     context: str = ""
@@ -74,19 +74,20 @@ class Login(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be looked at.
+    """What to check.
 
     Attributes:
-        namespace: Where the pipelines' pods run.
-        chosen: The type of job that must work; None where any may be used.
-        image: Image of the replicas; a Refusal where one has to be named, and is not.
-        account: The service account of the steps; "" for whoever asks.
-        bucket: Address of a bucket; "" for that of the pipelines.
-        volumes: Whether the training mounts PersistentVolumeClaims.
-        claims: Whether it makes some of them.
-        endpoint: Where the object store is from here, as host:port and whether with TLS; None for where pods find it.
-        libraries: The libraries that the steps of a compiled pipeline need.
-        command: The command line that asks this.
+        namespace: Namespace of the pipelines' pods.
+        image: Image of the replicas; a Refusal if the command must name one.
+        chosen: Type of job that must work. Default: None, any.
+        account: Service account of the steps. Default: "", the user of the command.
+        bucket: URI in a bucket. Default: "", the bucket of the pipelines.
+        volumes: Whether the training mounts PersistentVolumeClaims. Default: no.
+        claims: Whether it creates some of them. Default: no.
+        endpoint: Address of the object store from this machine, as host:port and whether it uses TLS. Default: None,
+            the address that pods use.
+        libraries: Libraries that the steps of a compiled pipeline need. Default: none.
+        command: Command line that repeats these checks.
     """
 
     namespace: str
@@ -102,78 +103,78 @@ class Question:
 
 
 def judge_login(login: Login, error: str) -> Check:
-    """Why an API server will not tell us even what it serves.
+    """Return why an API server refuses even discovery.
 
     Args:
-        login: Who we say we are.
-        error: What it says.
+        login: The user of the configuration.
+        error: Message of the API server.
     """
     context, user = shlex.quote(login.context), shlex.quote(login.user)
     choose = f"kubectl config get-users, and name one of them: kubectl config set-context {context} --user NAME"
     if not login.context:
-        mend = "look at the token of this pod's service account, and at what its account may do"
-        return Check("user", "failed", f"the API server does not take this pod's account: {error}", mend)
+        fix = "check the token of this pod's service account, and the permissions of the account"
+        return Check("user", "failed", f"the API server rejects this pod's service account: {error}", fix)
     if not login.user:
         return Check("user", "failed", f"context {login.context} names no user: {error}", choose)
     if login.user not in login.users:
-        missing = f"context {login.context} names user {login.user}, which the configuration does not have: {error}"
+        missing = f"context {login.context} names user {login.user}, which is not in the configuration: {error}"
         return Check("user", "failed", missing, choose)
     who = f"user {login.user} of context {login.context}"
     if _ANONYMOUS in error or "Unauthorized" in error:
-        mend = f"log in anew, or name a token that is valid: kubectl config set-credentials {user} --token TOKEN"
-        return Check("user", "failed", f"the API server does not take the credentials of {who}: {error}", mend)
-    mend = "ask an administrator to bind the ClusterRole system:discovery to this user"
-    return Check("user", "failed", f"{who} may not see what the API server serves: {error}", mend)
+        fix = f"log in again, or set a valid token: kubectl config set-credentials {user} --token TOKEN"
+        return Check("user", "failed", f"the API server rejects the credentials of {who}: {error}", fix)
+    fix = "ask an administrator to bind the ClusterRole system:discovery to this user"
+    return Check("user", "failed", f"{who} may not list the APIs of the server: {error}", fix)
 
 
 def judge_namespace(
     question: Question, namespace: Object | Refusal | None, account: Object | Refusal | None
 ) -> list[Check]:
-    """Whether there are the namespace and the service account, where one is named."""
-    name, who, found = question.namespace, question.account, []
+    """Return a check for the namespace and one for the service account, if they do not exist."""
+    name, checks = question.namespace, []
     if namespace is None:
-        found.append(Check("namespace", "failed", f"there is no {name}", f"kubectl create namespace {name}"))
-    if who and account is None:
-        mend = f"kubectl create serviceaccount {who} --namespace {name}"
-        found.append(Check("service account", "failed", f"there is no {name}/{who}", mend))
-    return found
+        checks.append(Check("namespace", "failed", f"there is no {name}", f"kubectl create namespace {name}"))
+    if question.account and account is None:
+        fix = f"kubectl create serviceaccount {question.account} --namespace {name}"
+        checks.append(Check("service account", "failed", f"there is no {name}/{question.account}", fix))
+    return checks
 
 
 def kinds_of(served: Mapping[str, Collection[str]]) -> dict[DistributionType, JobKind]:
-    """The kind of each type of job that an API server has.
+    """Return the kind of each type of job that an API server serves.
 
     Args:
-        served: The plurals in each "group/version".
+        served: The plurals of each "group/version".
     """
     versions: tuple[MpiVersion, MpiVersion] = ("v2beta1", "v1")
-    mpi = next((each for each in versions if "mpijobs" in served[f"kubeflow.org/{each}"]), None)
-    kinds: dict[DistributionType, JobKind] = {each: job_kind(each, mpi) for each in TYPES if each != "MPI" or mpi}
+    mpi = next((version for version in versions if "mpijobs" in served[f"kubeflow.org/{version}"]), None)
+    kinds: dict[DistributionType, JobKind] = {name: job_kind(name, mpi) for name in TYPES if name != "MPI" or mpi}
     return {name: kind for name, kind in kinds.items() if kind.plural in served[f"{kind.group}/{kind.version}"]}
 
 
 def judge_kinds(question: Question, kinds: Mapping[DistributionType, JobKind]) -> Iterator[Check]:
-    """Whether the API server has the kinds of job."""
-    for each in [question.chosen] if question.chosen else TYPES:
-        if kind := kinds.get(each):
+    """Yield a check for each kind of job: whether the API server serves it."""
+    for job_type in [question.chosen] if question.chosen else TYPES:
+        if kind := kinds.get(job_type):
             yield Check(kind.kind, "ok", f"served as {kind.group}/{kind.version}")
         else:
             level: Level = "failed" if question.chosen else "warning"
-            # A training operator without MPIJob leaves it to the other one.
-            operator = "mpi-operator" if each == "MPI" and "TF" in kinds else "training-operator"
-            missing = f"not served, so distribution_type {each} cannot be used"
-            yield Check(f"{each.removesuffix('Job')}Job", level, missing, _INSTALLS[operator])
+            # A training operator without MPIJob was installed for use with the MPI operator.
+            operator = "mpi-operator" if job_type == "MPI" and "TF" in kinds else "training-operator"
+            missing = f"not served, so distribution_type {job_type} cannot be used"
+            yield Check(f"{job_type.removesuffix('Job')}Job", level, missing, _INSTALLS[operator])
 
 
 def judge_operators(
     question: Question, kinds: Mapping[DistributionType, JobKind], deployments: Sequence[Object] | Refusal
 ) -> list[Check]:
-    """Whether somebody makes pods of the jobs."""
-    wanted: dict[str, list[str]] = {}
-    for each in kinds.values():
-        if each.group != "batch":
-            operator = "mpi-operator" if each.version == "v2beta1" else "training-operator"
-            wanted.setdefault(operator, []).append(each.kind)
-    return [_judge_operator(each, names, question.namespace, deployments) for each, names in wanted.items()]
+    """Return a check for each operator that these kinds need: whether it runs and watches the namespace."""
+    needed: dict[str, list[str]] = {}
+    for kind in kinds.values():
+        if kind.group != "batch":
+            operator = "mpi-operator" if kind.version == "v2beta1" else "training-operator"
+            needed.setdefault(operator, []).append(kind.kind)
+    return [_judge_operator(operator, names, question.namespace, deployments) for operator, names in needed.items()]
 
 
 def _judge_operator(
@@ -181,77 +182,88 @@ def _judge_operator(
 ) -> Check:
     jobs = ", ".join(kinds)
     if isinstance(deployments, Refusal):
-        mend = "ask who may list Deployments: kubectl get deployments --all-namespaces"
-        return Check(operator, "warning", f"cannot see whether it runs, for {jobs}: {deployments}", mend)
-    found = [(each, watched) for each in deployments if (watched := _watched(each, operator, kinds, namespace))]
-    if not found:
-        missing = f"no Deployment of it watches {namespace}: nobody would start the pods of {jobs}"
+        fix = "ask somebody who may list Deployments: kubectl get deployments --all-namespaces"
+        return Check(operator, "warning", f"cannot check whether it runs, for {jobs}: {deployments}", fix)
+    operators = [
+        (deployment, watched)
+        for deployment in deployments
+        if (watched := _watched(deployment, operator, kinds, namespace))
+    ]
+    if not operators:
+        missing = f"no Deployment of it watches {namespace}, so the pods of {jobs} would not be created"
         return Check(operator, "failed", missing, _INSTALLS[operator])
-    first, watched = next((each for each in found if each[0].get("status", {}).get("readyReplicas")), found[0])
-    place = "deployment/{name} --namespace {namespace}".format(**first["metadata"])
-    if not first.get("status", {}).get("readyReplicas"):
-        asleep = first["spec"].get("replicas") == 0
-        mend = f"kubectl scale {place} --replicas 1" if asleep else f"kubectl describe {place}, and look at its pods"
-        return Check(operator, "failed", f"{place} is not ready: {jobs} would wait", mend)
-    if unwatched := ", ".join(each for each in kinds if each not in watched):
-        mend = f"kubectl edit {place}, and give its arguments --enable-scheme for {unwatched}"
-        return Check(operator, "failed", f"{place} does not watch {unwatched}", mend)
-    return Check(operator, "ok", f"{place} is ready and watches {jobs}")
+    # One that is ready counts before others.
+    deployment, watched = max(operators, key=lambda entry: bool(_ready_replicas(entry[0])))
+    name = "deployment/{name} --namespace {namespace}".format(**deployment["metadata"])
+    if not _ready_replicas(deployment):
+        is_scaled_down = deployment["spec"].get("replicas") == 0
+        fix = f"kubectl scale {name} --replicas 1" if is_scaled_down else f"kubectl describe {name}, and check its pods"
+        return Check(operator, "failed", f"{name} is not ready, so {jobs} would wait", fix)
+    if unwatched := ", ".join(kind for kind in kinds if kind not in watched):
+        fix = f"kubectl edit {name}, and add the arguments --enable-scheme for {unwatched}"
+        return Check(operator, "failed", f"{name} does not watch {unwatched}", fix)
+    return Check(operator, "ok", f"{name} is ready and watches {jobs}")
+
+
+def _ready_replicas(deployment: Object) -> int:
+    return int(deployment.get("status", {}).get("readyReplicas") or 0)
 
 
 def judge_permissions(question: Question, user: str, refused: Sequence[Permission] | Refusal) -> Check:
-    """Whether the steps may do what they must.
+    """Return the check of the permissions of the steps.
 
     Args:
-        question: What is asked.
-        user: Who asks, as the API server knows him; "" where it does not say.
-        refused: What is needed and not allowed.
+        question: What to check.
+        user: User of the command, as the API server names it; "" if it does not.
+        refused: Permissions that are needed and missing.
     """
     who = question.account or user or "this user"
     if isinstance(refused, Refusal):
-        mend = "ask without --service-account from within a step, or let an administrator ask"
-        return Check("permissions", "warning", f"cannot see what {who} may do: {refused}", mend)
+        fix = "run this without --service-account inside a step, or ask an administrator to run it"
+        return Check("permissions", "warning", f"cannot check the permissions of {who}: {refused}", fix)
     if not refused:
         is_step = question.account or user.startswith(_ACCOUNT)
-        hint = "" if is_step else "what the steps may do: --service-account pipeline-runner"
-        return Check("permissions", "ok", f"{who} may do all that a train step does in {question.namespace}", hint)
-    found = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
-    # The Role names but the Secret that Kubeflow Pipelines is installed with.
-    others = [each.name for each in refused if each.name not in ("", KFP_SECRET)]
-    return Check("permissions", "failed", found, _grant(question, user, others))
+        hint = "" if is_step else "to check the account of the steps: --service-account pipeline-runner"
+        message = f"{who} has all permissions that a train step needs in {question.namespace}"
+        return Check("permissions", "ok", message, hint)
+    message = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
+    # The Role only names the Secret that Kubeflow Pipelines is installed with.
+    others = [permission.name for permission in refused if permission.name not in ("", KFP_SECRET)]
+    return Check("permissions", "failed", message, _grant(question, user, others))
 
 
 def judge_image(question: Question, nodes: Sequence[Object] | Refusal) -> Check:
-    """Whether nodes have an image; whether others can pull it, no question to the API can tell."""
-    unknown = "only a pod that pulls it can tell whether it can be pulled"
+    """Return the check whether nodes have the image. The API does not tell whether other nodes can pull it."""
+    unknown = "whether it can be pulled is only known after a pod has tried"
     image, place = question.image, f"--namespace {question.namespace}"
     if isinstance(image, Refusal):
-        return Check("image", "failed", image, "make images, or choose another that has it; then ask with --image NAME")
-    mend = f"kubectl run pull {place} --image {shlex.quote(image)} --restart Never --rm --attach --command -- true"
+        return Check("image", "failed", image, "run make images, or choose another image, and pass it as --image NAME")
+    fix = f"kubectl run pull {place} --image {shlex.quote(image)} --restart Never --rm --attach --command -- true"
     if isinstance(nodes, Refusal):
-        return Check("image", "warning", f"cannot see whether a node has {image}: {nodes}; {unknown}", mend)
-    wanted = _whole_name(image)
-    having = sum(wanted in _image_names(node) for node in nodes)
+        return Check("image", "warning", f"cannot check whether a node has {image}: {nodes}; {unknown}", fix)
+    full_name = _full_name(image)
+    having = sum(full_name in _image_names(node) for node in nodes)
     if not having:
-        # A node tells of its fifty largest images.
-        return Check("image", "warning", f"no node is known to have {image}; {unknown}", mend)
+        # The status of a node has its fifty largest images.
+        return Check("image", "warning", f"no node is known to have {image}; {unknown}", fix)
     others = "" if having == len(nodes) else f"; for the others, {unknown}"
     return Check("image", "ok", f"{having} of {len(nodes)} nodes have {image}{others}")
 
 
 def as_line(check: Check) -> str:
-    """A check as people read it: a line, and below it what mends it."""
-    line = f"{check.level:<8} {check.name}: {check.found}"
-    return f"{line}\n         -> {check.mend}" if check.mend else line
+    """Return a check as a line for people, and below it the fix."""
+    line = f"{check.level:<8} {check.name}: {check.message}"
+    return f"{line}\n         -> {check.fix}" if check.fix else line
 
 
 def _watched(deployment: Object, operator: str, names: Sequence[str], namespace: str) -> list[str]:
-    """Which of an operator's kinds a Deployment watches in a namespace; none if it is not that operator's."""
+    """Return the kinds that a Deployment watches in a namespace; none if it is not that of the operator."""
     containers = deployment["spec"]["template"]["spec"]["containers"]
-    called = [deployment["metadata"]["name"], *(each[key] for each in containers for key in ("name", "image"))]
-    if not any(operator in each for each in called):
+    own_names = [deployment["metadata"]["name"]]
+    own_names += [container[key] for container in containers for key in ("name", "image")]
+    if not any(operator in name for name in own_names):
         return []
-    arguments = [word for each in containers for key in ("command", "args") for word in each.get(key) or ()]
+    arguments = [word for container in containers for key in ("command", "args") for word in container.get(key) or ()]
     options = [word.lstrip("-").partition("=") for word in arguments]
     if namespace not in ([value for key, _, value in options if key == "namespace" and value] or [namespace]):
         return []
@@ -260,11 +272,11 @@ def _watched(deployment: Object, operator: str, names: Sequence[str], namespace:
 
 
 def _in_words(permissions: Sequence[Permission]) -> str:
-    """As people write them, a resource once: "get, list jobs.batch; get secrets NAME"."""
+    """Return permissions as people write them: "get, list jobs.batch; get secrets NAME"."""
     verbs: dict[str, list[str]] = {}
     for verb, group, resource, name in permissions:
         verbs.setdefault(f"{resource}{group and f'.{group}'}{name and f' {name}'}", []).append(verb)
-    return "; ".join(f"{', '.join(each)} {what}" for what, each in verbs.items())
+    return "; ".join(f"{', '.join(names)} {resource}" for resource, names in verbs.items())
 
 
 def install_command(namespace: str, account: str = "") -> str:
@@ -282,8 +294,8 @@ def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
     """Return the commands that create the Role and bind it to the user.
 
     Args:
-        question: What is asked.
-        user: Who asks, as the API server knows him.
+        question: What to check.
+        user: User of the command, as the API server names it.
         secrets: Secrets to read that are not in the Role.
     """
     account, role = question.account, f"--namespace {question.namespace} --role kfp-distributed-train"
@@ -293,7 +305,7 @@ def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
     bound = bool(account) and home == question.namespace
     commands = [install_command(question.namespace, account if bound else "")]
     if not bound:
-        # install binds service accounts of the namespace alone.
+        # install only binds service accounts of the namespace.
         who = f"--serviceaccount {home}:{account}" if account else f"--user {shlex.quote(user or 'NAME')}"
         commands.append(f"kubectl create rolebinding kfp-distributed-train-{account or 'user'} {role} {who}")
     if secrets:
@@ -305,13 +317,13 @@ def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
 
 
 def _image_names(node: Object) -> set[str]:
-    # A node's images may have no name any more.
+    # An image of a node may have lost its names.
     images = node.get("status", {}).get("images") or ()
-    return {_whole_name(name) for each in images for name in each.get("names") or ()}
+    return {_full_name(name) for image in images for name in image.get("names") or ()}
 
 
-def _whole_name(image: str) -> str:
-    """An image's name with what is understood where it is left out."""
+def _full_name(image: str) -> str:
+    """Return the name of an image with its registry and tag, where they are left out."""
     first, slash, _ = image.partition("/")
     if not slash:
         image = f"docker.io/library/{image}"

@@ -1,4 +1,4 @@
-"""Whether the libraries that a compiled pipeline needs are in a namespace. Pure."""
+"""Checks whether the libraries that a compiled pipeline needs are in a namespace. Pure."""
 
 from collections.abc import Mapping
 
@@ -42,13 +42,13 @@ def _judge_config_map(
     if isinstance(config_map, Refusal):
         command = f"kubectl get configmap {library.name} --namespace {question.namespace}"
         return Check(
-            "library", "warning", f"cannot see ConfigMap {name}: {config_map}", f"ask who may get it: {command}"
+            "library", "warning", f"cannot read ConfigMap {name}: {config_map}", f"ask somebody who may: {command}"
         )
-    mend = _install_command(question, library.name, installed)
+    fix = _install_command(question, library.name, installed)
     if config_map is None:
-        return Check("library", "failed", f"there is no ConfigMap {name} with the library of {steps}", mend)
+        return Check("library", "failed", f"there is no ConfigMap {name} with the library of {steps}", fix)
     if fault := library_fault(config_map, library.hash):
-        return Check("library", "failed", f"ConfigMap {name} does not serve {steps}: {fault}", mend)
+        return Check("library", "failed", f"ConfigMap {name} does not serve {steps}: {fault}", fix)
     return Check("library", "ok", f"ConfigMap {name} has the library of {steps}")
 
 
@@ -62,6 +62,6 @@ def _install_command(question: Question, library: str, installed: str) -> str:
         return f"in a checkout of version {version}: pip install . && {command}"
     # Sources between two releases have one version and different content.
     return (
-        f"this command line has {installed}: compile the pipeline anew with it and run {command}, or run the latter "
+        f"this command line has {installed}: compile the pipeline again with it and run {command}, or run the latter "
         "from the sources that compiled the pipeline"
     )

@@ -6,12 +6,16 @@ import click
 
 _COMMANDS = {
     "install": "Put the library and the permissions of the steps into a namespace.",
-    "uninstall": "Remove what install has created.",
+    "uninstall": "Delete the objects that install has created.",
     "doctor": "Check that a cluster is ready for training.",
     "compile": "Compile every component and pipeline to YAML.",
     "render": "Print the objects that a training would create.",
+    "jobs": "List the trainings of a namespace.",
+    "watch": "Show the progress of a training.",
+    "logs": "Print the logs of a training.",
+    "cancel": "Delete a training.",
 }
-"""The commands and their summaries. The command NAME is `command` in the module kfp_distributed.cli.commands.NAME."""
+"""Summaries of the commands. The command NAME is `command` of the module kfp_distributed.cli.commands.NAME."""
 
 
 class LazyGroup(click.Group):
@@ -25,19 +29,19 @@ class LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None for a name that no command has."""
+        """Import a command. Return None for an unknown name."""
         if cmd_name not in _COMMANDS:
             return None
         try:
             module = import_module(f"kfp_distributed.cli.commands.{cmd_name}")
         except ValueError as error:
-            # The environment names a delivery that cannot be: kfp_distributed.components reads it.
+            # kfp_distributed.components reads variables of the environment, which may be wrong.
             raise click.ClickException(str(error)) from None
         command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the summaries of the commands without an import."""
+        """Write the summaries of the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 

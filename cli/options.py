@@ -1,12 +1,13 @@
-"""What the options of the command line take: each is read, or refused in one sentence."""
+"""Types and callbacks of the options of the command line. An error is one sentence."""
 
 import json
 import re
 import shlex
+import signal
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
@@ -18,18 +19,18 @@ from kfp_distributed.trainers.requirements import checked_image
 
 
 class WrongArgument(click.ClickException):
-    """Something that was asked for cannot be; one line, without the usage."""
+    """An argument is wrong. The message is one line, without the usage."""
 
     exit_code = 2
 
 
 class JsonOrFile(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.2 on
-    """JSON, or @ and the name of a file that has it."""
+    """JSON, or @ and the name of a file with JSON."""
 
     name = "JSON|@FILE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Reads it; what is wrong with what it says, the step's own checks tell."""
+        """Parse the JSON. The checks of the train step report wrong values in it."""
         try:
             text = Path(value[1:]).read_text(encoding="utf-8") if value.startswith("@") else value
             return json.loads(text)
@@ -44,43 +45,51 @@ class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic f
     name = "AGE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:  # noqa: ANN401
-        """Read it."""
+        """Parse the age."""
         match = re.fullmatch(r"(\d{1,5})([dh])", value)
         if not match:
             option = f"--{param.name}" if param else "AGE"
             raise WrongArgument(
-                f"{option} {value[:80]!r} is not an age: write a number of days or hours, as 30d or 12h"
+                f"{option} {value[:80]!r} is not an age; pass a number of days or hours, such as 30d or 12h"
             )
         return timedelta(**{{"d": "days", "h": "hours"}[match[2]]: int(match[1])})
 
 
 def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses what no namespace can be called; "" is as if it was left out."""
+    """Check that a value is a valid name of a namespace. "" means the default."""
     value = value or str(param.get_default(context) or "")
     return as_namespace("--namespace", value) if value else ""
 
 
 def as_namespace(key: str, value: object) -> str:
-    """The name of a namespace, of which `key` says where it stands: unlike those of most objects without dots."""
+    """Return a valid name of a namespace. Unlike the names of most other objects, it has no dots.
+
+    Args:
+        key: Name of the option, for the error.
+        value: The name.
+
+    Raises:
+        WrongArgument: The name is not valid.
+    """
     if re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
         return str(value)
     raise WrongArgument(
-        f"{key} = {value!r:.80} is not the name of a namespace: at most 63 of a-z, 0-9 and '-', which it neither "
-        "begins nor ends with; kubectl get namespaces shows those that there are"
+        f"{key} = {value!r:.80} is not a valid name of a namespace: at most 63 of a-z, 0-9 and '-', not '-' at the "
+        "start or end; kubectl get namespaces lists the namespaces"
     )
 
 
 def check_account(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses what no service account can be called."""
+    """Check that a value is a valid name of a ServiceAccount."""
     try:
         return str(read_entry("--service-account", object_name(253), value)) if value else ""
     except ValueError as error:
-        hint = "kubectl get serviceaccounts shows those that there are"
+        hint = "kubectl get serviceaccounts lists the service accounts"
         raise WrongArgument(f"{error}; {hint}") from None
 
 
 def check_image(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses what no image can be called."""
+    """Check that a value is a valid name of an image."""
     try:
         return checked_image("--image", value) if value else ""
     except ValueError as error:
@@ -88,34 +97,37 @@ def check_image(context: click.Context, param: click.Parameter, value: str) -> s
 
 
 def check_bucket(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Refuses what is no address in object storage."""
+    """Check that a value is a URI in object storage."""
     try:
         if value and parse_uri(value).scheme != "s3":
-            raise ValueError(f"{value!r} is not in object storage: allowed are s3://bucket/key, minio://bucket/key")
+            raise ValueError(f"{value!r} is not in object storage; allowed are s3://bucket/key and minio://bucket/key")
     except ValueError as error:
         raise WrongArgument(f"--bucket: {error}") from None
     return value
 
 
 def endpoint_from_here(variables: Mapping[str, str]) -> tuple[str, bool] | None:
-    """Where the environment says that the object store is, as host:port and whether with TLS; None where it does not.
+    """Return the address of the object store from the environment, as host:port and whether it uses TLS.
+
+    Returns:
+        None if the environment has no address.
 
     Raises:
-        ValueError: What it says is no such address.
+        ValueError: The address is not valid.
     """
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if url := variables.get(name):
             try:
-                found = parse_endpoint(url)
-                _ = urlsplit(f"//{found[0]}").port  # A wrong one is found only here.
+                endpoint = parse_endpoint(url)
+                _ = urlsplit(f"//{endpoint[0]}").port  # Raises ValueError for a port that is no number.
             except ValueError as error:
                 raise ValueError(f"{name}: {error}; correct it, or unset {name}") from None
-            return found
+            return endpoint
     return None
 
 
 def doctor_command(namespace: str, **options: str) -> str:
-    """The command line that asks doctor the same again, for a shell; options that are "" are left out."""
+    """Return the command line of `doctor` with these options, for a shell. Empty options are left out."""
     words = ["kfp-distributed", "doctor", "--namespace", namespace]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}", value] if value else []
@@ -126,10 +138,17 @@ def namespace_option(text: str) -> Callable[[Any], Any]:
     """Return the option --namespace.
 
     Args:
-        text: What the namespace is for, as a sentence.
+        text: Purpose of the namespace, as a sentence.
     """
     help_text = f"{text} Default: that of the configuration's context."
     return click.option("--namespace", default="", callback=check_namespace, help=help_text)
+
+
+def end_interrupted(context: click.Context) -> NoReturn:
+    """End a command after Ctrl-C, with the exit code that shells use."""
+    # A second Ctrl-C must not show a traceback of the interpreter's own end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    context.exit(128 + signal.SIGINT)
 
 
 def connected(namespace: str) -> ClusterApi:
@@ -145,6 +164,6 @@ def connected(namespace: str) -> ClusterApi:
         api = connect(namespace)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    # YAML reads a namespace of digits as a number.
+    # YAML parses a namespace of digits as a number.
     api.namespace = as_namespace("the namespace of the configuration's context", api.namespace)
     return api

@@ -1,4 +1,4 @@
-"""The Kubernetes objects that a `train` step would create: made the step's own way, on a cluster that is none."""
+"""The Kubernetes objects that a `train` step would create. The step's own code creates them on a fake cluster."""
 
 import base64
 import tempfile
@@ -25,31 +25,31 @@ _URIS: dict[str, Any] = {
 }
 
 _HEADER = """\
-# What a train step would create in namespace {namespace}. Words in capitals stand for what a run fills in; the hash
-# and the job's name change with them. The object store is the one that Kubeflow Pipelines is installed with.
+# The objects that a train step would create in namespace {namespace}. Words in capitals stand for values of a run. The
+# hash and the job's name depend on them. The object store is the one that Kubeflow Pipelines is installed with.
 """
 
 
-_CLAIM = "# Created where there is no claim of this name yet. Nobody owns it: it stays when the job is gone.\n"
+_CLAIM = "# Created if there is no claim of this name. It has no owner, so it stays after the job is deleted.\n"
 
 
-class PaperCluster(ClusterApi):
-    """Answers as an API server that has all kinds and refuses nothing, and keeps what it is asked to try.
+class FakeCluster(ClusterApi):
+    """An API server that serves all kinds and refuses nothing. It records the objects of dry runs.
 
     Attributes:
-        tried: The objects that the runner's dry run has sent, the job first.
+        tried: Objects of the runner's dry run, the job first.
     """
 
     def __init__(self, namespace: str, mpi_version: MpiVersion, absent: Collection[str] = ()) -> None:
-        """Makes a cluster without a connection.
+        """Create a cluster without a connection.
 
         Args:
-            namespace: Where the job would run.
-            mpi_version: The version of MPIJob that is served.
-            absent: Names of PersistentVolumeClaims that are not there; any other is.
+            namespace: Namespace of the job.
+            mpi_version: Version of MPIJob that is served.
+            absent: Names of PersistentVolumeClaims that do not exist. All others exist. Default: none.
         """
         self.namespace = namespace
-        self._absent = {f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{each}" for each in absent}
+        self._absent = {f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}" for name in absent}
         self.tried: list[Object] = []
         self._served = {
             "/apis/batch/v1": ["jobs"],
@@ -67,7 +67,7 @@ class PaperCluster(ClusterApi):
         away_seconds: float = 0.0,
         timeout_seconds: float = 0.0,
     ) -> Object:
-        """Answers discovery and reviews, takes a dry run's objects, and has no job."""
+        """Answer discovery and access reviews, and record the objects of dry runs. No other object exists."""
         if method == "GET":
             if path not in self._served:
                 raise ClusterError(404, f"{path} is not there")
@@ -77,10 +77,10 @@ class PaperCluster(ClusterApi):
         return {"status": {"allowed": True}}
 
     def read(self, path: str) -> Object | None:
-        """Has the object store's Secret and its Service, and every claim but the absent ones."""
-        has = path.endswith((f"/secrets/{KFP_SECRET}", "/kubeflow/services/minio-service"))
-        claimed = "/persistentvolumeclaims/" in path and path not in self._absent
-        return {"kind": "Something"} if has or claimed else None
+        """Return the object store's Secret and Service, and every claim that is not absent."""
+        is_store = path.endswith((f"/secrets/{KFP_SECRET}", "/kubeflow/services/minio-service"))
+        is_claim = "/persistentvolumeclaims/" in path and path not in self._absent
+        return {"kind": "Something"} if is_store or is_claim else None
 
 
 def rendered_objects(
@@ -90,20 +90,20 @@ def rendered_objects(
     namespace: str,
     mpi_version: MpiVersion,
 ) -> list[Object]:
-    """The job, its ConfigMap, and the PersistentVolumeClaims that the step makes where they are not there.
+    """Return the job, its ConfigMap, and the PersistentVolumeClaims that the step would create.
 
     Args:
-        train_specification: As `train` takes it, and likewise the two others.
-        train_parameters: See above.
-        distribution_specification: See above.
-        namespace: Where the job would run.
-        mpi_version: The version of MPIJob that is served.
+        train_specification: train_specification of `train`.
+        train_parameters: train_parameters of `train`.
+        distribution_specification: distribution_specification of `train`.
+        namespace: Namespace of the job.
+        mpi_version: Version of MPIJob that is served.
 
     Raises:
-        ValueError: Something in the three is wrong: the step's own error.
+        ValueError: One of the three dicts is wrong. The text is that of the step.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # The step reads how many rows there are. Here nothing is read from them.
+        # The step reads the number of rows, and nothing else of the dataset.
         rows = 10**9
         data = DatasetManifest("train", (), Label("", ("",)), (Shard("rows", rows, 0, ""),), (rows,), 0, "")
         Path(folder, DATASET_MANIFEST).write_text(data.to_json())
@@ -117,27 +117,27 @@ def rendered_objects(
                 identity=("RUN", "train", "TASK"),
             )
         )
-    # Who gives a volume a size wants its claim to be made.
-    made = {dict(each)["name"] for each in job.specification.volumes if "size" in dict(each)}
-    cluster = PaperCluster(namespace, mpi_version, made)
+    # The step creates the claims of volumes with a size.
+    created = {volume["name"] for volume in map(dict, job.specification.volumes) if "size" in volume}
+    cluster = FakeCluster(namespace, mpi_version, created)
     kubernetes_runner(cluster, _URIS["model_uri"]).check(replace(job, description=replace(job.description, **_URIS)))
     return cluster.tried
 
 
 def as_yaml(objects: list[Object], *, full: bool) -> str:
-    """The objects as YAML documents.
+    """Return objects as YAML documents.
 
     Args:
-        objects: What `rendered_objects` gives.
-        full: Whether to print the archive of the library, too.
+        objects: Objects of `rendered_objects`.
+        full: Whether to print the archive of the library in full.
     """
     documents = [_document(item if full else _without_archives(item)) for item in objects]
     return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + "".join(documents)
 
 
-def _document(found: Object) -> str:
-    text = yaml.dump(found, Dumper=_Dumper, sort_keys=False, width=1000)
-    return f"---\n{_CLAIM if found['kind'] == 'PersistentVolumeClaim' else ''}{text}"
+def _document(item: Object) -> str:
+    text = yaml.dump(item, Dumper=_Dumper, sort_keys=False, width=1000)
+    return f"---\n{_CLAIM if item['kind'] == 'PersistentVolumeClaim' else ''}{text}"
 
 
 def _without_archives(item: Object) -> Object:
@@ -149,7 +149,7 @@ def _without_archives(item: Object) -> Object:
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes text of several lines as such, and what occurs twice as often as it occurs."""
+    """Writes text of several lines as a block, and no aliases for values that occur more than once."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -160,9 +160,9 @@ def _text(dumper: _Dumper, text: str) -> Any:  # noqa: ANN401  (PyYAML has no ty
 
 
 def _list(dumper: _Dumper, entries: list[object]) -> Any:  # noqa: ANN401
-    # The exit codes of a Job's failure policy are one line, not 127.
-    flow = all(isinstance(each, int) for each in entries)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", entries, flow_style=flow)
+    # The 127 exit codes of a Job's failure policy become one line.
+    is_flow = all(isinstance(entry, int) for entry in entries)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", entries, flow_style=is_flow)
 
 
 _Dumper.add_representer(str, _text)

@@ -1,4 +1,4 @@
-"""Whether the object store of the steps is known, and answers to its keys. Pure."""
+"""Checks whether the address of the object store is known, and whether its keys work. Pure."""
 
 import shlex
 from collections.abc import Collection
@@ -10,18 +10,23 @@ from kfp_distributed.storage.uri import parse_uri
 
 
 class BucketAnswer(NamedTuple):
-    """How a bucket answered: whether its server did at all, and what was wrong."""
+    """Answer of a bucket.
+
+    Attributes:
+        reached: Whether its server answered.
+        error: Why the server refused, or why it was not reached; "" if all is well.
+    """
 
     reached: bool
     error: str = ""
 
 
 def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refusal | None) -> list[Check]:
-    """Whether it is known where the object store is, and its Secret has the keys.
+    """Return the checks of the object store's address and of its Secret.
 
     Args:
-        store: What was found.
-        fields: The fields of its Secret that are not empty; None where there is no Secret.
+        store: The object store.
+        fields: Fields of its Secret that are not empty; None if there is no Secret.
     """
     if isinstance(store, Refusal):
         return [Check("object store", "failed", str(store), f"in the pipeline or here, {WHAT_TO_SET}")]
@@ -32,8 +37,8 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
     command = f"kubectl create secret generic {options} {files}"
     replacement = f"kubectl delete secret {options} && {command}"
     if isinstance(fields, Refusal):
-        mend = f"ask who may get it whether it has {' and '.join(needed)}: kubectl describe secret {options}"
-        checks.append(Check("secret", "warning", f"cannot see whether {secret} is in order: {fields}", mend))
+        fix = f"ask somebody who may read it whether it has {' and '.join(needed)}: kubectl describe secret {options}"
+        checks.append(Check("secret", "warning", f"cannot read {secret}: {fields}", fix))
     elif fields is None:
         checks.append(Check("secret", "failed", f"there is no {secret} with the object store's keys", command))
     elif missing := [field for field in needed if field not in fields]:
@@ -44,44 +49,52 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
 
 
 def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None) -> Check:
-    """Whether a bucket answers; None where nobody could ask, for want of an address or of keys."""
+    """Return the check of the bucket.
+
+    Args:
+        question: What to check.
+        uri: URI in the bucket.
+        store: The object store.
+        answer: Answer of the bucket; None if its address or its keys are unknown.
+    """
     if answer is None or isinstance(store, Refusal):
-        text = f"{uri} was not asked: that takes the store's address and keys"
-        return Check("bucket", "warning", text, f"mend what is above, then ask again: {question.command}")
+        text = f"{uri} was not checked, because the address or the keys of the store are missing"
+        return Check("bucket", "warning", text, f"fix the problems above, then repeat: {question.command}")
     if not answer.reached:
-        text = f"{uri} cannot be asked from here: {answer.error}; pods may reach it all the same"
+        text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
         return Check("bucket", "warning", text, _forward(store, question.command))
     if "NoSuchBucket" in answer.error:
-        text = f"{uri} is not there yet; the train step makes the bucket if its keys may"
+        text = f"{uri} does not exist yet; the train step creates the bucket if its keys allow that"
         endpoint, secure = question.endpoint or (store.endpoint, store.secure)
         bucket = shlex.quote(f"s3://{parse_uri(uri).bucket}")
         make = f"aws s3 mb {bucket} --endpoint-url {_url(endpoint, secure)}"
-        mend = f"to make it now, with the keys of {store.namespace}/{store.secret}: {make}"
-        return Check("bucket", "warning", text, mend)
+        fix = f"to create it now, with the keys of {store.namespace}/{store.secret}: {make}"
+        return Check("bucket", "warning", text, fix)
     if answer.error:
-        named = "InvalidBucketName" in answer.error
-        mend = "give another name" if named else "correct the Secret, or what its account may do"
-        return Check("bucket", "failed", f"{uri}: {answer.error}", mend)
-    return Check("bucket", "ok", f"{uri} answers to the keys of the Secret")
+        is_wrong_name = "InvalidBucketName" in answer.error
+        fix = "choose another name" if is_wrong_name else "correct the Secret, or the permissions of its account"
+        return Check("bucket", "failed", f"{uri}: {answer.error}", fix)
+    return Check("bucket", "ok", f"{uri} can be listed with the keys of the Secret")
 
 
 def _forward(store: StoreReference, command: str) -> str:
-    """How a store in the cluster, such as service.namespace:9000, is asked from outside.
+    """Return the command that checks a store in the cluster, such as service.namespace:9000, from outside.
 
-    The variable is the one that counts before AWS_ENDPOINT_URL. A certificate would not name localhost.
+    It sets AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL. Not for TLS: the certificate of a store
+    does not name localhost.
     """
     host, _, port = store.endpoint.partition(":")
     service, _, home = host.removesuffix(".cluster.local").removesuffix(".svc").partition(".")
     if store.secure or not home or "." in home:
         address = _url("HOST:PORT", store.secure)
-        return f"with an address of it that answers here: AWS_ENDPOINT_URL_S3={address} {command}"
+        return f"with an address that this machine reaches: AWS_ENDPOINT_URL_S3={address} {command}"
     port = port or "80"
-    # A port below 1024 is for root alone.
-    here = port if len(port) > 3 else f"9{port:0>3}"
-    ports = port if here == port else f"{here}:{port}"
+    # Only root may listen at a port below 1024.
+    local_port = port if len(port) > 3 else f"9{port:0>3}"
+    ports = port if local_port == port else f"{local_port}:{port}"
     return (
         f"kubectl port-forward --namespace {home} service/{service} {ports} & sleep 3; "
-        f"AWS_ENDPOINT_URL_S3=http://localhost:{here} {command}; kill $!"
+        f"AWS_ENDPOINT_URL_S3=http://localhost:{local_port} {command}; kill $!"
     )
 
 

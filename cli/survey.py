@@ -1,6 +1,6 @@
-"""Asks a cluster for the facts that `checks`, `library_checks` and `store_checks` judge.
+"""Reads the facts for `checks`, `library_checks` and `store_checks` from a cluster.
 
-Only reads and reviews: nothing is created, and no key is kept or shown.
+It only reads and sends access reviews. Nothing is created, and no key is stored or printed.
 """
 
 import os
@@ -50,7 +50,7 @@ _AUTHORIZATION = "/apis/authorization.k8s.io/v1"
 
 
 def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
-    """Looks a cluster over; yields each check as soon as it is made.
+    """Check a cluster; yield the result of each check as soon as it is known.
 
     Raises:
         ClusterError: The API server stopped answering.
@@ -58,12 +58,12 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     try:
         version = api.call("GET", "/version", away_seconds=3)["gitVersion"]
         groups = ("batch/v1", "kubeflow.org/v1", "kubeflow.org/v2beta1")
-        served = {each: served_kinds(api, *each.split("/")) for each in groups}
+        served = {group: served_kinds(api, *group.split("/")) for group in groups}
     except ClusterError as error:
         if error.status in (401, 403):
             yield judge_login(_login(), str(error))
         else:
-            yield Check("cluster", "failed", str(error), "kubectl cluster-info, with the same KUBECONFIG")
+            yield Check("cluster", "failed", str(error), "run kubectl cluster-info with the same KUBECONFIG")
         return
     yield Check("cluster", "ok", f"Kubernetes {version}, namespace {question.namespace}")
     place = f"/api/v1/namespaces/{question.namespace}"
@@ -77,7 +77,7 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     read = _reader(api)
     uri, store = _find_store(read, question)
     used = [kinds[name] for name in TYPES if name in kinds]
-    needed = [Permission(*each) for kind in used for each in needed_permissions(kind, claims=question.claims)]
+    needed = [Permission(*entry) for kind in used for entry in needed_permissions(kind, claims=question.claims)]
     if question.volumes:
         needed.append(Permission("get", "", "persistentvolumeclaims"))
     if isinstance(store, StoreReference):
@@ -113,11 +113,11 @@ def _object_store(read: Read, question: Question, uri: str, store: StoreReferenc
 
 
 def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference) -> BucketAnswer:
-    """Lists what no bucket has, with the keys of the Secret, where the store is from here."""
+    """List a prefix that no bucket has, with the keys of the Secret, at the address that this machine uses."""
     endpoint, secure = question.endpoint or (store.endpoint, store.secure)
     try:
-        place = urlsplit(f"//{endpoint}")
-        socket.create_connection((place.hostname, place.port or (443 if secure else 80)), timeout=3).close()
+        address = urlsplit(f"//{endpoint}")
+        socket.create_connection((address.hostname, address.port or (443 if secure else 80)), timeout=3).close()
     except (OSError, ValueError) as error:
         return BucketAnswer(False, str(error))
     bundle = os.environ.get("AWS_CA_BUNDLE", "")
@@ -133,7 +133,7 @@ def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference)
 
 
 def _find_store(read: Read, question: Question) -> tuple[str, StoreReference | Refusal]:
-    """The bucket's address, and where its store is; whether its Secret is there, is looked at by itself."""
+    """Return the URI of the bucket and its object store. The Secret of the store is checked later."""
     place = f"/api/v1/namespaces/{question.namespace}"
     uri = question.bucket or "minio://mlpipeline/v2/artifacts"
     try:
@@ -141,17 +141,17 @@ def _find_store(read: Read, question: Question) -> tuple[str, StoreReference | R
         uri = question.bucket or launcher.get("defaultPipelineRoot") or uri
         secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")[2]
 
-        def look(path: str) -> Object | None:
+        def read_without_secrets(path: str) -> Object | None:
             return {} if "/secrets/" in path else read(path)
 
-        return uri, choose_object_store(os.environ.get, look, question.namespace, secret, uri)
+        return uri, choose_object_store(os.environ.get, read_without_secrets, question.namespace, secret, uri)
     except ValueError as error:
         return uri, Refusal(error)
 
 
 def _refused(api: ClusterApi, question: Question, needed: list[Permission]) -> list[Permission] | Refusal:
     try:
-        return [each for each in needed if not _may(api, question, each)]
+        return [permission for permission in needed if not _may(api, question, permission)]
     except ClusterError as error:
         return _refusal(error)
 
@@ -170,12 +170,12 @@ def _may(api: ClusterApi, question: Question, permission: Permission) -> bool:
 
 
 def _login() -> Login:
-    """Who the configuration says that we are; `connect` has read it before."""
+    """Return the user of the configuration, which `connect` has read before."""
     if OWN_NAMESPACE.exists():
         return Login()
     context = kube_config.list_kube_config_contexts()[1]
     merged = kube_config.KubeConfigMerger(kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config.value
-    return Login(context["name"], context["context"].get("user") or "", [each["name"] for each in merged["users"]])
+    return Login(context["name"], context["context"].get("user") or "", [user["name"] for user in merged["users"]])
 
 
 def _user(api: ClusterApi) -> str:
@@ -183,7 +183,7 @@ def _user(api: ClusterApi) -> str:
     try:
         answer = api.call("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
     except ClusterError as error:
-        # Before Kubernetes 1.28 there is none.
+        # Kubernetes before 1.28 does not have this review.
         if error.status in (403, 404):
             return ""
         raise
@@ -192,10 +192,10 @@ def _user(api: ClusterApi) -> str:
 
 def _reader(api: ClusterApi) -> Read:
     def read(path: str) -> Object | None:
-        found = _read(api, path)
-        if isinstance(found, Refusal):
-            raise MayNotRead(found)
-        return found
+        answer = _read(api, path)
+        if isinstance(answer, Refusal):
+            raise MayNotRead(answer)
+        return answer
 
     return read
 
@@ -215,7 +215,7 @@ def _items(api: ClusterApi, path: str) -> list[Object] | Refusal:
 
 
 def _refusal(error: ClusterError) -> Refusal:
-    """What may not be seen is a fact about the cluster; that it does not answer is none."""
+    """Return the refusal of a request. An error other than 403 is raised, because it is no fact about the cluster."""
     if error.status != 403:
         raise error
     return Refusal(error)

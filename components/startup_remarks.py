@@ -1,4 +1,4 @@
-"""Lines that TensorFlow logs at each start, whatever its settings, and that nobody can act on."""
+"""Lines that TensorFlow logs at each start, in spite of its settings, and that require no action."""
 
 STARTUP_REMARK = (
     r"WARNING: All log messages before absl::InitializeLog\(\)"

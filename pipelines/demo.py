@@ -1,8 +1,9 @@
-"""The first five minutes: runs `train_and_export` on this machine and shows what came of it (`make demo`)."""
+"""Runs the pipeline `train_and_export` on this machine and shows its results, for `make demo`."""
 
 import argparse
 import fcntl
 import json
+import os
 import shutil
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 
 from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.local_run import LocalRun, local_run
 from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION, train_and_export
@@ -23,13 +25,13 @@ _NEXT = """make demo DISTRIBUTION='{"distribution_type":"TF","number_of_workers"
 
 
 def main() -> int:
-    """The command line.
+    """Run the command line.
 
     Returns:
-        0; 1 where the run failed; 2 where an argument is wrong; 130 or 143 where a signal ended it.
+        Exit code: 0, 1 if the run failed, 2 if an argument is wrong, 130 or 143 after a signal.
     """
     options = _arguments()
-    # The stream as it is now: kfp's own output is redirected later.
+    # Standard output is redirected later.
     console = Console(file=sys.stdout)
     try:
         specification = parse_distribution(options.distribution)
@@ -43,23 +45,26 @@ def main() -> int:
         with (folder / "demo.log").open("a", encoding="utf-8", buffering=1) as log:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             log.truncate(0)
-            what = f"Training on handwritten digits ({specification.distribution_type})"
-            log.write(f"{what}\n")
-            console.print(f"{what}; all is kept in {folder.resolve()}\n", highlight=False, soft_wrap=True)
+            title = f"Training on handwritten digits ({specification.distribution_type})"
+            log.write(f"{title}\n")
+            text = f"{title}. Files are in {folder.resolve()}, the log is in {log.name}\n"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
             return _run(options, specification.distribution_type, folder, console, log)
     except BlockingIOError:
-        text = f"demo: another one runs in {folder}: wait for it, or make demo FOLDER=ANOTHER"
+        text = f"demo: another demo runs in {folder}: wait for it, or run make demo FOLDER=ANOTHER"
         return _report(console, text, [], 1)
     except OSError as error:
-        return _report(console, f"demo: {folder} cannot be used, give another --folder: {error}", [], 1)
+        return _report(console, f"demo: {folder} cannot be used, pass another --folder: {error}", [], 1)
 
 
 def _run(options: argparse.Namespace, distribution_type: str, folder: Path, console: Console, log: TextIO) -> int:
     with RunView(console, log) as view:
         try:
-            with local_run(folder) as run, redirect_stdout(cast(Any, view)):
+            with local_run(folder, progress=False) as run, redirect_stdout(cast(Any, view)):
+                if console.is_terminal:
+                    os.environ[SHOW_SAMPLES_VARIABLE] = "true"
                 before = set(run.artifacts.iterdir())
-                # The first that is for this type: of MPI and Job there are two.
+                # The first one for this type. MPI and Job have two.
                 trainer = next(name for name, types in TRAINERS.items() if distribution_type in types)
                 train_and_export(
                     distribution_specification=json.loads(options.distribution),
@@ -75,23 +80,26 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
         except RuntimeError as error:
             if not view.failed:
                 return _report(console, f"The run did not start: {error}", [], 1)
-            message = f"The step {view.failed} failed; the whole log is in {log.name}. It ends with:"
+            message = f"The step {view.failed} failed. Its log is in {log.name}. It ends with:"
             return _report(console, message, list(view.last_lines), 1)
-    made = [path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")]
-    for name, value in summary(made[0], run, view.seconds):
-        # A path is whole on one line, however long: it is to be copied.
+    (run_folder,) = (
+        path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")
+    )
+    console.print()
+    for name, value in summary(run_folder, run, view.seconds):
+        # Paths are not wrapped, so that people can copy them.
         console.print(f"{name:<15}{value}", highlight=False, soft_wrap=True, markup=False)
-    console.print(f"The same with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"To train with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
 def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[tuple[str, str]]:
-    """What is shown at the end of a run, as (name, value).
+    """Return the results of a run, as (name, value).
 
     Args:
-        run_folder: The run's folder among the artifacts.
-        run: Where the local run keeps things.
-        seconds: How long each step took, by its name.
+        run_folder: Folder of the run among the artifacts.
+        run: Folders of the local run.
+        seconds: Seconds of each step, by its name.
     """
     rows = [
         ("test accuracy", f"{_outputs(run_folder / 'evaluate')['accuracy']:.4f}"),
@@ -101,14 +109,14 @@ def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[
     if exported.exists():
         uri = str(_outputs(exported)["uri"])
         rows.append(("model", f"{run.object_store}/{uri.removeprefix('s3://')}"))
-        rows.append(("", f"which the demo's S3 server had as {uri}"))
+        rows.append(("", f"in the S3 server of the demo: {uri}"))
     else:
-        rows.append(("model", f"not exported, for the accuracy is too low; it is in {run_folder}/train/model"))
+        rows.append(("model", f"not exported, because its accuracy is too low: {run_folder}/train/model"))
     return rows + [(name, str(page)) for name, page in copy_pages(run_folder).items()]
 
 
 def copy_pages(run_folder: Path) -> dict[str, Path]:
-    """Copies a run's HTML artifacts, which have no ending, to files that a browser opens; by what they show."""
+    """Copy the HTML artifacts of a run to files named .html, which a browser opens; return the files by name."""
     pages = {"report": "evaluate/report", "training": "train/report", "data": "prepare-data/overview"}
     copies = {name: run_folder / f"{name}.html" for name in pages}
     for name, page in pages.items():
@@ -137,9 +145,7 @@ def _arguments() -> argparse.Namespace:
     default = json.dumps(DIGITS_DISTRIBUTION)
     parser.add_argument("--distribution", default=default, help=f"distribution_specification as JSON [{default}]")
     parser.add_argument("--epochs", type=int, default=15, help="[15]")
-    parser.add_argument(
-        "--folder", default="kfp-distributed-run", help="where everything is kept [kfp-distributed-run]"
-    )
+    parser.add_argument("--folder", default="kfp-distributed-run", help="folder of all files [kfp-distributed-run]")
     return parser.parse_args()
 
 

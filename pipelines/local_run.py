@@ -1,76 +1,99 @@
-"""Runs pipelines on this machine: kfp's local runner, with an S3 server of its own for the length of the run."""
+"""Runs pipelines on this machine with the local runner of kfp, and with an S3 server for the duration of the run."""
 
 import logging
 import os
+import signal
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from kfp import local
 from kfp.local.config import LocalExecutionConfig
+from rich.console import Console
 
 from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
 from kfp_distributed.components.train.signals import ended_by_signals
-from kfp_distributed.processes.guard import process_table
+from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
+from kfp_distributed.pipelines.run_view import RunView
+from kfp_distributed.processes.guard import end_families, process_table
 from kfp_distributed.storage import embedded_object_store
 
 _STEP_END_SECONDS = 20.0
-"""How long an interrupted step may take to end. kfp gives it a quarter of a second; replicas take up to five."""
+"""How long an interrupted step may take to end. kfp waits a quarter of a second; replicas take up to five."""
+
+_SIGINT_SECONDS = 2.0
+"""How long to wait before SIGTERM is sent to steps. A terminal's Ctrl-C reaches them too, a notebook's may not."""
 
 
 @dataclass(frozen=True)
 class LocalRun:
-    """Where a local run keeps things.
+    """Folders of a local run.
 
     Attributes:
-        artifacts: Folder with one folder a run and in it one a step (kfp's pipeline root).
-        object_store: Folder with one folder a bucket, or None where the environment names an object store.
+        artifacts: Folder with a folder for each run, and in it one for each step. This is kfp's pipeline root.
+        object_store: Folder with a folder for each bucket, or None if the environment names an object store.
+        log: File with everything that was printed, or None if no progress is shown.
     """
 
     artifacts: Path
     object_store: Path | None
+    log: Path | None = None
 
 
 @contextmanager
-def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: bool = True) -> Iterator[LocalRun]:
-    """Runs the pipelines and components that are called inside it on this machine.
+def local_run(
+    folder: str | Path = "kfp-distributed-run", *, embedded_store: bool = True, progress: bool | None = None
+) -> Iterator[LocalRun]:
+    """Run the pipelines and components that are called inside this context on this machine.
 
-    The local runner of kfp 2.17 takes a `dsl.If` as False if it compares a named output, such as `outputs["accuracy"]`,
-    of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the log says when this
-    happens. To run in both places, put the `dsl.If` into a pipeline of its own that takes the value as an input.
+    In a terminal and in a notebook, a table shows the progress of the steps, and of each replica of a training: its
+    epoch, metrics, rows per second, memory and the time left. Everything that is printed is in the file run.log.
+    Elsewhere kfp prints its log.
+
+    An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps.
+
+    The local runner of kfp 2.17 evaluates a `dsl.If` as False if it compares a named output, such as
+    `outputs["accuracy"]`, of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the
+    log reports this. To run in both places, put the `dsl.If` into a pipeline of its own that takes the value as an
+    input.
 
     Example:
         with local_run("my-run"):
             train_and_export(train_parameters={"epochs": 5})
 
     Args:
-        folder: Where artifacts and objects are kept; made if missing.
-        embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with credentials that nobody else
-            knows, and to point the steps at it. False leaves the object store to the environment (AWS_ENDPOINT_URL,
-            AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server, so with it runner="auto" means
-            this machine, whatever KUBECONFIG says, and runner="kubernetes" is refused.
+        folder: Folder for artifacts and objects, which is created if missing. Default: "kfp-distributed-run".
+        embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with random credentials, and to pass
+            it to the steps. False leaves the object store to the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
+            AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server. With it, runner="auto" means this machine even if
+            KUBECONFIG is set, and runner="kubernetes" is refused. Default: True.
+        progress: Whether to show progress in place of kfp's log. Default: None, which means in a terminal and in a
+            notebook.
 
     Yields:
-        Where things are.
+        The folders of the run.
 
     Raises:
-        RuntimeError: The S3 server does not start; the message has its last lines.
+        RuntimeError: The S3 server does not start. The message has its last lines.
     """
     root = Path(folder).resolve()
     artifacts = root / "artifacts"
     artifacts.mkdir(parents=True, exist_ok=True)
     cleanup = ExitStack()
-    # Only the main thread may handle signals. By default SIGTERM ends Python with nothing cleaned up.
+    # Only the main thread may handle signals. By default SIGTERM ends Python without any cleanup.
     in_main_thread = threading.current_thread() is threading.main_thread()
     with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
         cleanup.callback(_restore, dict(os.environ), LocalExecutionConfig.instance)
         logging.getLogger().addFilter(_explain_unresolved_condition)
         cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
-        # kfp makes a folder for each step and leaves it there. What still writes into it may keep its own.
+        # kfp leaves a folder for each step. A process that still writes into one may keep it.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
         os.environ["TMPDIR"] = cleanup.enter_context(scratch)
         objects = _start_store(cleanup, root / "object-store") if embedded_store else None
@@ -80,52 +103,92 @@ def local_run(folder: str | Path = "kfp-distributed-run", *, embedded_store: boo
             workspace_root=str(root / "workspace"),
         )
         before = _children()
+        log = _show_progress(cleanup, root / "run.log", progress)
         try:
-            yield LocalRun(artifacts=artifacts, object_store=objects)
+            yield LocalRun(artifacts=artifacts, object_store=objects, log=log)
         except (KeyboardInterrupt, SystemExit):
-            _await_steps(before)
+            _end_steps(before)
             raise
 
 
+def _show_progress(cleanup: ExitStack, file: Path, progress: bool | None) -> Path | None:
+    """Show progress until `cleanup` is closed; return the file of the log, or None if no progress is shown."""
+    # Made before standard output is redirected.
+    console = Console(file=sys.stdout)
+    shown = console.is_terminal or console.is_jupyter
+    if progress is False or (progress is None and not shown):
+        return None
+    if shown:
+        os.environ[SHOW_SAMPLES_VARIABLE] = "true"
+    log = cleanup.enter_context(file.open("w", encoding="utf-8", buffering=1))
+    view = RunView(console, log, echo=True)
+    cleanup.push(partial(_explain_failure, view, console, file))
+    cleanup.enter_context(view)
+    cleanup.enter_context(redirect_stdout(cast(Any, view)))
+    return file
+
+
+def _explain_failure(view: RunView, console: Console, file: Path, *error: object) -> None:
+    """Print the last lines of a step that failed. kfp's own error does not have them."""
+    if view.failed:
+        text = "\n".join([f"The step {view.failed} failed. Its log is in {file}. It ends with:", *view.last_lines])
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def _start_store(cleanup: ExitStack, folder: Path) -> Path:
-    """Starts the S3 server, which `cleanup` stops, and points the steps at it; returns the folder of its buckets."""
+    """Start the S3 server, which `cleanup` stops, and pass it to the steps; return the folder of its buckets."""
     store = cleanup.enter_context(embedded_object_store(folder))
     os.environ.update(store.environment())
-    # Pods cannot reach this store, so runner="auto" must not look for a cluster.
+    # Pods cannot reach this store, so runner="auto" must not choose a cluster.
     os.environ[RUNNER_VARIABLE] = "local"
     os.environ[EMBEDDED_STORE_VARIABLE] = "true"
     return store.folder
 
 
 def _restore(environment: Mapping[str, str], configuration: LocalExecutionConfig | None) -> None:
-    """Restores the environment, and the state of `kfp.local`, which has no function for that."""
+    """Restore the environment, and the state of `kfp.local`, which has no function for that."""
     os.environ.clear()
     os.environ.update(environment)
     LocalExecutionConfig.instance = configuration
 
 
 def _explain_unresolved_condition(record: logging.LogRecord) -> bool:
-    """Explains what kfp's local runner only hints at; keeps each record.
+    """Explain a message of kfp's local runner. Every record is kept.
 
-    `ConditionEvaluator` of kfp 2.17 finds outputs of tasks beside the condition by their name "Output" alone, logs that
-    it could not resolve another one, and goes on with False.
+    `ConditionEvaluator` of kfp 2.17 resolves only outputs with the name "Output" of tasks beside the condition. It logs
+    that it could not resolve another one, and evaluates the condition as False.
     """
     hint, _, output = record.getMessage().partition("Could not resolve CEL parameter: pipelinechannel--")
     if output and not hint:
         print(
-            f"kfp.local cannot read the output {output} and takes its dsl.If as False, as a cluster would not. "
+            f"kfp.local cannot read the output {output} and evaluates its dsl.If as False; a cluster evaluates it. "
             "Put the dsl.If into a pipeline of its own that takes the value as an input",
             flush=True,
         )
     return True
 
 
-def _children() -> set[int]:
-    return {pid for pid, each in process_table().items() if each.parent == os.getpid()}
+def _children() -> dict[int, str]:
+    """Return the start times of the child processes of this process, by ID."""
+    return {pid: process.started for pid, process in process_table().items() if process.parent == os.getpid()}
 
 
-def _await_steps(before: set[int]) -> None:
-    """Waits for the processes of the steps: they see that nobody reads what they print, and end."""
-    until = time.monotonic() + _STEP_END_SECONDS
-    while _children() - before and time.monotonic() < until:
+def _end_steps(before: Mapping[int, str]) -> None:
+    """Wait until the processes of the steps have ended, and end them if they do not.
+
+    Args:
+        before: The child processes that existed before the steps.
+    """
+    started = time.monotonic()
+    is_terminated = False
+    while steps := {pid: moment for pid, moment in _children().items() if pid not in before}:
+        seconds = time.monotonic() - started
+        if seconds > _STEP_END_SECONDS:
+            end_families(steps, signal.SIGKILL, 1)
+            return
+        if seconds > _SIGINT_SECONDS and not is_terminated:
+            is_terminated = True
+            for pid in steps:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
         time.sleep(0.05)

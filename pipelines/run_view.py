@@ -1,22 +1,36 @@
-"""What a local run shows in a terminal: the steps one under another, and a bar for each replica that trains."""
+"""Shows a local run while it works: a table of steps and replicas in a terminal or notebook, elsewhere lines."""
 
+import io
 import re
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import TextIO
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from kfp_distributed.components.train.log_format import JOB, LogEntry
+from kfp_distributed.components.train.log_format import parse_line as parse_entry
+from kfp_distributed.pipelines.progress_table import StepProgress, progress_table
+from kfp_distributed.pipelines.training_progress import TrainingProgress
 from kfp_distributed.trainers.runtime.progress import parse_progress
+from kfp_distributed.trainers.runtime.samples import split_sample
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"- (?:INFO|ERROR) - (Executing task|Task) '([^']+)'(?: finished with status (\w+))?")
-# What says nothing of why a step failed: kfp's own lines, with the input that it prints as JSON, and empty ones.
 _NOISE = re.compile(r" - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
-_REPLICA = re.compile(r"^\s*\[((?:chief|worker|ps|evaluator|launcher|master)-\d+)\] (.*)$")
+"""Lines of kfp itself, with the input that it prints as JSON. They do not tell why a step failed."""
+
+_INDENT = "    "
+"""What kfp puts before each line of a step."""
+
+_UPDATE_SECONDS = 0.5
+"""Seconds between two updates of a notebook."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +42,17 @@ class StepStarted:
 
 @dataclass(frozen=True)
 class StepEnded:
-    """kfp says how a step ended."""
+    """kfp reports how a step ended."""
 
     step: str
     succeeded: bool
 
 
-@dataclass(frozen=True)
-class ReplicaLine:
-    """A replica of the training printed a line."""
-
-    replica: str
-    text: str
-
-
-def parse_line(line: str) -> StepStarted | StepEnded | ReplicaLine | None:
-    """Reads one line of what `kfp.local` prints; None for a line that says nothing of the three."""
-    plain = _COLOUR.sub("", line)
-    if replica := _REPLICA.match(plain):
-        return ReplicaLine(replica[1], replica[2])
+def parse_line(line: str) -> StepStarted | StepEnded | LogEntry | None:
+    """Return what a line of the output of `kfp.local` means, or None if it is another line."""
+    plain = _COLOR.sub("", line)
+    if entry := parse_entry(plain.removeprefix(_INDENT)):
+        return entry
     if step := _STEP.search(plain):
         if step[1] == "Executing task":
             return StepStarted(step[2])
@@ -55,104 +61,219 @@ def parse_line(line: str) -> StepStarted | StepEnded | ReplicaLine | None:
     return None
 
 
-class RunView:
-    """Shows a run while it works; a file-like object that takes what `kfp.local` prints.
+class Display(Protocol):
+    """Where the table is shown."""
 
-    In a terminal it draws bars; elsewhere it prints a line for each step and each epoch of each replica.
+    def begin(self) -> None:
+        """Show the table for the first time."""
+
+    def update(self) -> None:
+        """Show the table again, unless that was done a moment ago."""
+
+    def end(self) -> None:
+        """Show the table for the last time. It stays."""
+
+
+class _Terminal:
+    """Draws the table below what is printed, four times a second."""
+
+    def __init__(self, console: Console, render: Callable[[], Table]) -> None:
+        # Standard output is redirected to the view already.
+        self._live = Live(get_renderable=render, console=console, refresh_per_second=4, redirect_stdout=False)
+
+    def begin(self) -> None:
+        self._live.start()
+
+    def update(self) -> None:
+        """Do nothing: a thread of rich draws."""
+
+    def end(self) -> None:
+        self._live.stop()
+
+
+class _Notebook:
+    """Replaces the table in the output of a notebook's cell. That needs no widgets, and is saved with the notebook."""
+
+    def __init__(self, render: Callable[[], Table]) -> None:
+        self._render = render
+        self._handle: Any = None
+        self._shown = 0.0
+
+    def begin(self) -> None:
+        from IPython.display import display  # Only notebooks have it.
+
+        self._handle = display(self._render(), display_id=True)  # type: ignore[no-untyped-call]
+
+    def update(self) -> None:
+        if time.monotonic() - self._shown > _UPDATE_SECONDS:
+            self.end()
+
+    def end(self) -> None:
+        self._shown = time.monotonic()
+        self._handle.update(self._render())
+
+
+class _Nowhere:
+    """Shows no table, where output is a file or a pipe."""
+
+    def begin(self) -> None:
+        pass
+
+    def update(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+@dataclass
+class _Step:
+    name: str
+    started: float = field(default_factory=time.monotonic)
+    state: str = "running"
+    seconds: float = 0.0
+    training: TrainingProgress = field(default_factory=TrainingProgress)
+
+    def progress(self) -> StepProgress:
+        """Return the step for the table."""
+        seconds = self.seconds or (time.monotonic() - self.started if self.state == "running" else 0.0)
+        return StepProgress(self.name, self.state, seconds)
+
+
+class RunView(io.TextIOBase):
+    """Shows a run. A stream that takes what `kfp.local` prints.
 
     Attributes:
-        seconds: How long each step took, by its name, in the order of the steps.
-        failed: The step that failed, or "".
-        last_lines: The last lines of the step that is or was running.
+        failed: Name of the step that failed; "" if none has.
+        last_lines: Last lines of the step that is or was running.
     """
 
-    def __init__(self, console: Console, log: TextIO | None = None) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, console: Console, log: TextIO | None = None, *, echo: bool = False) -> None:
+        """Create a view, which shows nothing before it is entered as a context.
+
+        Args:
+            console: Where to show the run.
+            log: File for everything that is printed, but for samples. Default: none.
+            echo: Whether to show what other steps than a training print. Default: no.
+        """
+        super().__init__()
         self.failed = ""
         self.last_lines: deque[str] = deque(maxlen=30)
         self._console = console
         self._log = log
+        self._echo = echo
         self._part = ""
-        self._started: dict[str, float] = {}
-        self._bars: dict[str, TaskID] = {}
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<24}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=console,
-        )
-        self._live = Live(self._progress, console=console, refresh_per_second=8, transient=False)
+        self._steps: list[_Step] = []
+        self._display = _display(console, self._render)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each step, in the order of the steps. Steps of the same name are added."""
+        seconds: dict[str, float] = {}
+        for step in self._steps:
+            if step.state != "running":
+                seconds[step.name] = seconds.get(step.name, 0.0) + step.seconds
+        return seconds
 
     def __enter__(self) -> "RunView":
-        if self._console.is_terminal:
-            self._live.start()
+        self._display.begin()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._console.is_terminal:
-            for bar in self._progress.tasks:
-                if not bar.finished:
-                    self._progress.stop_task(bar.id)
-            self._live.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for step in self._steps:
+            if step.state == "running":
+                step.state, step.seconds = "stopped", time.monotonic() - step.started
+        self._display.end()
 
-    def write(self, text: str) -> int:
-        """Takes text as a stream does; whole lines are shown."""
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
+        """Return the encoding for programs that ask a stream for it."""
+        return "utf-8"
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Take text. Complete lines are shown."""
         *lines, self._part = (self._part + text).split("\n")
         for line in lines:
             self._take(line)
+        if lines:
+            self._display.update()
         return len(text)
 
-    def flush(self) -> None:
-        """Does nothing: lines are shown when they are whole."""
-
     def _take(self, line: str) -> None:
-        if self._log:
-            self._log.write(_COLOUR.sub("", line) + "\n")
-        match parse_line(line):
+        fact = parse_line(line)
+        is_sample = isinstance(fact, LogEntry) and split_sample(fact.message)[1] is not None
+        if self._log and not is_sample:
+            self._log.write(_COLOR.sub("", line) + "\n")
+        match fact:
             case StepStarted(step):
                 self._start_step(step)
             case StepEnded(step, succeeded):
                 self._end_step(step, succeeded)
-            case ReplicaLine(replica, text):
-                self.last_lines.append(f"[{replica}] {text}")
-                self._show_replica(replica, text)
-            case None if not _NOISE.search(line):
-                self.last_lines.append(line.strip())
+            case LogEntry() as entry:
+                if not is_sample:
+                    self.last_lines.append(str(entry))
+                self._show_entry(entry)
+            case None:
+                self._show_other(line)
 
-    def _start_step(self, step: str) -> None:
+    def _start_step(self, name: str) -> None:
         self.last_lines.clear()
-        self._started[step] = time.monotonic()
-        self._say(f"{step} …")
-        self._bars[step] = self._progress.add_task(f"[bold]{step}", total=None, note="")
+        self._steps.append(_Step(name))
+        self._print_line(f"{name} …")
 
-    def _end_step(self, step: str, succeeded: bool) -> None:
-        self.seconds[step] = time.monotonic() - self._started.get(step, time.monotonic())
-        self._say(f"{step}: {'done' if succeeded else 'failed'} after {self.seconds[step]:.1f} s")
+    def _end_step(self, name: str, succeeded: bool) -> None:
+        step = next((step for step in reversed(self._steps) if step.name == name), None)
+        if step is None:
+            step = _Step(name)
+            self._steps.append(step)
+        step.state, step.seconds = "succeeded" if succeeded else "failed", time.monotonic() - step.started
+        self._print_line(f"{name}: {'done' if succeeded else 'failed'} after {step.seconds:.1f} s")
         if not succeeded:
-            self.failed = step
-        note = "" if succeeded else "[red]failed"
-        for name, bar in self._bars.items():
-            task = self._progress.tasks[bar]
-            if name == step:
-                self._progress.update(bar, total=1, completed=1 if succeeded else 0, note=note)
-            if not task.finished:
-                self._progress.stop_task(bar)
+            self.failed = name
 
-    def _show_replica(self, replica: str, text: str) -> None:
-        if replica not in self._bars:
-            self._bars[replica] = self._progress.add_task(f"  {replica}", total=None, note="starting")
-        progress = parse_progress(text)
-        if progress is None:
-            if text == f"{replica} serves":
-                self._progress.update(self._bars[replica], note="serves the others")
+    def _show_entry(self, entry: LogEntry) -> None:
+        if self._steps:
+            self._steps[-1].training.add_entry(entry, time.time())
+        if entry.level != "INFO":
+            # Above the table.
+            style = "red" if entry.level == "ERROR" else "yellow"
+            self._print(f"  {entry.replica}: {entry.message}", style)
+        elif entry.replica != JOB and parse_progress(entry.message):
+            self._print_line(f"  {entry.replica}: {entry.message}")
+
+    def _show_other(self, line: str) -> None:
+        """Show a line that a step has printed, or the program around the steps."""
+        if _NOISE.search(line):
             return
-        self._say(f"  {replica}: {text}")
-        metrics = "  ".join(f"{name} {value:.4f}" for name, value in progress.metrics.items() if "val_" not in name)
-        note = f"epoch {progress.epoch}/{progress.epochs}  {metrics}"
-        self._progress.update(self._bars[replica], total=progress.epochs, completed=progress.epoch, note=note)
+        is_of_step = bool(self._steps) and self._steps[-1].state == "running"
+        if is_of_step:
+            self.last_lines.append(line.strip())
+        # After its end kfp prints the outputs of a step, with an indent too.
+        if self._echo if is_of_step else not line.startswith(_INDENT):
+            self._print(line.removeprefix(_INDENT))
 
-    def _say(self, text: str) -> None:
-        if not self._console.is_terminal:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+    def _print_line(self, text: str) -> None:
+        """Print what the table shows, where there is no table."""
+        if isinstance(self._display, _Nowhere):
+            self._print(text)
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        with suppress(BrokenPipeError):
+            self._console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    def _render(self) -> Table:
+        groups = [(step.progress(), list(step.training.replicas.values())) for step in self._steps]
+        # A notebook scrolls.
+        return progress_table(groups, time.time(), 1000 if self._console.is_jupyter else self._console.height - 1)
+
+
+def _display(console: Console, render: Callable[[], Table]) -> Display:
+    if console.is_jupyter:
+        return _Notebook(render)
+    return _Terminal(console, render) if console.is_terminal else _Nowhere()

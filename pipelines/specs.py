@@ -13,16 +13,16 @@ from kfp_distributed.components import Delivery, steps
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
 
 _COMMENTED_DEFAULT = re.compile(r"^(#    \w+: (?:int|dict|list) \[Default: )(.+)(\]\n)")
-"""A comment line with the default of a parameter, as Python prints it, if it is or may contain a whole number."""
+"""A comment line with the default of a parameter, as Python prints it, if it may contain a whole number."""
 
 
 def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: bool = False) -> list[Path]:
-    """Compile every component and pipeline into a folder, which is made if missing.
+    """Compile every component and pipeline to YAML files in a folder, which is created if missing.
 
     Args:
-        folder: Where the YAML files go.
-        delivery: As of `steps`.
-        task_config: As of `steps`.
+        folder: Folder of the YAML files.
+        delivery: Delivery of the library, see `steps`. Default: that of the environment.
+        task_config: Whether `train` applies the settings of its KFP task to pods, see `steps`. Default: no.
 
     Returns:
         The files written.
@@ -55,13 +55,13 @@ def with_stable_defaults(text: str) -> str:
 
 
 def dump(*documents: Any) -> str:  # noqa: ANN401  (any YAML)
-    """Return YAML as kfp writes it, but with programs as blocks of lines, which people are to read."""
+    """Return YAML as kfp writes it, but with programs as blocks of lines, which people can read."""
     text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=True, width=120)
     return text
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
-    """Writes a text of several lines as such a block."""
+    """Writes text of several lines as a block."""
 
     def represent_text(self, text: str) -> Any:  # noqa: ANN401
         return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)

@@ -1,21 +1,21 @@
-"""The pipeline `train_and_export`: data to shards, a distributed training, an evaluation, and a version in a bucket."""
+"""The pipeline `train_and_export`: prepares data, trains distributed, evaluates, and exports the model to a bucket."""
 
 from kfp import dsl
 
 from kfp_distributed.components import Steps, evaluate, export_model, prepare_data, train
 
-# A deliverable of its own for each way in which steps find our code, so the pipeline is made by a function.
+# A function makes the pipeline, because its steps differ in how they find the library: image, package or ConfigMap.
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 
 
 def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN201  (kfp types no pipeline)
-    """Makes the pipeline from the four steps.
+    """Return the pipeline of the four steps.
 
     Args:
-        with_steps: The steps of `kfp_distributed.components.steps()`, for stock images, an image or a package.
+        with_steps: Steps of `kfp_distributed.components.steps()`.
 
     Returns:
-        The pipeline: to call in another pipeline or under `local_run()`, or to compile.
+        The pipeline. Call it in another pipeline or in `local_run()`, or compile it.
     """
     export_if_good_enough = _make_export_if_good_enough(with_steps)
 
@@ -75,7 +75,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             Output: Accuracy on the test dataset, from 0 to 1.
         """
         data = with_steps.prepare_data(source=source, label_column=label_column, shards=shards)
-        fitted = with_steps.train(
+        training = with_steps.train(
             train_dataset=data.outputs["train_dataset"],
             validation_dataset=data.outputs["validation_dataset"],
             train_specification=train_specification,
@@ -86,22 +86,22 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             resume_from=resume_from,
             cluster_configuration_secret=cluster_configuration_secret,
         )
-        scored = with_steps.evaluate(model=fitted.outputs["model"], dataset=data.outputs["test_dataset"])
+        evaluation = with_steps.evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
         export_if_good_enough(
-            model=fitted.outputs["model"],
-            metrics=scored.outputs["metrics"],
-            accuracy=scored.outputs["accuracy"],
+            model=training.outputs["model"],
+            metrics=evaluation.outputs["metrics"],
+            accuracy=evaluation.outputs["accuracy"],
             minimum_accuracy=minimum_accuracy,
             model_name=model_name,
             bucket=bucket,
         )
-        return scored.outputs["accuracy"]
+        return evaluation.outputs["accuracy"]
 
     return train_and_export
 
 
 def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    # A pipeline of its own, for kfp's local runner cannot compare the output of a task beside the condition.
+    # A separate pipeline, because kfp's local runner cannot compare the output of a task beside the condition.
     @dsl.pipeline(name="export-if-good-enough")
     def export_if_good_enough(
         model: dsl.Input[dsl.Model],

@@ -36,6 +36,7 @@ TRAIN_LAYERS = (
         "history",
         "job",
         "kinds",
+        "log_format",
         "mpirun",
         "signals",
         "specification",
@@ -43,7 +44,7 @@ TRAIN_LAYERS = (
     ),
     ("manifests",),
     ("runners",),
-    ("identity", "launch", "resume", "staging", "status"),
+    ("identity", "launch", "resume", "staging", "status", "step_log"),
     ("component", "failed_report", "report", "step"),
 )
 """The modules and packages of components/train. Each imports its own layer and those before it."""

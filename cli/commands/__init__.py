@@ -1,1 +1,1 @@
-"""The commands of the command line, one module each. A module has its command under the name `command`."""
+"""The commands of the command line. Each module has one, under the name `command`."""

@@ -12,13 +12,13 @@ from kfp_distributed.pipelines.specs import write_specs
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--image", default="", help="Image of the steps, with the library inside.")
-@click.option("--evaluate-image", default="", help="Image of evaluate. Default: that of the other steps.")
+@click.option("--image", default="", help="Image of the steps that has the library.")
+@click.option("--evaluate-image", default="", help="Image of evaluate. Default: the image of the other steps.")
 @click.option("--package", default="", help="Requirement or URL by which pip installs the library.")
 @click.option(
     "--task-config",
     is_flag=True,
-    help="Apply the settings of the task train to the pods of its job. Requires a backend of KFP 2.15.",
+    help="Apply the settings of the KFP task train to the pods of its job. Requires KFP 2.15 or later.",
 )
 def command(folder: Path, image: str, evaluate_image: str, package: str, task_config: bool) -> None:
     """Compile every component and pipeline to YAML files in FOLDER, which is created if missing.

@@ -27,28 +27,30 @@ from kfp_distributed.trainers.requirements import image_of
 
 
 @click.command()
-@namespace_option("Where the pipelines' pods run.")
-@click.option("--pipeline", default="", metavar="FILE", help="A compiled pipeline whose steps must find the library.")
+@namespace_option("Namespace of the pipelines' pods.")
+@click.option("--pipeline", default="", metavar="FILE", help="Compiled pipeline whose steps must find their library.")
 @click.option(
-    "--distribution", type=JsonOrFile(), help="A distribution_specification that must work. Default: any may be used."
+    "--distribution",
+    type=JsonOrFile(),
+    help="distribution_specification that must work. Default: all types of jobs.",
 )
 @click.option(
     "--image",
     default="",
     callback=check_image,
-    help="Image of the replicas. Default: that of a training that names none.",
+    help="Image of the replicas. Default: the image of a training that names none.",
 )
 @click.option(
     "--service-account",
     default="",
     callback=check_account,
-    help="Whose permissions to look at, such as pipeline-runner. Default: yours.",
+    help="ServiceAccount whose permissions to check, such as pipeline-runner. Default: your own.",
 )
 @click.option(
     "--bucket",
     default="",
     callback=check_bucket,
-    help="s3://BUCKET/KEY to look at. Default: where the pipelines keep their artifacts.",
+    help="s3://BUCKET/KEY to check. Default: where the pipelines store their artifacts.",
 )
 @click.pass_context
 def command(
@@ -60,10 +62,10 @@ def command(
     service_account: str,
     bucket: str,
 ) -> None:
-    """Check that a cluster is ready for training, and say what mends it where it is not.
+    """Check that a cluster is ready for training, and print a fix for each problem.
 
-    The cluster is the one of KUBECONFIG, in a pod its own. Nothing is created. The exit code is 1 where something has
-    failed that training needs.
+    The cluster is that of KUBECONFIG, or in a pod the pod's own. Nothing is created. The exit code is 1 if a check has
+    failed, which means that no training can run.
     """
     libraries = _pipeline_libraries(pipeline) if pipeline else []
     try:
@@ -109,7 +111,7 @@ def _pipeline_libraries(file: str) -> list[StepLibrary]:
     except OSError as error:
         raise WrongArgument(f"--pipeline {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise WrongArgument(f"--pipeline {file} is not YAML: it is no text in UTF-8") from None
+        raise WrongArgument(f"--pipeline {file} is not YAML: it is not UTF-8 text") from None
     except ValueError as error:
         raise WrongArgument(f"--pipeline {file} {error}") from None
 

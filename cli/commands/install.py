@@ -20,23 +20,23 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library import VERSION
 
 _ATTEMPTS = 5
-"""How often the plan is made while others change the same objects. Two commands at once need two."""
+"""Attempts to plan the changes while others change the same objects. Two commands at once need two."""
 
 
 @click.command()
-@namespace_option("Where the pipelines' pods run.")
+@namespace_option("Namespace of the pipelines' pods.")
 @click.option(
     "--service-account",
     default=DEFAULT_ACCOUNT,
     show_default=True,
     callback=check_account,
-    help="The ServiceAccount of the steps.",
+    help="ServiceAccount of the steps.",
 )
 @click.option("--dry-run", is_flag=True, help="Ask the API server what would change, and change nothing.")
 @click.option(
     "--output",
     type=click.Choice(["yaml"]),
-    help="Print the objects in place of creating them, for kubectl apply --server-side. Needs no cluster.",
+    help="Print the objects instead of creating them, for kubectl apply --server-side. Needs no cluster.",
 )
 @click.option("--prune", type=Age(), help="Delete the libraries of other versions that are older, such as 30d or 12h.")
 def command(
@@ -50,7 +50,7 @@ def command(
     account = service_account or DEFAULT_ACCOUNT
     if output:
         if prune is not None:
-            raise WrongArgument("--prune needs a cluster: use it without --output")
+            raise WrongArgument("--prune needs a cluster; use it without --output")
         click.echo(_as_yaml(namespace, account), nl=False)
         return
     api = connected(namespace)
@@ -79,7 +79,7 @@ def _install(target: Namespace, name: str, account: str, prune: timedelta | None
         except ClusterError as error:
             if error.status != HTTPStatus.CONFLICT or not attempts_left:
                 raise
-            click.echo("Somebody else changed the namespace at the same time. Reading it again.", err=True)
+            click.echo("Somebody else changed the namespace at the same time. Retrying.", err=True)
     if dry_run:
         click.echo(f"Dry run: nothing was changed in namespace {name}.")
         return

@@ -11,21 +11,23 @@ _JSON = JsonOrFile()
 
 
 @click.command()
-@click.option("--train-specification", type=_JSON, required=True, help="What to run.")
-@click.option("--train-parameters", type=_JSON, default="{}", help="Its arguments.")
-@click.option("--distribution-specification", type=_JSON, default="{}", help="How it is distributed. Default: one pod.")
+@click.option("--train-specification", type=_JSON, required=True, help="train_specification of the task.")
+@click.option("--train-parameters", type=_JSON, default="{}", help="train_parameters of the task.")
 @click.option(
-    "--namespace", default="kubeflow", callback=check_namespace, show_default=True, help="Where the job would run."
+    "--distribution-specification", type=_JSON, default="{}", help="Its distribution_specification. Default: one pod."
+)
+@click.option(
+    "--namespace", default="kubeflow", callback=check_namespace, show_default=True, help="Namespace of the job."
 )
 @click.option(
     "--mpi-version",
     type=click.Choice(["v1", "v2beta1"]),
-    help="The version of MPIJob that the cluster serves; doctor says it. Default: v2beta1, v1 for elastic training.",
+    help="Version of MPIJob that the cluster serves, see doctor. Default: v2beta1, or v1 for elastic training.",
 )
 @click.option(
-    "--image", default="", callback=check_image, help="Image of the replicas, in place of the specification's."
+    "--image", default="", callback=check_image, help="Image of the replicas. It replaces that of the specification."
 )
-@click.option("--full", is_flag=True, help="Print the archive of the library, too.")
+@click.option("--full", is_flag=True, help="Print the archive of the library instead of its size.")
 def command(
     train_specification: Any,  # noqa: ANN401
     train_parameters: Any,  # noqa: ANN401
@@ -35,9 +37,10 @@ def command(
     image: str,
     full: bool,
 ) -> None:
-    """Print as YAML what a train step would create: the job, its ConfigMap, and claims for volumes with a size.
+    """Print the objects that a train step would create, as YAML.
 
-    Needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file that has it.
+    These are the job, its ConfigMap, and PersistentVolumeClaims for volumes with a size. It needs neither a cluster nor
+    a dataset. The three dicts are JSON, or @ and the name of a file with JSON.
     """
     if image and isinstance(train_specification, dict):
         train_specification = {**train_specification, "image": image}

@@ -9,12 +9,12 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 @click.command()
-@namespace_option("Where install was run.")
+@namespace_option("Namespace of the installation.")
 @click.option("--dry-run", is_flag=True, help="Ask the API server what would be deleted, and delete nothing.")
 def command(namespace: str, dry_run: bool) -> None:
-    """Remove what install has created: the RoleBinding, the Role, and the libraries of all versions.
+    """Delete the RoleBinding, the Role, and the libraries of all versions.
 
-    Steps that run without an image that has the library then fail at their start.
+    Afterwards, steps fail unless their image has the library.
     """
     api = connected(namespace)
     target = Namespace(api, api.namespace)
@@ -29,6 +29,6 @@ def command(namespace: str, dry_run: bool) -> None:
     for change in changes:
         click.echo(change_line(change, dry_run=dry_run))
     if not changes:
-        click.echo(f"Nothing of kfp-distributed is in namespace {api.namespace}.")
+        click.echo(f"There is no installation of kfp-distributed in namespace {api.namespace}.")
     elif dry_run:
         click.echo(f"Dry run: nothing was changed in namespace {api.namespace}.")

@@ -1,4 +1,4 @@
-"""Calls that must not delay the end of a failed step for long."""
+"""Calls with a timeout, which must not delay the end of a failed step."""
 
 from collections.abc import Callable
 from threading import Thread
@@ -8,14 +8,14 @@ Result = TypeVar("Result")
 
 
 def call_within(seconds: float, function: Callable[[], Result]) -> Result | None:
-    """Calls a function in a thread and waits for it.
+    """Call a function in a thread and wait for its result.
 
     Args:
-        seconds: How long to wait. A call that takes longer goes on, and ends with the process at the latest.
-        function: The call. It must not raise.
+        seconds: Timeout. A call that takes longer continues until it or the process ends.
+        function: The function, which must not raise.
 
     Returns:
-        Its result; None where it takes too long.
+        The result of the function, or None after the timeout.
     """
     results: list[Result] = []
     thread = Thread(target=lambda: results.append(function()), daemon=True)

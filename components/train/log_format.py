@@ -59,6 +59,12 @@ def log(level: Level, message: str) -> None:
     print(LogEntry(time.time(), level, JOB, message), flush=True)
 
 
+def error_lines(text: str) -> str:
+    """Return a text as lines of level ERROR. Lines that have the form of the log already stay as they are."""
+    now = time.time()
+    return "\n".join(line if parse_line(line) else str(LogEntry(now, "ERROR", JOB, line)) for line in text.split("\n"))
+
+
 @lru_cache(maxsize=64)
 def _format_time(seconds: int) -> str:
     """Return a time as RFC 3339 in UTC. Most lines of a busy job share their second."""

@@ -1,6 +1,6 @@
-"""What SIGTERM, by which KFP cancels a step, Ctrl-C and a terminal that closes do to a block of code.
+"""Handles SIGTERM, by which KFP cancels a step, and SIGINT and SIGHUP, which a terminal sends.
 
-For the main thread, which gets them.
+Use these contexts in the main thread, because only it may handle signals.
 """
 
 import signal
@@ -12,9 +12,15 @@ _NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def ended_by_signals(clean_up: Callable[[], object]) -> Iterator[None]:
-    """Cleans up whichever way the block ends, also by these signals, none of which interrupts the cleaning.
+    """Clean up when the block ends, also by one of these signals. No signal interrupts the cleanup.
 
-    SIGHUP is ignored where it was before, as `nohup` has it.
+    SIGHUP stays ignored if it was ignored before, as under `nohup`.
+
+    Args:
+        clean_up: The cleanup.
+
+    Raises:
+        SystemExit: SIGTERM or SIGHUP came. The exit code is 128 + the number of the signal.
     """
 
     def end(number: int, frame: object) -> None:
@@ -39,13 +45,13 @@ def ended_by_signals(clean_up: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Lets these signals take effect only when the block has ended."""
-    came: list[int] = []
-    before = [signal.signal(number, lambda number, frame: came.append(number)) for number in _NUMBERS]
+    """Defer these signals until the block exits."""
+    received: list[int] = []
+    before = [signal.signal(number, lambda number, frame: received.append(number)) for number in _NUMBERS]
     try:
         yield
     finally:
-        for each, handler in zip(_NUMBERS, before, strict=True):
-            signal.signal(each, handler)
-        for number in came:
+        for number, handler in zip(_NUMBERS, before, strict=True):
+            signal.signal(number, handler)
+        for number in received:
             signal.raise_signal(number)

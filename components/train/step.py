@@ -10,7 +10,7 @@ from typing import Any
 from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
 from kfp_distributed.components.train.launch import Metrics, Outcome, Request, TrainingFailed, launch
-from kfp_distributed.components.train.log_format import JOB, LogEntry, log, parse_line
+from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log
 from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
@@ -68,7 +68,7 @@ def run_step(
         page = _render_report(failure.status, failure.metrics, job_runner, str(failure))
         raise SystemExit(_last_lines(str(failure), report, page)) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
-        raise SystemExit(_error_lines(f"{type(error).__name__}: {error}")) from None
+        raise SystemExit(error_lines(f"{type(error).__name__}: {error}")) from None
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     _log_metrics(metrics, outcome.model.metrics)
 
@@ -125,13 +125,7 @@ def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
     # A full disk must not hide the cause.
     with suppress(OSError):
         _write(report, page)
-    return f"{_error_lines(cause)}\n{LogEntry(time.time(), 'INFO', JOB, store_report(report.uri, page))}"
-
-
-def _error_lines(text: str) -> str:
-    """Return a text as lines of level ERROR. Lines that have the form of the log already stay as they are."""
-    now = time.time()
-    return "\n".join(line if parse_line(line) else str(LogEntry(now, "ERROR", JOB, line)) for line in text.split("\n"))
+    return f"{error_lines(cause)}\n{LogEntry(time.time(), 'INFO', JOB, store_report(report.uri, page))}"
 
 
 def _print(entry: LogEntry) -> None:

@@ -27,6 +27,7 @@ INSTALL_TRAINING = (
     "kubectl apply --server-side --kustomize "
     "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.2'"
 )
+OPERATOR = "deployment/training-operator --namespace kubeflow"
 INSTALL_MPI = (
     "kubectl apply --server-side --filename "
     "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml"
@@ -102,33 +103,33 @@ class TestOperators:
         ]
 
     @pytest.mark.parametrize(
-        ("deployments", "found", "mend"),
+        ("deployments", "message", "fix"),
         [
             (
                 [deployment("another"), deployment(args=["--namespace=elsewhere"])],
-                "no Deployment of it watches team: nobody would start the pods of TFJob, PyTorchJob, MPIJob",
+                "no Deployment of it watches team, so the pods of TFJob, PyTorchJob, MPIJob would not be created",
                 INSTALL_TRAINING,
             ),
             (
                 [deployment(ready=0)],
-                "deployment/training-operator --namespace kubeflow is not ready: TFJob, PyTorchJob, MPIJob would wait",
-                "kubectl describe deployment/training-operator --namespace kubeflow, and look at its pods",
+                f"{OPERATOR} is not ready, so TFJob, PyTorchJob, MPIJob would wait",
+                "kubectl describe deployment/training-operator --namespace kubeflow, and check its pods",
             ),
             (
                 [deployment(ready=0, replicas=0)],
-                "deployment/training-operator --namespace kubeflow is not ready: TFJob, PyTorchJob, MPIJob would wait",
+                f"{OPERATOR} is not ready, so TFJob, PyTorchJob, MPIJob would wait",
                 "kubectl scale deployment/training-operator --namespace kubeflow --replicas 1",
             ),
             (
                 [deployment(args=["--enable-scheme=tfjob", "-enable-scheme=PyTorchJob"])],
                 "deployment/training-operator --namespace kubeflow does not watch MPIJob",
-                "kubectl edit deployment/training-operator --namespace kubeflow, and give its arguments "
+                "kubectl edit deployment/training-operator --namespace kubeflow, and add the arguments "
                 "--enable-scheme for MPIJob",
             ),
         ],
     )
-    def test_failed(self, deployments, found, mend):
-        assert operators(TRAINING, deployments) == [("training-operator", "failed", found, mend)]
+    def test_failed(self, deployments, message, fix):
+        assert operators(TRAINING, deployments) == [("training-operator", "failed", message, fix)]
 
     def test_a_ready_one_counts_before_one_that_is_not(self):
         assert operators(TRAINING, [deployment(ready=0), deployment("training-operator-2")])[0][1] == "ok"
@@ -141,8 +142,8 @@ class TestOperators:
             (
                 "training-operator",
                 "warning",
-                "cannot see whether it runs, for TFJob, PyTorchJob, MPIJob: deployments.apps is forbidden",
-                "ask who may list Deployments: kubectl get deployments --all-namespaces",
+                "cannot check whether it runs, for TFJob, PyTorchJob, MPIJob: deployments.apps is forbidden",
+                "ask somebody who may list Deployments: kubectl get deployments --all-namespaces",
             )
         ]
 
@@ -160,19 +161,19 @@ class TestPermissions:
 
     def test_all_are_there(self):
         question = Question("team", "", account="pipeline-runner")
-        found = "pipeline-runner may do all that a train step does in team"
-        assert judge_permissions(question, "admin", ()) == Check("permissions", "ok", found)
+        result = "pipeline-runner has all permissions that a train step needs in team"
+        assert judge_permissions(question, "admin", ()) == Check("permissions", "ok", result)
 
     def test_a_person_is_told_that_the_steps_may_do_something_else(self):
         assert judge_permissions(QUESTION, "ann", ()) == Check(
             "permissions",
             "ok",
-            "ann may do all that a train step does in team",
-            "what the steps may do: --service-account pipeline-runner",
+            "ann has all permissions that a train step needs in team",
+            "to check the account of the steps: --service-account pipeline-runner",
         )
 
     @pytest.mark.parametrize(
-        ("account", "user", "who", "mend"),
+        ("account", "user", "who", "fix"),
         [
             ("pipeline-runner", "admin", "pipeline-runner", INSTALL),
             ("default-editor", "admin", "default-editor", f"{INSTALL} --service-account default-editor"),
@@ -187,25 +188,25 @@ class TestPermissions:
             ),
         ],
     )
-    def test_some_are_missing(self, account, user, who, mend):
-        found = judge_permissions(Question("team", "", account=account), user, self.REFUSED)
-        assert found == Check("permissions", "failed", f"{who} {self.FOUND}", mend)
+    def test_some_are_missing(self, account, user, who, fix):
+        result = judge_permissions(Question("team", "", account=account), user, self.REFUSED)
+        assert result == Check("permissions", "failed", f"{who} {self.FOUND}", fix)
 
     def test_a_secret_of_another_name(self):
         question = Question("team", "", account="pipeline-runner")
-        found = judge_permissions(question, "", [Permission("get", "", "secrets", "keys")])
+        result = judge_permissions(question, "", [Permission("get", "", "secrets", "keys")])
         rule = '{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["keys"], "verbs": ["get"]}'
         patch = f"""--type json --patch '[{{"op": "add", "path": "/rules/-", "value": {rule}}}]'"""
         role = "kubectl patch role kfp-distributed-train --namespace team"
-        assert found.mend == f"{self.INSTALL} && {role} {patch}"
+        assert result.fix == f"{self.INSTALL} && {role} {patch}"
 
     def test_not_seen(self):
         question = Question("team", "", account="pipeline-runner")
         assert judge_permissions(question, "ann", Refusal("ann may not create")) == Check(
             "permissions",
             "warning",
-            "cannot see what pipeline-runner may do: ann may not create",
-            "ask without --service-account from within a step, or let an administrator ask",
+            "cannot check the permissions of pipeline-runner: ann may not create",
+            "run this without --service-account inside a step, or ask an administrator to run it",
         )
 
 
@@ -214,46 +215,45 @@ class TestLogin:
     CHOOSE = "kubectl config get-users, and name one of them: kubectl config set-context 'my lab' --user NAME"
 
     @pytest.mark.parametrize(
-        ("login", "error", "found", "mend"),
+        ("login", "error", "message", "fix"),
         [
             (Login("my lab"), NOBODY, "context my lab names no user", CHOOSE),
             (
                 Login("my lab", "bob", ["ann lee"]),
                 NOBODY,
-                "context my lab names user bob, which the configuration does not have",
+                "context my lab names user bob, which is not in the configuration",
                 CHOOSE,
             ),
             *(
                 (
                     Login("my lab", "ann lee", ["ann lee"]),
                     error,
-                    "the API server does not take the credentials of user ann lee of context my lab",
-                    "log in anew, or name a token that is valid: "
-                    "kubectl config set-credentials 'ann lee' --token TOKEN",
+                    "the API server rejects the credentials of user ann lee of context my lab",
+                    "log in again, or set a valid token: kubectl config set-credentials 'ann lee' --token TOKEN",
                 )
                 for error in (NOBODY, "Unauthorized")
             ),
             (
                 Login("my lab", "ann lee", ["ann lee"]),
                 'forbidden: User "ann" cannot get path "/version"',
-                "user ann lee of context my lab may not see what the API server serves",
+                "user ann lee of context my lab may not list the APIs of the server",
                 "ask an administrator to bind the ClusterRole system:discovery to this user",
             ),
             (
                 Login(),
                 "Unauthorized",
-                "the API server does not take this pod's account",
-                "look at the token of this pod's service account, and at what its account may do",
+                "the API server rejects this pod's service account",
+                "check the token of this pod's service account, and the permissions of the account",
             ),
         ],
     )
-    def test_what_is_wrong_and_what_mends_it(self, login, error, found, mend):
-        assert judge_login(login, error) == Check("user", "failed", f"{found}: {error}", mend)
+    def test_the_problem_and_its_fix(self, login, error, message, fix):
+        assert judge_login(login, error) == Check("user", "failed", f"{message}: {error}", fix)
 
 
 class TestImage:
     PULL = "kubectl run pull --namespace team --image {} --restart Never --rm --attach --command -- true"
-    UNKNOWN = "only a pod that pulls it can tell whether it can be pulled"
+    UNKNOWN = "whether it can be pulled is only known after a pod has tried"
 
     def judge(self, image, nodes):
         return judge_image(Question("team", image), nodes)
@@ -272,8 +272,8 @@ class TestImage:
         assert self.judge(image, nodes) == Check("image", "ok", f"1 of 1 nodes have {image}")
 
     def test_one_that_must_be_named_and_is_not(self):
-        mend = "make images, or choose another that has it; then ask with --image NAME"
-        assert self.judge(Refusal("no horovod"), []) == Check("image", "failed", "no horovod", mend)
+        fix = "run make images, or choose another image, and pass it as --image NAME"
+        assert self.judge(Refusal("no horovod"), []) == Check("image", "failed", "no horovod", fix)
 
     def test_on_some_nodes(self):
         nodes = [{"status": {"images": [{"names": ["a/b:1"]}]}}, {"status": {}}]
@@ -282,14 +282,14 @@ class TestImage:
         )
 
     def test_on_none(self):
-        found = f"no node is known to have a/b:1; {self.UNKNOWN}"
-        assert self.judge("a/b:1", [{"status": {}}]) == Check("image", "warning", found, self.PULL.format("a/b:1"))
+        result = f"no node is known to have a/b:1; {self.UNKNOWN}"
+        assert self.judge("a/b:1", [{"status": {}}]) == Check("image", "warning", result, self.PULL.format("a/b:1"))
 
     def test_not_seen(self):
-        found = f"cannot see whether a node has a/b:1: forbidden; {self.UNKNOWN}"
-        assert self.judge("a/b:1", Refusal("forbidden")) == Check("image", "warning", found, self.PULL.format("a/b:1"))
+        result = f"cannot check whether a node has a/b:1: forbidden; {self.UNKNOWN}"
+        assert self.judge("a/b:1", Refusal("forbidden")) == Check("image", "warning", result, self.PULL.format("a/b:1"))
 
 
-def test_a_line_and_what_mends_it():
+def test_a_line_and_its_fix():
     assert as_line(Check("cluster", "ok", "is there")) == "ok       cluster: is there"
     assert as_line(Check("image", "warning", "is not", "get it")) == "warning  image: is not\n         -> get it"

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cli.render import PaperCluster
+from kfp_distributed.cli.render import FakeCluster
 from kfp_distributed.components.train.runners.kubernetes import cluster_api
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
@@ -46,40 +46,46 @@ def configure(tmp_path, monkeypatch):
 
 def test_a_cluster_that_does_not_answer(configure):
     configure(NOWHERE)
-    found = CliRunner().invoke(main, ["doctor"])
-    assert found.exit_code == 1
-    first, mend = found.output.splitlines()
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 1
+    first, fix = result.output.splitlines()
     assert first.startswith("failed   cluster: the API server http://127.0.0.1:1 does not answer: ")
-    assert mend == "         -> kubectl cluster-info, with the same KUBECONFIG"
+    assert fix == "         -> run kubectl cluster-info with the same KUBECONFIG"
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         (["--distribution", '{"gpus": 1}'], "distribution_specification: 'gpus' = 1 is not a known key; did you mean "),
-        (["--namespace", "Team_A"], "--namespace = 'Team_A' is not the name of a namespace: at most 63 of a-z, 0-9"),
-        (["--namespace", "a.b"], "--namespace = 'a.b' is not the name of a namespace: at most 63 of a-z, 0-9 and '-',"),
+        (
+            ["--namespace", "Team_A"],
+            "--namespace = 'Team_A' is not a valid name of a namespace: at most 63 of a-z, ",
+        ),
+        (
+            ["--namespace", "a.b"],
+            "--namespace = 'a.b' is not a valid name of a namespace: at most 63 of a-z, ",
+        ),
         (
             ["--service-account", "Bad Name!"],
             "--service-account = 'Bad Name!' is not the name of a Kubernetes object: at most 253 of a-z, 0-9, '-' and "
-            "'.'; kubectl get serviceaccounts shows",
+            "'.'; kubectl get serviceaccounts lists",
         ),
         (["--image", "NOT VALID"], "--image = 'NOT VALID' is no image's name; write it as HOST/NAME:TAG, with NAME in"),
-        (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage: allowed are s3://bucket/key, minio://"),
+        (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage; allowed are s3://bucket/key and"),
         (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
     ],
 )
 def test_a_wrong_argument(arguments, error):
-    found = CliRunner().invoke(main, ["doctor", *arguments])
-    assert found.exit_code == 2
-    assert found.output.startswith(f"Error: {error}")
+    result = CliRunner().invoke(main, ["doctor", *arguments])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"Error: {error}")
 
 
 @pytest.mark.parametrize(
     ("content", "error"),
     [
         (None, ": No such file or directory"),
-        (b"\xff\xfe", " is not YAML: it is no text in UTF-8"),
+        (b"\xff\xfe", " is not YAML: it is not UTF-8 text"),
         (b"kind: Pod\n", " is not a compiled pipeline: it has no deploymentSpec"),
     ],
 )
@@ -87,8 +93,8 @@ def test_a_file_that_is_no_pipeline(tmp_path, content, error):
     file = tmp_path / "pipeline.yaml"
     if content is not None:
         file.write_bytes(content)
-    found = CliRunner().invoke(main, ["doctor", "--pipeline", str(file)])
-    assert (found.exit_code, found.output) == (2, f"Error: --pipeline {file}{error}\n")
+    result = CliRunner().invoke(main, ["doctor", "--pipeline", str(file)])
+    assert (result.exit_code, result.output) == (2, f"Error: --pipeline {file}{error}\n")
 
 
 @pytest.mark.parametrize(
@@ -105,10 +111,10 @@ def test_a_file_that_is_no_pipeline(tmp_path, content, error):
 )
 def test_a_file_that_is_no_configuration(configure, content):
     file = configure(content)
-    found = CliRunner().invoke(main, ["doctor"])
-    assert found.exit_code == 2
-    assert found.output.startswith(f"Error: {file} is no configuration of a cluster, set KUBECONFIG to one: ")
-    assert found.output.count("\n") == 1
+    result = CliRunner().invoke(main, ["doctor"])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"Error: {file} is no configuration of a cluster, set KUBECONFIG to one: ")
+    assert result.output.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -117,11 +123,13 @@ def test_a_file_that_is_no_configuration(configure, content):
 def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
     configure(NOWHERE.replace("user: nobody", f"user: nobody, namespace: {value or chr(34) * 2}"))
     monkeypatch.setattr(cluster_api, "ClusterApi", MadeUp)
-    found = CliRunner().invoke(main, ["doctor"])
+    result = CliRunner().invoke(main, ["doctor"])
     if namespace:
-        assert f"namespace {namespace}\n" in found.output
+        assert f"namespace {namespace}\n" in result.output
     else:
-        assert found.output.startswith("Error: the namespace of the configuration's context = 'a.b' is not the name of")
+        assert result.output.startswith(
+            "Error: the namespace of the configuration's context = 'a.b' is not a valid name"
+        )
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
@@ -134,11 +142,11 @@ def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
 )
 def test_an_address_of_the_store_that_is_none(monkeypatch, name, url, error):
     monkeypatch.setenv(name, url)
-    found = CliRunner().invoke(main, ["doctor"])
-    assert (found.exit_code, found.output) == (2, f"Error: {name}: {error}; correct it, or unset {name}\n")
+    result = CliRunner().invoke(main, ["doctor"])
+    assert (result.exit_code, result.output) == (2, f"Error: {name}: {error}; correct it, or unset {name}\n")
 
 
-class MadeUp(PaperCluster):
+class MadeUp(FakeCluster):
     """A cluster with everything, but what may be refused."""
 
     refused: frozenset[str] = frozenset()
@@ -169,21 +177,21 @@ def ask(configure, monkeypatch):
         configure(configuration)
         monkeypatch.setattr(MadeUp, "refused", frozenset(refused))
         monkeypatch.setattr(cluster_api, "ClusterApi", MadeUp)
-        found = CliRunner().invoke(main, ["doctor", *arguments], catch_exceptions=False)
-        return found.exit_code, found.output.splitlines()
+        result = CliRunner().invoke(main, ["doctor", *arguments], catch_exceptions=False)
+        return result.exit_code, result.output.splitlines()
 
     return invoke
 
 
 @pytest.mark.parametrize(
-    ("user", "mend"),
+    ("user", "fix"),
     [
         ("missing", "kubectl config get-users, and name one of them: kubectl config set-context nowhere --user NAME"),
-        ("nobody", "log in anew, or name a token that is valid: kubectl config set-credentials nobody --token TOKEN"),
+        ("nobody", "log in again, or set a valid token: kubectl config set-credentials nobody --token TOKEN"),
     ],
 )
 @pytest.mark.parametrize("path", ["/version", "/apis/batch/v1"])
-def test_an_api_server_that_knows_nobody_of_us(ask, user, mend, path):
+def test_an_api_server_that_knows_nobody_of_us(ask, user, fix, path):
     configuration = NOWHERE.replace("user: nobody", f"user: {user}")
     code, lines = ask(refused=[path], configuration=configuration)
     assert code == 1
@@ -191,7 +199,7 @@ def test_an_api_server_that_knows_nobody_of_us(ask, user, mend, path):
     assert lines[0].startswith("failed   user: ")
     assert f"user {user}" in lines[0]
     assert "context nowhere" in lines[0]
-    assert lines[1] == f"         -> {mend}"
+    assert lines[1] == f"         -> {fix}"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +219,7 @@ def test_volumes_take_permissions_of_their_own(ask, volume, missing):
     assert permissions == (
         f"failed   permissions: ann may not, in default: {missing}"
         if missing
-        else "ok       permissions: ann may do all that a train step does in default"
+        else "ok       permissions: ann has all permissions that a train step needs in default"
     )
 
 
@@ -220,5 +228,5 @@ def test_what_is_to_be_asked_again_is_the_same_question(ask):
     options = ["--namespace", "team", "--distribution", json.dumps(distribution), "--image", "fit:1"]
     options += ["--service-account", "runner", "--bucket", "s3://b/it's mine"]
     _, lines = ask(*options)
-    mend = lines[[" bucket: " in each for each in lines].index(True) + 1]
-    assert shlex.split(mend)[-len(options) - 2 :] == ["kfp-distributed", "doctor", *options]
+    fix = lines[[" bucket: " in each for each in lines].index(True) + 1]
+    assert shlex.split(fix)[-len(options) - 2 :] == ["kfp-distributed", "doctor", *options]

@@ -75,7 +75,7 @@ def test_an_age_that_is_none(age):
     code, lines = run("install", "--prune", age)
     assert (code, lines) == (
         2,
-        [f"Error: --prune {age!r} is not an age: write a number of days or hours, as 30d or 12h"],
+        [f"Error: --prune {age!r} is not an age; pass a number of days or hours, such as 30d or 12h"],
     )
 
 
@@ -91,7 +91,7 @@ def test_uninstall(api):
     assert (code, lines[:4], api.changes) == (0, [line.replace("deleted", "would delete") for line in expected], [])
     assert run("uninstall") == (0, expected)
     assert list(api.objects.values()) == [FOREIGN]
-    assert run("uninstall") == (0, ["Nothing of kfp-distributed is in namespace team."])
+    assert run("uninstall") == (0, ["There is no installation of kfp-distributed in namespace team."])
 
 
 RBAC = "rbac.authorization.k8s.io"

@@ -80,7 +80,7 @@ CHANGED = NAME[:-12] + "0" * 12
 
 
 @pytest.mark.parametrize(
-    ("library", "account", "mend"),
+    ("library", "account", "fix"),
     [
         (NAME, "pipeline-runner", INSTALL),
         (NAME, "", INSTALL),
@@ -89,15 +89,15 @@ CHANGED = NAME[:-12] + "0" * 12
         (
             CHANGED,
             "",
-            f"this command line has {NAME}: compile the pipeline anew with it and run {INSTALL}, or run the latter "
+            f"this command line has {NAME}: compile the pipeline again with it and run {INSTALL}, or run the latter "
             "from the sources that compiled the pipeline",
         ),
     ],
 )
-def test_a_library_that_is_missing(library, account, mend):
+def test_a_library_that_is_missing(library, account, fix):
     text = f"there is no ConfigMap team/{library} with the library of train"
     missing = judged(TRAIN._replace(name=library), config_map=None, account=account)
-    assert missing == [Check("library", "failed", text, mend)]
+    assert missing == [Check("library", "failed", text, fix)]
 
 
 def test_a_library_with_a_fault():
@@ -110,7 +110,7 @@ def test_a_library_that_may_not_be_read():
         Check(
             "library",
             "warning",
-            f"cannot see ConfigMap team/{NAME}: ann may not get configmaps",
-            f"ask who may get it: kubectl get configmap {NAME} --namespace team",
+            f"cannot read ConfigMap team/{NAME}: ann may not get configmaps",
+            f"ask somebody who may: kubectl get configmap {NAME} --namespace team",
         )
     ]

@@ -80,8 +80,8 @@ TEMPLATE = """\
             emptyDir: {}"""
 
 JOB = """\
-# What a train step would create in namespace team. Words in capitals stand for what a run fills in; the hash
-# and the job's name change with them. The object store is the one that Kubeflow Pipelines is installed with.
+# The objects that a train step would create in namespace team. Words in capitals stand for values of a run. The
+# hash and the job's name depend on them. The object store is the one that Kubeflow Pipelines is installed with.
 ---
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -190,7 +190,7 @@ def test_a_claim_that_the_step_would_make_is_printed():
     made = render({"command": ["run"]}, {"volumes": volumes}, None, "--namespace", "team")
     claim = """\
 ---
-# Created where there is no claim of this name yet. Nobody owns it: it stays when the job is gone.
+# Created if there is no claim of this name. It has no owner, so it stays after the job is deleted.
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
@@ -227,7 +227,7 @@ NO_IMAGE = "is no image's name; write it as HOST/NAME:TAG, with NAME in lower ca
         (
             {},
             ["--namespace", "a.b"],
-            "--namespace = 'a.b' is not the name of a namespace: at most 63 of a-z, 0-9 and '-'",
+            "--namespace = 'a.b' is not a valid name of a namespace: at most 63 of a-z, 0-9 and '-'",
         ),
     ],
 )

@@ -45,8 +45,8 @@ class TestStore:
                 Check(
                     "secret",
                     "warning",
-                    "cannot see whether team/mlpipeline-minio-artifact is in order: forbidden",
-                    "ask who may get it whether it has accesskey and secretkey: "
+                    "cannot read team/mlpipeline-minio-artifact: forbidden",
+                    "ask somebody who may read it whether it has accesskey and secretkey: "
                     "kubectl describe secret mlpipeline-minio-artifact --namespace team",
                 ),
             ),
@@ -70,20 +70,20 @@ class TestStore:
 class TestBucket:
     COMMAND = "kfp-distributed doctor --namespace team --bucket 's3://b/a b'"
     HERE = "AWS_ENDPOINT_URL_S3={} " + COMMAND
-    UNREACHED = "s3://b/k cannot be asked from here: timed out; pods may reach it all the same"
+    UNREACHED = "s3://b/k cannot be reached from this machine: timed out; pods may still reach it"
 
     def judge(self, store, answer, **question):
         return tuple(judge_bucket(Question("team", "", command=self.COMMAND, **question), "s3://b/k", store, answer))
 
     def test_it_answers(self):
-        found = ("bucket", "ok", "s3://b/k answers to the keys of the Secret", "")
-        assert self.judge(STORE, BucketAnswer(True)) == found
+        result = ("bucket", "ok", "s3://b/k can be listed with the keys of the Secret", "")
+        assert self.judge(STORE, BucketAnswer(True)) == result
 
     @pytest.mark.parametrize("store", [STORE, Refusal("there is no Service")])
     def test_not_asked(self, store):
-        found = "s3://b/k was not asked: that takes the store's address and keys"
-        mend = f"mend what is above, then ask again: {self.COMMAND}"
-        assert self.judge(store, None) == ("bucket", "warning", found, mend)
+        result = "s3://b/k was not checked, because the address or the keys of the store are missing"
+        fix = f"fix the problems above, then repeat: {self.COMMAND}"
+        assert self.judge(store, None) == ("bucket", "warning", result, fix)
 
     @pytest.mark.parametrize(
         ("endpoint", "url"),
@@ -93,8 +93,8 @@ class TestBucket:
         assert self.judge(STORE, BucketAnswer(True, "NoSuchBucket: no such bucket"), endpoint=endpoint) == (
             "bucket",
             "warning",
-            "s3://b/k is not there yet; the train step makes the bucket if its keys may",
-            f"to make it now, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
+            "s3://b/k does not exist yet; the train step creates the bucket if its keys allow that",
+            f"to create it now, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
         )
 
     def test_wrong_keys(self):
@@ -102,14 +102,14 @@ class TestBucket:
             "bucket",
             "failed",
             "s3://b/k: the server refuses the account",
-            "correct the Secret, or what its account may do",
+            "correct the Secret, or the permissions of its account",
         )
 
     def test_a_name_that_no_bucket_may_have(self):
         assert self.judge(STORE, BucketAnswer(True, "code: InvalidBucketName"))[1:] == (
             "failed",
             "s3://b/k: code: InvalidBucketName",
-            "give another name",
+            "choose another name",
         )
 
     @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ class TestBucket:
     )
     def test_a_service_that_is_not_reached_is_forwarded(self, endpoint, ports, url):
         store = StoreReference(endpoint, "keys", "team", secure=False)
-        mend = (
+        fix = (
             f"kubectl port-forward --namespace kubeflow service/minio-service {ports} & sleep 3; "
             f"{self.HERE.format(url)}; kill $!"
         )
-        assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, mend)
+        assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)
 
     @pytest.mark.parametrize("endpoint", ["s3.example.com", "minio-service.kubeflow"])
     def test_another_address_that_is_not_reached(self, endpoint):
         store = StoreReference(endpoint, "keys", "team", secure=True)
-        mend = f"with an address of it that answers here: {self.HERE.format('https://HOST:PORT')}"
-        assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, mend)
+        fix = f"with an address that this machine reaches: {self.HERE.format('https://HOST:PORT')}"
+        assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)

@@ -56,17 +56,17 @@ def _store_from_here(monkeypatch, store_endpoint):
 def doctor(namespace, *options):
     """Its exit code, and what it says by the name of the check."""
     arguments = ["doctor", "--namespace", namespace, "--service-account", "pipeline-runner", *options]
-    found = CliRunner().invoke(main, arguments)
-    lines = [line for line in found.output.splitlines() if not line.startswith("  ")]
-    return found.exit_code, {line[9:].partition(": ")[0]: line.split()[0] for line in lines}, found.output
+    result = CliRunner().invoke(main, arguments)
+    lines = [line for line in result.output.splitlines() if not line.startswith("  ")]
+    return result.exit_code, {line[9:].partition(": ")[0]: line.split()[0] for line in lines}, result.output
 
 
 def doctor_when_roles_are_known(namespace, *options):
     """The API server learns of new roles a moment after they are there."""
     end = time.monotonic() + 30
-    while (found := doctor(namespace, *options))[0] and time.monotonic() < end:
+    while (result := doctor(namespace, *options))[0] and time.monotonic() < end:
         time.sleep(0.5)
-    return found
+    return result
 
 
 def test_a_namespace_that_is_in_order(good, object_store_secret):
@@ -76,7 +76,7 @@ def test_a_namespace_that_is_in_order(good, object_store_secret):
     assert {"failed", "warning"}.isdisjoint(level for name, level in levels.items() if name not in unknown), output
     jobs = {"Job", "TFJob", "PyTorchJob", "MPIJob"}
     assert {"cluster", *jobs, "permissions", "object store", "secret", "bucket", "image"} <= levels.keys()
-    assert f"s3://{good}/models answers to the keys of the Secret" in output
+    assert f"s3://{good}/models can be listed with the keys of the Secret" in output
     assert object_store_secret["secretkey"] not in output
 
 
@@ -86,8 +86,8 @@ def test_a_bare_namespace_lacks_what_its_output_then_mends(bare, object_store_se
     assert {name for name, level in levels.items() if level == "failed"} == {"service account", "permissions", "secret"}
     assert "MPIJob" not in levels
     assert "persistentvolumeclaims" not in output
-    mends = re.findall(r"^failed .*\n +-> (.*)$", output, re.MULTILINE)
-    assert mends == [
+    fixes = re.findall(r"^failed .*\n +-> (.*)$", output, re.MULTILINE)
+    assert fixes == [
         f"kubectl create serviceaccount pipeline-runner --namespace {bare}",
         f"kfp-distributed install --namespace {bare}",
         f"kubectl create secret generic {SECRET} --namespace {bare} "
@@ -95,8 +95,8 @@ def test_a_bare_namespace_lacks_what_its_output_then_mends(bare, object_store_se
     ]
     for key, value in object_store_secret.items():
         (tmp_path / key).write_text(value)
-    for mend in mends:
-        program, *arguments = re.sub(r"(\w+)=FILE", rf"\1={tmp_path}/\1", mend).split()
+    for fix in fixes:
+        program, *arguments = re.sub(r"(\w+)=FILE", rf"\1={tmp_path}/\1", fix).split()
         if program == "kfp-distributed":
             assert CliRunner().invoke(main, arguments).exit_code == 0
         else:
@@ -152,38 +152,41 @@ def runner_configuration(api, good, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "found", "mend"),
+    ("change", "message", "fix"),
     [
         (
             {"contexts": [{"name": "runner", "context": {"cluster": "it", "user": "nobody"}}]},
-            "context runner names user nobody, which the configuration does not have: ",
+            "context runner names user nobody, which is not in the configuration: ",
             "kubectl config get-users, and name one of them: kubectl config set-context runner --user NAME",
         ),
         (
             {"users": [{"name": "runner", "user": {"token": "wrong"}}]},
-            "the API server does not take the credentials of user runner of context runner: ",
-            "log in anew, or name a token that is valid: kubectl config set-credentials runner --token TOKEN",
+            "the API server rejects the credentials of user runner of context runner: ",
+            "log in again, or set a valid token: kubectl config set-credentials runner --token TOKEN",
         ),
     ],
 )
-def test_an_api_server_that_does_not_know_us(runner_configuration, change, found, mend):
+def test_an_api_server_that_does_not_know_us(runner_configuration, change, message, fix):
     file, content = runner_configuration
     file.write_text(json.dumps(content | change))
     done = CliRunner().invoke(main, ["doctor"])
     line, below = done.output.splitlines()
-    assert (done.exit_code, below) == (1, f"         -> {mend}")
-    assert line.startswith(f"failed   user: {found}")
+    assert (done.exit_code, below) == (1, f"         -> {fix}")
+    assert line.startswith(f"failed   user: {message}")
 
 
 @pytest.mark.usefixtures("runner_configuration")
 def test_as_the_steps_account_itself(good, monkeypatch):
     """It sees neither operators nor nodes, and may ask for nobody else; it says so, and all it needs is there."""
     monkeypatch.delenv("KFP_DISTRIBUTED_TENSORFLOW_IMAGE", raising=False)
-    found = CliRunner().invoke(main, ["doctor", "--bucket", f"s3://{good}"])
-    assert found.exit_code == 0, found.output
-    assert f"system:serviceaccount:{good}:pipeline-runner may do all that a train step does in {good}" in found.output
-    assert "warning  training-operator: cannot see whether it runs" in found.output
-    assert "warning  image: cannot see whether a node has python:3.11" in found.output
+    result = CliRunner().invoke(main, ["doctor", "--bucket", f"s3://{good}"])
+    assert result.exit_code == 0, result.output
+    assert (
+        f"system:serviceaccount:{good}:pipeline-runner has all permissions that a train step needs in {good}"
+        in result.output
+    )
+    assert "warning  training-operator: cannot check whether it runs" in result.output
+    assert "warning  image: cannot check whether a node has python:3.11" in result.output
     asked = CliRunner().invoke(main, ["doctor", "--service-account", "pipeline-runner", "--bucket", f"s3://{good}"])
     assert asked.exit_code == 0, asked.output
     assert "warning  permissions: cannot see what pipeline-runner may do" in asked.output

@@ -59,7 +59,7 @@ def test_install_twice_then_uninstall_twice(api, namespace):
     deleted += [f"deleted ConfigMap {name}" for name in sorted([LIBRARY, other])]
     assert sorted(run("uninstall", *option)) == sorted(deleted)
     assert libraries(api, namespace) == {}
-    assert run("uninstall", *option) == [f"Nothing of kfp-distributed is in namespace {namespace}."]
+    assert run("uninstall", *option) == [f"There is no installation of kfp-distributed in namespace {namespace}."]
 
 
 def test_another_install_at_the_same_time(namespace, monkeypatch):

@@ -32,7 +32,7 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path):
     (tmp_path / "run").write_text("a file")
     done = subprocess.run([*DEMO, "--folder", tmp_path / "run"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stdout.startswith(f"demo: {tmp_path / 'run'} cannot be used, give another --folder: ")
+    assert done.stdout.startswith(f"demo: {tmp_path / 'run'} cannot be used, pass another --folder: ")
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
 
@@ -43,7 +43,7 @@ def test_a_second_demo_does_not_write_into_the_folder_of_the_first(tmp_path):
         fcntl.flock(held, fcntl.LOCK_EX)
         done = subprocess.run([*DEMO, "--folder", tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stdout == f"demo: another one runs in {tmp_path}: wait for it, or make demo FOLDER=ANOTHER\n"
+    assert done.stdout == f"demo: another demo runs in {tmp_path}: wait for it, or run make demo FOLDER=ANOTHER\n"
     assert (tmp_path / "demo.log").read_text() == "the first one's"
     assert [path.name for path in tmp_path.iterdir()] == ["demo.log"]
 

@@ -1,30 +1,41 @@
-"""What the demo reads out of kfp's output, and what it shows where there is no terminal."""
+"""A local run as it is shown: what is read of kfp's output, in a terminal, in a notebook and in a file."""
 
 import io
+import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
-from kfp_distributed.pipelines.run_view import ReplicaLine, RunView, StepEnded, StepStarted, parse_line
+from kfp_distributed.components.train.log_format import parse_line as entry
+from kfp_distributed.pipelines.run_view import RunView, StepEnded, StepStarted, parse_line
 
+EPOCH = "2026-11-23T14:05:12Z INFO worker-0 epoch 3/6 loss=0.1234 accuracy=0.9812"
+SAMPLE = "2026-11-23T14:05:12Z INFO worker-0 sample memory=512MiB rows/s=1200"
+WARNING = "2026-11-23T14:05:12Z WARNING job restart 1 of 3: all replicas (worker-0 failed)"
 LINES = [
     ("04:13:28.938 - INFO - Executing task \x1b[96m'prepare-data'\x1b[0m", StepStarted("prepare-data")),
     (
-        "04:13:31.475 - INFO - Task \x1b[96m'train'\x1b[0m finished with status \x1b[92mSUCCESS\x1b[0m",
-        StepEnded("train", True),
+        "04:13:31.475 - INFO - Task \x1b[96m'prepare-data'\x1b[0m finished with status \x1b[92mSUCCESS\x1b[0m",
+        StepEnded("prepare-data", True),
     ),
+    ("04:13:31.476 - INFO - Executing task \x1b[96m'train'\x1b[0m", StepStarted("train")),
+    (f"    {EPOCH}", entry(EPOCH)),
+    (f"    {SAMPLE}", entry(SAMPLE)),
+    (f"    {WARNING}", entry(WARNING)),
+    ("    2026-11-23T14:05:12Z INFO ps-11", entry("2026-11-23T14:05:12Z INFO ps-11")),
+    ("    [KFP Executor 2026-11-21 04:13:31,463 INFO]: Looking for component `train`", None),
+    ("    loaded", None),
+    ("04:13:31.476 - INFO - Task \x1b[96m'train'\x1b[0m outputs:", None),
+    ("", None),
     (
         "04:13:31.475 - ERROR - Task \x1b[96m'train'\x1b[0m finished with status \x1b[91mFAILURE\x1b[0m",
         StepEnded("train", False),
     ),
-    (
-        "    [worker-0] epoch 3/6 loss=0.1234 accuracy=0.9812",
-        ReplicaLine("worker-0", "epoch 3/6 loss=0.1234 accuracy=0.9812"),
-    ),
-    ("    [ps-11] ", ReplicaLine("ps-11", "")),
-    ("    [KFP Executor 2026-11-21 04:13:31,463 INFO]: Looking for component `train`", None),
-    ("04:13:31.476 - INFO - Task \x1b[96m'train'\x1b[0m outputs:", None),
-    ("", None),
+    ("    accuracy: 0.9", None),
+    ("printed by the program", None),
 ]
 
 
@@ -33,18 +44,40 @@ def test_lines(line, expected):
     assert parse_line(line) == expected
 
 
-def test_without_a_terminal_a_line_is_shown_for_each_step_and_epoch():
-    shown = io.StringIO()
-    view = RunView(Console(file=shown, force_terminal=False, width=200))
-    with view:
+def shown(console, log=None, **options):
+    """A view that was given all lines, in pieces."""
+    with RunView(console, log, **options) as view:
         for line, _ in LINES:
             half = len(line) // 2
             view.write(line[:half])
             view.write(line[half:] + "\n")
-    assert [line for line in shown.getvalue().splitlines() if "prepare" in line] == ["prepare-data …"]
-    assert "  worker-0: epoch 3/6 loss=0.1234 accuracy=0.9812" in shown.getvalue()
-    assert view.failed == "train"
-    assert list(view.seconds) == ["train"]
+    return view
+
+
+def test_without_a_terminal_a_line_is_shown_for_each_step_epoch_and_warning():
+    output, log = io.StringIO(), io.StringIO()
+    view = shown(Console(file=output, force_terminal=False, width=200), log)
+    lines = re.sub(r"\d+\.\d s", "N s", output.getvalue()).splitlines()
+    assert lines == [
+        "prepare-data …",
+        "prepare-data: done after N s",
+        "train …",
+        "  worker-0: epoch 3/6 loss=0.1234 accuracy=0.9812",
+        "  job: restart 1 of 3: all replicas (worker-0 failed)",
+        "train: failed after N s",
+        "printed by the program",
+    ]
+    assert (view.failed, list(view.seconds)) == ("train", ["prepare-data", "train"])
+    # Without colors, and without samples.
+    expected = [re.sub(r"\x1b\[\d+m", "", line) for line, _ in LINES if SAMPLE not in line]
+    assert log.getvalue().splitlines() == expected
+
+
+def test_lines_of_the_program_itself_are_shown_on_request():
+    output = io.StringIO()
+    shown(Console(file=output, force_terminal=False), echo=True)
+    assert "loaded" in output.getvalue().splitlines()
+    assert "accuracy: 0.9" not in output.getvalue()
 
 
 def test_of_a_step_that_failed_its_own_lines_are_kept():
@@ -56,17 +89,36 @@ def test_of_a_step_that_failed_its_own_lines_are_kept():
     assert list(view.last_lines) == ["pass 1 of 2 (check): 20 rows", "ValueError: no"]
 
 
-def test_in_a_terminal_each_replica_has_a_bar():
-    shown = io.StringIO()
-    with RunView(Console(file=shown, force_terminal=True, width=120)) as view:
-        view.write("1 - INFO - Executing task 'train'\n")
-        view.write(
-            "    [worker-0] epoch 3/6 loss=0.1234 accuracy=0.9812 val_loss=0.2\n    [worker-1] epoch 2/6 loss=0.2\n"
-        )
-        view.write("    [ps-0] ps-0 serves\n")
-        view.write("1 - INFO - Task 'train' finished with status SUCCESS\n")
-    text = shown.getvalue()
-    assert "worker-0" in text
-    assert "epoch 3/6  loss 0.1234  accuracy 0.9812" in text
-    assert "epoch 2/6  loss 0.2000" in text
-    assert "serves the others" in text
+def test_in_a_terminal_each_replica_has_a_row():
+    output = io.StringIO()
+    shown(Console(file=output, force_terminal=True, width=120, height=40))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue())
+    header, prepare, train, worker, ps = text.splitlines()[-6:-1] if text.endswith("\n\n") else text.splitlines()[-5:]
+    assert header.split() == ["replica", "state", "epoch", "metrics", "rows/s", "memory", "time"]
+    assert prepare.split()[:2] == ["prepare-data", "done"]
+    assert train.split()[:2] == ["train", "failed"]
+    assert worker.split()[2:] == ["3/6", "loss", "0.1234", "accuracy", "0.9812", "1,200", "512", "MiB"]
+    assert ps.split() == ["ps-11", "running"]
+    assert "  job: restart 1 of 3" in text, "warnings are above the table"
+    assert "printed by the program" in text
+
+
+def test_in_a_notebook_the_table_of_the_cell_is_replaced(monkeypatch):
+    updates = []
+    handle = SimpleNamespace(update=updates.append)
+
+    def display(*objects, **options):
+        updates.extend(objects)
+        return handle
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=SimpleNamespace(display=display)))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    console = Console(file=io.StringIO(), force_jupyter=True, width=120)
+    monkeypatch.setattr(console, "print", lambda *text, **options: updates.append(text))
+    shown(console)
+    tables = [update for update in updates if isinstance(update, Table)]
+    assert tables[0].row_count == 0
+    assert tables[-1].row_count == 4
+    assert len(tables) <= 4, "it is replaced twice a second"
+    # What IPython shows of it.
+    assert "0.9812" in tables[-1]._repr_mimebundle_([], [])["text/html"]

@@ -6,7 +6,7 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job
 
-from kfp_distributed.cli.render import PaperCluster
+from kfp_distributed.cli.render import FakeCluster
 from kfp_distributed.components.train.runners.choose import (
     _object_store,
     _reader,
@@ -88,13 +88,13 @@ def test_a_secret_that_the_environment_names(monkeypatch, secret):
 
 def test_a_secret_that_the_pods_cannot_see(monkeypatch):
     monkeypatch.setenv(SECRET_VARIABLE, "team-b/own-keys")
-    with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the job's pods run"):
+    with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the pods of the job run"):
         _object_store(of_cluster(), "team-a", "s3://models")
 
 
 def test_what_is_set_on_the_task_is_for_the_pods():
     config = {"node_selector": {"disk": "ssd"}, "env": [{"name": "MODE", "value": "fast"}], "affinity": None}
-    runner = kubernetes_runner(PaperCluster("team-a", "v1"), "minio://mlpipeline/model", task_config=config)
+    runner = kubernetes_runner(FakeCluster("team-a", "v1"), "minio://mlpipeline/model", task_config=config)
     runner.check(make_job(["unused"]))
     pod = runner.manifest["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"disk": "ssd"}
@@ -103,4 +103,4 @@ def test_what_is_set_on_the_task_is_for_the_pods():
 
 def test_a_task_config_of_another_form_is_refused_before_anything_is_asked():
     with pytest.raises(ValueError, match="task_config: env is not a list of dicts, each with a name"):
-        kubernetes_runner(PaperCluster("team-a", "v1"), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})
+        kubernetes_runner(FakeCluster("team-a", "v1"), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_lines import brief_lines, into
+from step_lines import brief, brief_lines, into
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
@@ -221,12 +221,17 @@ def fit(checkpoint_dir, model_dir):
         time.sleep(1000)
     Path(model_dir, "weights").write_text(state.read_text())
 """
-    _, said = run(request(data, tmp_path, train_specification=function(source)))
+    entries = []
+    launch(request(data, tmp_path, train_specification=function(source)), LocalRunner(), entries.append)
+    said = [brief(entry) for entry in entries]
     assert [line for line in said if line.startswith("[worker-0] state")] == [
         "[worker-0] state none",
         "[worker-0] state of epoch 3",
     ]
-    assert "restart 1 of 3: all replicas (worker-1 failed)" in said
+    levels = {brief(entry): entry.level for entry in entries}
+    assert levels["worker-1: failed (signal 9 (SIGKILL), often a lack of memory)"] == "ERROR"
+    assert levels["restart 1 of 3: all replicas (worker-1 failed)"] == "WARNING"
+    assert levels["worker-0: running"] == levels["the job succeeded"] == "INFO"
     assert (tmp_path / "model" / "weights").read_text() == "of epoch 3"
 
 

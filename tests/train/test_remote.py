@@ -270,7 +270,7 @@ def test_a_secret_that_is_not_there(name):
 
 
 def test_replicas_of_this_machine_have_no_other_cluster():
-    with pytest.raises(ValueError, match=r"^runner = 'local' does not go with cluster_configuration_secret = 'gpu'$"):
+    with pytest.raises(ValueError, match=r"^runner = 'local' cannot .* cluster_configuration_secret = 'gpu'; remove"):
         choose_runner("local", secret="gpu")
 
 

@@ -123,7 +123,7 @@ def leave(model_dir, code: int):
             ["/nowhere/program"],
             {},
             127,
-            "the command's program cannot be started: [Errno 2] No such file or directory: '",
+            "the command cannot be started: [Errno 2] No such file or directory: '",
         ),
         (["sh", "-c", "work_dir=a; echo in ${work_dir}; exit 5"], {}, 5, "in a"),
         (["sh", "-c", "touch $KFP_DISTRIBUTED_MODEL_DIR/model.pt"], {}, 0, "model saved to"),

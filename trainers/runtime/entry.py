@@ -1,4 +1,4 @@
-"""The program of every replica, in a working directory of its own; run it with `python -m` and its module name."""
+"""The program of every replica. `python -m kfp_distributed.trainers.runtime.entry` runs it in a folder of its own."""
 
 import __future__
 
@@ -6,8 +6,6 @@ import atexit
 import importlib
 import json
 import os
-import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -16,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,7 +36,6 @@ from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is
 from kfp_distributed.trainers.runtime.job import (
     EVALUATOR_METRICS,
     JOB_VARIABLE,
-    PEAK_MEMORY,
     PEER_LOST,
     REPLICA_VARIABLE,
     TENSORBOARD,
@@ -48,47 +44,44 @@ from kfp_distributed.trainers.runtime.job import (
 )
 from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
-from kfp_distributed.trainers.runtime.sampling import print_samples, store_usage
+from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 
 _SYNC_RETRY_SECONDS = 5.0
-"""Checkpoints and metrics are sent again later anyway, so the training does not wait long for an absent store."""
+"""Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
 
 _SAVE_SECONDS = 600.0
-"""How long the leader keeps trying to save the model while the object store is away."""
+"""Seconds for which the leader retries saving the model while the object store is away."""
 
 _EVALUATOR_SECONDS = 60
-"""How long it waits for the evaluator to score the last epoch."""
+"""Seconds for which the leader waits for the evaluator to score the last epoch."""
 
 _LAUNCHER_LOST = 1
-"""Exit code of a replica that ends because the train step is lost: the job is to fail for good."""
-
-# Of the first working directory: a program may go to another one.
-_PEAK_FILE = Path(PEAK_MEMORY).absolute()
+"""Exit code of a replica whose train step is lost. Codes below 128 are permanent failures, so the job fails."""
 
 _children: list[subprocess.Popen[bytes]] = []
 _ending = threading.Lock()
-"""Taken for ever when SIGTERM comes: what a command does then is not its end."""
+"""Held from SIGTERM on. A command that ends after that does not determine the exit code."""
 
 
 def main() -> int:
-    """Run this replica's part of the job; returns its exit code."""
+    """Run this replica's part of the job; return its exit code."""
     _end_on_sigterm()
-    atexit.register(_keep_peak_memory)
+    atexit.register(store_peak_memory)
     end_when_lost(lambda: _end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
     name = replica_name(os.environ, cluster, job, rank)
     os.environ[REPLICA_VARIABLE] = name
     if has_ranks(os.environ):
-        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process goes on reading the heartbeat.
+        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process keeps reading the heartbeat.
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
         return _run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
     elastic = is_elastic(os.environ)
     _start_samples(job, rank, elastic)
     if elastic:
         end_without_launcher(lambda: _end(PEER_LOST))
-    # Any rank of an elastic job may become the first, which alone writes what is kept.
+    # Only the first rank stores results. In an elastic job any rank may become the first.
     role, leads = name.rpartition("-")[0], elastic or (rank.rank == 0 if rank else name == job.leader)
     _prepare_tensorflow(program, cluster, rank, role)
     if rank:
@@ -97,10 +90,10 @@ def main() -> int:
     if is_served and role == "ps":
         _serve(name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    # Any rank of an elastic job may come to read any rows. A chief that runs a function of the user's may need the
-    # data itself; ours leaves them to the workers.
-    whole = (0, 1) if leads and program.kind != "trainer" else None
-    reads = (0, 1) if elastic else part_of(name, job, rank) or whole
+    # Any rank of an elastic job may have to read any rows. A chief that runs a user's function may need all data. The
+    # chief of a built-in trainer leaves them to the workers.
+    all_rows = (0, 1) if leads and program.kind != "trainer" else None
+    reads = (0, 1) if elastic else part_of(name, job, rank) or all_rows
     manifest = _fetch_data(job, program.kind == "trainer", reads, folders)
     if is_served and role == "worker":
         _serve(name)
@@ -110,8 +103,8 @@ def main() -> int:
     _keep_results(job, leads, role == "evaluator", folders)
     if program.kind != "trainer":
         threading.Thread(target=sync.flush_at_rest, daemon=True).start()
-    given = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
-    paths = {folder: str(path) if given.get(folder, True) else "" for folder, path in folders.items()}
+    requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
+    paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
@@ -120,7 +113,7 @@ def main() -> int:
         _save_model(job, manifest, folders["model_dir"], metrics)
         if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
             _await_evaluator(open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS), epoch)
-    # Whatever failed may have been writing.
+    # A program that failed may have been writing a file.
     sync.flush(at_rest=code > 0)
     return code
 
@@ -128,14 +121,19 @@ def main() -> int:
 def replica_name(
     environment: Mapping[str, str], cluster: Cluster, job: JobDescription, rank: Rank | None = None
 ) -> str:
-    """Return this replica's name: as its rank or the runner says, or from TF_CONFIG or RANK, or the leader's."""
-    if rank and not (is_rank(environment) or is_elastic(environment)):  # mpirun gives each the launcher's environment.
+    """Return the name of this replica.
+
+    It follows from the rank, from the runner's environment variable, or from TF_CONFIG or RANK. The default is the
+    leader's.
+    """
+    # mpirun passes the launcher's environment to each rank, so the variable does not count.
+    if rank and not (is_rank(environment) or is_elastic(environment)):
         return job.data_replicas[rank.rank * len(job.data_replicas) // rank.size]
     if environment.get(REPLICA_VARIABLE):
         return environment[REPLICA_VARIABLE]
     if cluster.addresses:
         return f"{cluster.role}-{cluster.index}"
-    # Of an elastic job there may be more workers than were asked for at first.
+    # An elastic job may get more workers than it was created with.
     number = int(environment.get("RANK", 0))
     return f"worker-{number - 1}" if number else job.leader
 
@@ -157,7 +155,11 @@ def _start_samples(job: JobDescription, rank: Rank | None, elastic: bool) -> Non
 
 
 def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int] | None:
-    """Return which part of the rows a rank or replica reads, and of how many; None if it is none of the readers."""
+    """Return the index of the part of the rows that this rank or replica reads, and the number of parts.
+
+    Returns:
+        None if it does not read training rows.
+    """
     if rank:
         return rank.rank, rank.size
     if name in job.data_replicas:
@@ -166,26 +168,25 @@ def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int
 
 
 def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, role: str) -> None:
-    """Set what TensorFlow reads of the environment when it is imported."""
-    # Of Keras 3, `fit` does not work under the strategies of several workers; Horovod's TensorFlow has Keras 2.
+    """Set the environment variables that TensorFlow reads when it is imported."""
+    # `fit` of Keras 3 does not work under the strategies of several workers. TensorFlow for Horovod has Keras 2.
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
-    # 1 shows warnings and errors, 2 errors alone: under our trainers tf.data warns each worker of how Keras feeds it.
+    # 1 shows warnings and errors, 2 only errors. In built-in trainers tf.data warns each worker of how Keras feeds it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
     neighbours = rank.local_size if rank else cluster.neighbours
     os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:
-        # As TensorFlow's guide to parameter servers asks: calls to a server that is not there wait for it.
+        # TensorFlow's guide to parameter servers asks for it, so that calls wait for a server that is not there yet.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     if program.kind != "command" and cluster.addresses and role != "evaluator":
         os.environ["TF_CONFIG"] = cluster.training_config()
 
 
 def _enter_rank(rank: int) -> None:
-    """Give a rank lines and a folder of its own."""
-    # A launcher marks what is written at once, and ranks may share one output: unbuffered, that would be each
-    # argument of a print(), so each line is written with its end.
+    """Write whole lines, and change to a folder of this rank."""
+    # A launcher marks the output of ranks by write(). Unbuffered, print() makes one for each of its arguments.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    # The ranks of one replica are given the same folder.
+    # All ranks of a replica start in the same folder.
     Path(f"rank-{rank}").mkdir(exist_ok=True)
     os.chdir(f"rank-{rank}")
 
@@ -193,15 +194,15 @@ def _enter_rank(rank: int) -> None:
 def tensorflow_environment(
     environment: Mapping[str, str], neighbours: int, legacy_keras: bool, cpus: int
 ) -> dict[str, str]:
-    """Return the settings that TensorFlow reads when it is imported; those that are already there stay.
+    """Return the environment variables to add for TensorFlow. Variables that are set already stay as they are.
 
-    Processes on one machine share its processors instead of each starting a thread for all of them.
+    Processes on one machine share its processors. By default each would start a thread for each processor.
 
     Args:
-        environment: What is set.
-        neighbours: How many of the job's processes are on this machine.
-        legacy_keras: Whether `tf.keras` is to be tf_keras, which is Keras 2.
-        cpus: How many there are for all of them.
+        environment: The environment.
+        neighbours: Number of the job's processes on this machine.
+        legacy_keras: Whether `tf.keras` is tf_keras, which is Keras 2.
+        cpus: Number of processors for all of them.
     """
     settings = {"TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
     if legacy_keras:
@@ -210,10 +211,10 @@ def tensorflow_environment(
 
 
 def _end_on_sigterm() -> None:
-    """Make SIGTERM end the process with 143 at once, also while the main thread is inside TensorFlow's C++ code.
+    """End the process with 143 at SIGTERM, also while the main thread runs C++ code of TensorFlow.
 
-    Python runs signal handlers in the main thread between two bytecodes, which may never come; so a thread waits
-    for the byte that the C handler writes. A command gets the signal, and we end when it has.
+    Python runs signal handlers in the main thread between two bytecodes, which may take forever. Therefore a thread
+    waits for the byte that the C handler writes. A command receives the signal, and this process ends after it.
     """
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
@@ -229,7 +230,7 @@ def _end_on_sigterm() -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """End this replica at once, its command first."""
+    """End the command of this replica, and then the replica."""
     _ending.acquire()
     for child in _children:
         child.terminate()
@@ -238,33 +239,29 @@ def _end(code: int) -> NoReturn:
         except subprocess.TimeoutExpired:
             child.kill()
     try:
-        # What it had left at rest by then is there when it is started again.
+        # A restart resumes from the files that were complete by now.
         sync.flush(at_rest=True)
-        _keep_peak_memory()
-    except Exception:  # noqa: BLE001 - such as no room for another thread: a replica that is to end must end
+        store_peak_memory()
+    except Exception:  # noqa: BLE001 - the replica must end, even if no thread can be started
         traceback.print_exc()
     os._exit(code)
-
-
-def _keep_peak_memory() -> None:
-    """Tell the runner how large this process or one that it has waited for has been.
-
-    What getrusage says of a process itself may be what its parent had when it was started. Where there is no /proc
-    nothing is known.
-    """
-    with suppress(OSError):
-        own = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
-        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        # The ranks of one replica have the same file.
-        before = int(_PEAK_FILE.read_text() or 0) if _PEAK_FILE.exists() else 0
-        _PEAK_FILE.write_text(str(max([before, children, *map(int, own)])))
 
 
 def _fetch_data(
     job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
 ) -> DatasetManifest:
-    """Make the folders that a program is given, with the training rows in them: of a rank, `reads`, of so many."""
-    for folder in folders.values():  # A replica that is restarted may find what its predecessor left.
+    """Create the folders of the program, and download its part of the training rows.
+
+    Args:
+        job: The job.
+        is_ours: Whether a built-in trainer reads them.
+        reads: Index of the part, and number of parts; None for no rows.
+        folders: The folders by name.
+
+    Returns:
+        The manifest of the whole dataset.
+    """
+    for folder in folders.values():  # A previous start of this replica may have left files.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
@@ -278,7 +275,7 @@ def _fetch_data(
 
 
 def _serve(name: str) -> NoReturn:
-    """Be a parameter server, or a worker that a chief drives: for ever."""
+    """Serve as a parameter server, or as a worker that the chief uses. It never returns."""
     import tensorflow as tf
 
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -288,15 +285,15 @@ def _serve(name: str) -> NoReturn:
 
 
 def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Mapping[str, Path]) -> None:
-    """Go on from the metrics that are there, and keep in object storage what this replica alone has to keep there."""
+    """Download the metrics so far, and begin to store the folders of this replica in the object store."""
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=_SYNC_RETRY_SECONDS)
     metrics = open_store(job.metrics_uri)
     name = EVALUATOR_METRICS if evaluates else TRAINING_METRICS
-    # Without what is there, this replica would overwrite it: that is worth the wait.
+    # Without the metrics so far, this replica would overwrite them. So the download is retried for longer.
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
     metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
-    # The metrics first: the epoch of a checkpoint that is stored is not done again.
+    # Metrics are stored before checkpoints, because an epoch with a stored checkpoint is not repeated.
     if leads or evaluates:
         sync.keep(
             folders["metrics_dir"],
@@ -319,11 +316,11 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
         return _run_child(command_line(program, folders, job.parameters))
     try:
         load_function(program)(**{name: folders[name] for name in program.folders}, **job.parameters)
-    except SystemExit as end:  # sys.exit() at the end of a program is no failure.
+    except SystemExit as end:  # A program may end with sys.exit().
         if end.code not in (None, 0):
             raise
     except Exception as error:
-        # The peer's own end tells why, and all start again.
+        # The failure of the peer has the cause, and all replicas are restarted.
         if not is_lost_peer(error):
             raise
         traceback.print_exc()
@@ -335,7 +332,7 @@ def _run_child(argv: list[str]) -> int:
     try:
         _children.append(subprocess.Popen(argv))
     except OSError as error:
-        print(f"the command's program cannot be started: {error}", flush=True)
+        print(f"the command cannot be started: {error}", flush=True)
         return 127
     code = _children[0].wait()
     with _ending:
@@ -343,17 +340,17 @@ def _run_child(argv: list[str]) -> int:
 
 
 def load_function(program: Program) -> Callable[..., object]:
-    """Return the function to call; a user's source is written to a file first, for tracebacks to show its lines."""
+    """Return the function to call. A user's source is written to a file, so that tracebacks show its lines."""
     if program.kind == "trainer":
         module = importlib.import_module(f"kfp_distributed.trainers.{program.name}")
         names = vars(module)
     else:
-        # In a folder of its own: in the working directory a function called `json` would hide the module.
+        # In a separate folder. In the working directory a function called `json` would hide the module.
         file = Path("source", f"{program.name}.py").absolute()
         file.parent.mkdir(exist_ok=True)
         file.write_text(program.source)
         names = {"__name__": program.name, "__file__": str(file)}
-        # With this flag, annotations need no import to be there.
+        # With this flag annotations are not evaluated, so their names need no imports.
         flag = __future__.annotations.compiler_flag
         exec(compile(program.source, str(file), "exec", flag, dont_inherit=True), names)
     function: Callable[..., object] = names[program.name]
@@ -361,25 +358,25 @@ def load_function(program: Program) -> Callable[..., object]:
 
 
 def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
-    """Store what the program has left in model_dir at the job's model_uri, the manifest last."""
+    """Upload the files of model_dir to the job's model_uri, and then the manifest."""
     if not storable_files(folder):
         raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
     if (folder / MODEL_MANIFEST).exists():
-        raise FileExistsError(f"model_dir has a {MODEL_MANIFEST}, the name of the model's manifest: rename the file")
+        raise FileExistsError(f"model_dir has a {MODEL_MANIFEST}, which is the name of the manifest; rename the file")
     store = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS)
-    # What an earlier attempt left: its manifest goes first, so that it never describes another's files.
+    # Delete the files of an earlier attempt, its manifest first, so that it never describes other files.
     store.delete([MODEL_MANIFEST])
     store.delete([entry.key for entry in store.list()])
     files = store.upload_folder(folder)
-    form = next((form for file, form in FORMATS.items() if (folder / file).exists()), "files")
+    model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
-    described = ModelManifest(form, files, metrics, job.name, columns, asdict(manifest.label))
-    store.write(MODEL_MANIFEST, described.to_json().encode())
+    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, asdict(manifest.label))
+    store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
     print(f"model saved to {job.model_uri}", flush=True)
 
 
 def _await_evaluator(store: Store, epoch: float) -> None:
-    """Give the evaluator time to score an epoch; a line says where it has not."""
+    """Wait until the evaluator has scored an epoch. If that takes too long, print a line and go on."""
     until = time.monotonic() + _EVALUATOR_SECONDS
     while time.monotonic() < until:
         try:
@@ -387,10 +384,10 @@ def _await_evaluator(store: Store, epoch: float) -> None:
                 epochs = json.loads(store.read(EVALUATOR_METRICS))["epochs"]
                 if epochs[-1]["epoch"] >= epoch:
                     return
-        except StorageError as error:  # The model is saved: nothing is lost.
+        except StorageError as error:  # The model is saved already.
             print(f"the evaluator's metrics cannot be read: {error}", flush=True)
         time.sleep(1)
-    print(f"the evaluator has not scored epoch {epoch:g} within {_EVALUATOR_SECONDS} s; going on without", flush=True)
+    print(f"the evaluator has not scored epoch {epoch:g} within {_EVALUATOR_SECONDS} s; continuing", flush=True)
 
 
 if __name__ == "__main__":

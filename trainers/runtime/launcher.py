@@ -1,6 +1,7 @@
-"""Runs a command that is no rank itself, and ends it when the train step is lost.
+"""Runs the command of an MPI launcher or worker, and ends it when the train step is lost.
 
-`python -m kfp_distributed.trainers.runtime.launcher COMMAND` runs MPI's launcher and, with `--idle`, its workers.
+`python -m kfp_distributed.trainers.runtime.launcher COMMAND` runs the launcher, with `--idle` a worker. Neither is a
+rank itself.
 """
 
 import signal
@@ -12,17 +13,18 @@ import time
 from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
 
 CHILD_SECONDS = 25.0
-"""How long a command may take to end: a kubelet kills all after 30 seconds."""
+"""Seconds that a command has to end after SIGTERM. A kubelet kills a container after 30 seconds."""
 
 
 def main() -> int:
-    """Run a command until it ends, or the train step is lost: that is no failure, after which it would start again.
+    """Run a command until it ends or the train step is lost.
 
     Returns:
-        The command's exit code, 128 and more for a signal. 0 where the step is lost, and where what idles gets SIGTERM.
+        The exit code of the command, or 128 + the number of the signal that ended it. 0 if the step is lost, because
+        an operator restarts a container that fails. 0 if an idle worker receives SIGTERM.
     """
-    idle = sys.argv[1] == "--idle"
-    child, lost = subprocess.Popen(sys.argv[1 + idle :]), threading.Event()
+    is_idle = sys.argv[1] == "--idle"
+    child, lost = subprocess.Popen(sys.argv[1 + is_idle :]), threading.Event()
 
     def end() -> None:
         lost.set()
@@ -30,11 +32,11 @@ def main() -> int:
         time.sleep(CHILD_SECONDS)
         child.kill()
 
-    # As the first process of a container, this one gets the kubelet's SIGTERM.
+    # This is the first process of a container, so it receives the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
     end_when_lost(end)
     code = child.wait()
-    if lost.is_set() or (idle and code == -signal.SIGTERM):
+    if lost.is_set() or (is_idle and code == -signal.SIGTERM):
         return 0
     return code if code >= 0 else 128 - code
 

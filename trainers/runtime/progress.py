@@ -1,4 +1,4 @@
-"""The one line that a training replica prints at the end of each epoch, read back."""
+"""Parses the line that a replica prints at the end of each epoch."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,13 @@ _LINE = re.compile(r"epoch (\d+)/(\d+)((?: \w+=-?(?:\d+\.\d+|nan|inf))*)")
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands: `epoch` of `epochs` is done (1 is the first), with these metrics."""
+    """Progress of a training.
+
+    Attributes:
+        epoch: Epochs that are done.
+        epochs: Epochs in total.
+        metrics: Metrics of the last epoch.
+    """
 
     epoch: int
     epochs: int
@@ -17,7 +23,7 @@ class Progress:
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return what a line says, or None where it is no such line as `sync.format_progress` makes."""
+    """Return the progress that a line reports, or None if `sync.format_progress` has not made the line."""
     match = _LINE.fullmatch(line.strip())
     if match is None:
         return None

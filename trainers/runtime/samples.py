@@ -22,21 +22,21 @@ class Sample(NamedTuple):
         gpu_memory_mib: Memory used on all of the replica's GPUs in MiB.
     """
 
-    memory_mib: int | None = None
+    memory_mib: float | None = None
     rows_per_second: float | None = None
-    gpu_percent: int | None = None
-    gpu_memory_mib: int | None = None
+    gpu_percent: float | None = None
+    gpu_memory_mib: float | None = None
 
 
 def format_sample(sample: Sample) -> str:
     """Return the line of a sample, such as "sample memory=512MiB rows/s=1200", or "" if no value is known."""
     rows = sample.rows_per_second
     values = {
-        "memory={}MiB": sample.memory_mib,
+        "memory={:.0f}MiB": sample.memory_mib,
         # Whole numbers from 10 on: more digits say nothing.
         "rows/s={}": None if rows is None else f"{rows:.0f}" if rows >= 10 else f"{rows:.1f}",
-        "gpu={}%": sample.gpu_percent,
-        "gpu_memory={}MiB": sample.gpu_memory_mib,
+        "gpu={:.0f}%": sample.gpu_percent,
+        "gpu_memory={:.0f}MiB": sample.gpu_memory_mib,
     }
     known = [pattern.format(value) for pattern, value in values.items() if value is not None]
     return " ".join(["sample", *known]) if known else ""

@@ -1,7 +1,9 @@
-"""Prints what a replica uses every 10 s: its memory, its rows per second, and its GPUs."""
+"""Measures the resource usage of a replica, and prints it every 10 s: memory, rows per second, GPUs."""
 
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
 import threading
@@ -11,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from kfp_distributed.trainers.runtime.job import PEAK_MEMORY
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample
 
 INTERVAL_SECONDS = 10.0
@@ -24,6 +27,10 @@ _NVIDIA_SMI_SECONDS = 5.0
 
 _FOLDER = Path("samples").absolute()
 """Folder in the replica's working directory, where its ranks leave their values for the one that prints."""
+
+
+_PEAK_FILE = Path(PEAK_MEMORY).absolute()
+"""In the initial working directory. A program may change to another one."""
 
 
 class _Counter:
@@ -125,6 +132,20 @@ def memory_kib(root: int, proc: Path = Path("/proc")) -> int:
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
     return sum(sizes[pid] for pid in family) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def store_peak_memory() -> None:
+    """Write the peak memory of this process or of its largest child to a file, which the runner reads.
+
+    Nothing is written if there is no /proc. getrusage does not replace it: for a process itself it may report the size
+    that the parent had at the fork.
+    """
+    with suppress(OSError):
+        own = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())
+        children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        # All ranks of a replica write to the same file.
+        before = int(_PEAK_FILE.read_text() or 0) if _PEAK_FILE.exists() else 0
+        _PEAK_FILE.write_text(str(max([before, children, *map(int, own)])))
 
 
 def read_gpus(environment: Mapping[str, str]) -> tuple[int | None, int | None]:

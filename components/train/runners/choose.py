@@ -1,4 +1,4 @@
-"""Which runner a `train` step asks for, and what it must know of the place where it runs."""
+"""Chooses the runner of a `train` step, and finds the object store for its pods."""
 
 import os
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ from kfp_distributed.storage.kfp_store import (
 )
 
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
-"""Environment variable: what "auto" means."""
+"""Environment variable: the runner that "auto" means."""
 
 EMBEDDED_STORE_VARIABLE = "KFP_DISTRIBUTED_EMBEDDED_STORE"
-"""Environment variable: set where the object store is one of this machine alone."""
+"""Environment variable: set if the object store is a server that only this machine reaches."""
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
@@ -35,18 +35,18 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 def choose_runner(
     name: str, model_uri: str = "", secret: str = "", task_config: Mapping[str, Any] | None = None
 ) -> Runner:
-    """Returns the runner that a `train` step asks for.
+    """Return the runner of a `train` step.
 
     Args:
-        name: "local" or "kubernetes"; "auto" is Kubernetes in a pod and where KUBECONFIG is set. The file
-            ~/.kube/config alone does not make it so: who has one for other purposes does not expect jobs there. The
-            environment variable KFP_DISTRIBUTED_RUNNER, as local_run sets it, says it otherwise.
-        model_uri: Where the model goes, which says in which object store.
-        secret: Name of the Secret of another cluster, which then is where the replicas run.
-        task_config: What is set on the step's own task, for pods.
+        name: "local", "kubernetes" or "auto". "auto" means "kubernetes" in a pod and if KUBECONFIG is set. The file
+            ~/.kube/config alone does not count: people who have it for other purposes do not expect jobs there. The
+            environment variable KFP_DISTRIBUTED_RUNNER, which local_run sets, overrides "auto".
+        model_uri: Folder of the model, which determines the object store.
+        secret: Name of the Secret of another cluster to run the replicas on. Default: "", the step's own cluster.
+        task_config: Settings of the KFP task, which are applied to pods. Default: none.
 
     Raises:
-        ValueError: There is no such runner, or not here; the Secret is wrong, or `task_config` cannot be read.
+        ValueError: The runner is unknown or not available here, the Secret is wrong, or `task_config` is invalid.
         ClusterError: The API server does not answer.
     """
     if name == "auto":
@@ -54,11 +54,16 @@ def choose_runner(
     if name not in ("auto", "local", "kubernetes"):
         raise ValueError(f"runner = {name!r} is not one of auto, kubernetes, local")
     if name == "kubernetes" and os.environ.get(EMBEDDED_STORE_VARIABLE):
-        raise ValueError("runner = 'kubernetes': pods do not reach this run's store: local_run(embedded_store=False)")
+        raise ValueError(
+            "runner = 'kubernetes': pods cannot reach the object store of this run; use "
+            "local_run(embedded_store=False) and an object store that they can reach"
+        )
     if secret and name == "local":
-        raise ValueError(f"runner = 'local' does not go with cluster_configuration_secret = {secret!r}")
-    here = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
-    if name == "kubernetes" or secret or (name == "auto" and here):
+        raise ValueError(
+            f"runner = 'local' cannot be combined with cluster_configuration_secret = {secret!r}; remove one of the two"
+        )
+    has_cluster = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
+    if name == "kubernetes" or secret or (name == "auto" and has_cluster):
         return kubernetes_runner(connect(), model_uri, secret, task_config)
     return LocalRunner()
 
@@ -66,25 +71,26 @@ def choose_runner(
 def kubernetes_runner(
     api: ClusterApi, model_uri: str, secret: str = "", task_config: Mapping[str, Any] | None = None
 ) -> Runner:
-    """Makes a runner for a cluster, whose pods find the object store of `model_uri` as Kubeflow Pipelines does.
+    """Return a runner for a cluster. Its pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
-    KFP_DISTRIBUTED_OBJECT_STORE_SECRET in the step's environment names another Secret, of the job's own namespace, and
-    AWS_ENDPOINT_URL then says where the store is. Of another cluster neither says anything: its Secret does.
+    The environment variable KFP_DISTRIBUTED_OBJECT_STORE_SECRET names another Secret in the namespace of the job, and
+    AWS_ENDPOINT_URL is then the address of the store. Both are ignored for another cluster, whose Secret has the
+    store.
 
     Args:
         api: The step's own cluster.
-        model_uri: Where the model goes.
-        secret: Name of the Secret of another cluster, which then is where the replicas run.
-        task_config: What is set on the step's own task.
+        model_uri: Folder of the model.
+        secret: Name of the Secret of another cluster to run the replicas on. Default: "", the step's own cluster.
+        task_config: Settings of the KFP task. Default: none.
 
     Raises:
-        ValueError: The object store is not found, the other cluster's Secret is wrong, or `task_config` cannot be
-            read.
+        ValueError: The object store is not found, the Secret of the other cluster is wrong, or `task_config` is
+            invalid.
     """
     keys: dict[str, str] = {}
     if secret:
         remote, api = open_remote_cluster(_reader(api), api.namespace, secret)
-        # No owner: in another cluster the step's pod is unknown, and what it owns is deleted at once.
+        # Without an owner: another cluster does not have the step's pod, and would delete its objects at once.
         owner = None
         if remote.endpoint:
             environment = [{"name": "AWS_ENDPOINT_URL", "value": remote.endpoint}]
@@ -123,14 +129,14 @@ def _object_store(read: Read, namespace: str, uri: str) -> StoreReference:
     home, _, secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")
     if home not in ("", namespace):
         raise ValueError(
-            f"{SECRET_VARIABLE} = '{home}/{secret}' is not in {namespace}, where the job's pods run: they see the "
-            "Secrets of their own namespace alone; copy it there"
+            f"{SECRET_VARIABLE} = '{home}/{secret}' is not in {namespace}, where the pods of the job run. They can "
+            "only use Secrets of their own namespace. Copy it there"
         )
     return choose_object_store(os.environ.get, read, namespace, secret, uri)
 
 
 def _pod() -> dict[str, Any] | None:
-    """This step's pod as the owner of what it creates; None outside of KFP."""
+    """Return the pod of this step as an ownerReference, or None outside of KFP."""
     name, uid = os.environ.get("KFP_POD_NAME"), os.environ.get("KFP_POD_UID")
     if not (name and uid and _SERVICE_ACCOUNT.exists()):
         return None

@@ -1,19 +1,19 @@
-"""Cuts what a process prints into lines, whatever it prints."""
+"""Splits the output of a process into lines."""
 
 import codecs
 
 LONGEST_LINE = 64 * 1024
-"""Characters. A longer line is told in pieces, so that output without any line end takes no more memory than this."""
+"""Characters of a line. A longer one is split, so that output without line ends uses no more memory than this."""
 
 BAR_SECONDS = 5.0
-"""How often a progress bar, which overwrites one line for ever, is told as a line."""
+"""Seconds between two lines of a progress bar, which overwrites one line again and again."""
 
 
 class LineCutter:
-    """Takes the bytes of one process as they come and returns the lines that are whole.
+    """Takes the output of one process and returns its complete lines.
 
-    A line ends with LF or CR LF. Where a CR stands alone, the text after it replaces the text before it, as on a
-    terminal. Bytes that are not UTF-8 become U+FFFD.
+    A line ends with LF or CR LF. After a CR alone, the following text replaces the text before it, as on a terminal.
+    Bytes that are not UTF-8 become U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -22,12 +22,17 @@ class LineCutter:
         self._bar_due = 0.0
 
     def feed(self, data: bytes, now: float) -> list[str]:
-        """Returns the lines that `data` completes; b"" means the end. `now`, in seconds, is for progress bars."""
+        """Return the lines that data completes.
+
+        Args:
+            data: Output of the process; b"" at its end.
+            now: Seconds of any clock, by which lines of progress bars are limited.
+        """
         *lines, part = (self._part + self._decode(data, not data)).split("\n")
         # The CR at the very end may be the first half of CR LF.
-        overwritten, bar, rest = part[:-1].rpartition("\r")
-        if bar:
-            part = rest + part[-1]
+        overwritten, separator, last = part[:-1].rpartition("\r")
+        if separator:
+            part = last + part[-1]
             if overwritten and now >= self._bar_due:
                 self._bar_due = now + BAR_SECONDS
                 lines.append(overwritten)
@@ -38,5 +43,5 @@ class LineCutter:
             lines.append(part[:LONGEST_LINE])
             part = part[LONGEST_LINE:]
         self._part = part
-        shown = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
-        return [line[at : at + LONGEST_LINE] for line in shown for at in range(0, len(line) or 1, LONGEST_LINE)]
+        visible = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+        return [line[at : at + LONGEST_LINE] for line in visible for at in range(0, len(line) or 1, LONGEST_LINE)]

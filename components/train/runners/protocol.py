@@ -1,4 +1,4 @@
-"""What a runner is: it runs the replicas of a job somewhere and yields what happens to them as a stream of facts."""
+"""The protocol of a runner, which runs the replicas of a job and yields facts about them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ class ClusterError(Exception):
     """The API server refused a request, or did not answer.
 
     Attributes:
-        status: HTTP status; 0 where there was no answer.
+        status: HTTP status; 0 if there was no answer.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -19,37 +19,32 @@ class ClusterError(Exception):
 
 
 class Runner(Protocol):
-    """Where and how the replicas of one job run.
-
-    Attributes:
-        shares_disk: Whether the replicas see the disk of the process that starts them.
-        manifest: What the job looks like to a cluster, with secrets as references; {} where there is none.
-    """
+    """Runs the replicas of one job."""
 
     @property
     def shares_disk(self) -> bool:
-        """See above."""
+        """Whether the replicas can access the disk of the process that starts them."""
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """See above."""
+        """The job's object in the cluster, with references to secrets; {} if there is no cluster."""
 
     def check(self, job: TrainingJob) -> None:
-        """Looks whether it can run such a job; starts and writes nothing.
+        """Check that this runner can run a job. Nothing is started or written.
 
         Raises:
-            ValueError: It cannot.
+            ValueError: It cannot run the job.
         """
 
     def start(self, job: TrainingJob) -> None:
-        """Begins with the job.
+        """Start a checked job.
 
         Raises:
-            ClusterError: A cluster refuses it.
+            ClusterError: The cluster refuses the job.
         """
 
     def facts(self) -> Iterator[Fact]:
-        """Tells what happens, while it happens, until the job has ended. A slow reader slows the replicas down."""
+        """Yield facts as they happen, until the job has ended. A slow reader slows the replicas down."""
 
     def stop(self) -> None:
-        """Ends what still runs and removes what the job left. May be called at any time, and again."""
+        """End all replicas and delete the objects and files of the job. It may be called at any time, and again."""

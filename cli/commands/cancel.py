@@ -1,0 +1,65 @@
+"""`kfp-distributed cancel`."""
+
+import time
+
+import click
+
+from kfp_distributed.cli.job_objects import ClusterJob
+from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_path
+from kfp_distributed.cli.options import connected, namespace_option
+from kfp_distributed.components.train.manifests import JOB_LABEL
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.objects import delete
+from kfp_distributed.components.train.runners.kubernetes.previous_attempt import PODS_GONE_SECONDS
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+
+@click.command()
+@click.argument("job")
+@namespace_option("Where the job is.")
+def command(job: str, namespace: str) -> None:
+    """Delete the training JOB, and wait until its pods have ended.
+
+    Checkpoints stay in the object store, and PersistentVolumeClaims stay as well. The train step that follows the job
+    then fails.
+    """
+    api = connected(namespace)
+    try:
+        training = find_job(api, job)
+        check_permissions(api, [("delete", training.kind.group, training.kind.plural), ("list", "", "pods")])
+        _cancel(api, training)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _cancel(api: ClusterApi, job: ClusterJob) -> None:
+    path = f"{jobs_path(api, job.kind)}/{job.name}"
+    pods = _pods(api, job.name)
+    if delete(api, path):
+        click.echo(f"deleted {job.title}")
+    else:
+        click.echo(f"{job.title} was deleted by somebody else")
+    until = time.monotonic() + PODS_GONE_SECONDS
+    while True:
+        left = _pods(api, job.name)
+        for pod in sorted(pods - left):
+            click.echo(f"deleted Pod {job.namespace}/{pod}")
+        pods = left
+        if not pods and api.read(path) is None:
+            return
+        if time.monotonic() > until:
+            names = " ".join(sorted(pods))
+            raise ClusterError(
+                409,
+                f"after {PODS_GONE_SECONDS:g} s these pods still exist: {names}. If their node is lost: "
+                f"kubectl delete pods {names} --force -n {job.namespace}"
+                if pods
+                else f"after {PODS_GONE_SECONDS:g} s {job.title} still exists; see its finalizers",
+            )
+        time.sleep(0.5)
+
+
+def _pods(api: ClusterApi, job_name: str) -> set[str]:
+    query = {"labelSelector": f"{JOB_LABEL}={job_name}"}
+    pods = api.call("GET", f"/api/v1/namespaces/{api.namespace}/pods", query=query)["items"]
+    return {pod["metadata"]["name"] for pod in pods}

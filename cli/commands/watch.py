@@ -1,0 +1,105 @@
+"""`kfp-distributed watch`."""
+
+import sys
+from functools import reduce
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.cli.job_search import find_job
+from kfp_distributed.cli.options import connected, end_interrupted, namespace_option
+from kfp_distributed.cli.watching import follow_job
+from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock
+from kfp_distributed.components.train.log_format import LogEntry, error_lines
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.status import JobStatus, advance, begin, failure_cause
+from kfp_distributed.components.train.step_log import log_entry
+from kfp_distributed.pipelines.progress_table import progress_table
+from kfp_distributed.pipelines.training_progress import TrainingProgress
+from kfp_distributed.trainers.runtime.progress import parse_progress
+
+
+@click.command()
+@click.argument("job")
+@namespace_option("Where the job is.")
+@click.pass_context
+def command(context: click.Context, job: str, namespace: str) -> None:
+    """Show the progress of the training JOB until it ends.
+
+    On a terminal this is a table with a row for each replica, elsewhere a line for each event and each epoch. The exit
+    code is 0 if the training succeeded and 1 if it failed. Ctrl-C ends this command, and the training goes on.
+    """
+    api = connected(namespace)
+    try:
+        training = find_job(api, job)
+        status = _watch(api, training)
+    except ClusterError as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        click.echo(f"Stopped watching. {job} goes on; to watch it again: kfp-distributed watch {job}")
+        end_interrupted(context)
+    if status.ended and status.ended.succeeded:
+        click.echo(f"{training.title} succeeded.")
+        return
+    click.echo(error_lines(failure_cause(status)))
+    click.echo(f"{training.title} failed.")
+    context.exit(1)
+
+
+def _watch(api: ClusterApi, job: ClusterJob) -> JobStatus:
+    """Show a job until it ends; return its status then."""
+    console = Console(file=sys.stdout)
+    view = _View(job)
+    live = Live(get_renderable=lambda: view.render(console.height), console=console, refresh_per_second=4)
+    if console.is_terminal:
+        with live:
+            for fact in follow_job(api, job):
+                view.add(fact)
+                # Warnings and errors scroll above the table.
+                if (entry := log_entry(fact)) and entry.level != "INFO":
+                    console.print(str(entry), highlight=False, markup=False, soft_wrap=True)
+    else:
+        for fact in follow_job(api, job):
+            view.add(fact)
+            if entry := _line(fact):
+                click.echo(str(entry))
+    return view.status
+
+
+class _View:
+    """Status and progress of a job."""
+
+    def __init__(self, job: ClusterJob) -> None:
+        training = job_objects(job).job
+        self.status = begin(training, clock())
+        self._title = job.title
+        self._progress = TrainingProgress()
+        for replica in training.topology.replicas:
+            self._progress.add_fact(ReplicaChanged(clock(), replica.name, "waiting"))
+
+    def add(self, fact: Fact) -> None:
+        """Take a fact of the job."""
+        self.status = reduce(advance, [fact], self.status)
+        self._progress.add_fact(fact)
+
+    def render(self, height: int) -> Group:
+        """Return the table of the job."""
+        ended = self.status.ended
+        state = "running" if ended is None else "succeeded" if ended.succeeded else "failed"
+        replicas = list(self._progress.replicas.values())
+        title = f"{self._title} {state}: {self._progress.states()}"
+        return Group(
+            Text(title, "bold", no_wrap=True, overflow="ellipsis"),
+            progress_table([(None, replicas)], clock(), height - 2),
+        )
+
+
+def _line(fact: Fact) -> LogEntry | None:
+    """Return the line for a fact where there is no terminal: events of the job, and epochs of replicas."""
+    if isinstance(fact, LogLine):
+        return LogEntry(fact.time, "INFO", fact.replica, fact.line) if parse_progress(fact.line) else None
+    return log_entry(fact)

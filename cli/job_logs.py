@@ -1,0 +1,84 @@
+"""The logs of a training's pods so far, merged by time."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from heapq import merge
+from typing import Any
+
+from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.manifests import JOB_LABEL
+from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.pods import replica_of, started_containers
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.specification import DistributionSpecification
+from kfp_distributed.trainers.runtime.samples import split_sample
+
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{1,6})\d*(Z|[+-]\d\d:\d\d)")
+"""Time of a line as the kubelet writes it, with nanoseconds and the zone of the node."""
+
+_IDLE_SECONDS = 60.0
+
+
+def read_logs(api: ClusterApi, job: ClusterJob, replica: str = "") -> Iterator[LogEntry]:
+    """Yield the lines of the replicas by time, without samples and without what TensorFlow prints at each start.
+
+    Args:
+        api: The cluster.
+        job: The training.
+        replica: Name of the replica whose lines are wanted. Default: "", all replicas.
+
+    Raises:
+        ClusterError: The account may not list the pods or read their logs, or the API server does not answer.
+    """
+    spec = job_objects(job).job.specification
+    core = f"/api/v1/namespaces/{api.namespace}"
+    pods = api.call("GET", f"{core}/pods", query={"labelSelector": f"{JOB_LABEL}={job.name}"})["items"]
+    logs = [
+        read_entries(replica_of(pod), _lines(api, f"{core}/pods/{pod['metadata']['name']}/log", container), spec)
+        for pod in pods
+        for container in started_containers(pod)
+    ]
+    for entry in merge(*logs, key=lambda entry: entry.time):
+        if replica in ("", entry.replica):
+            yield entry
+
+
+def read_entries(replica: str, lines: Iterable[str], spec: DistributionSpecification) -> Iterator[LogEntry]:
+    """Yield the entries of one container's log.
+
+    Args:
+        replica: Name of the replica.
+        lines: Lines with their times, as the API server sends them.
+        spec: Specification of the job, to recognize lines of ranks in the log of an MPI launcher.
+    """
+    time = 0.0
+    for line in lines:
+        stamp, _, text = line.partition(" ")
+        if match := _STAMP.fullmatch(stamp):
+            # A log has two streams, whose times may be out of order by some milliseconds.
+            time = max(time, _seconds(match))
+        else:
+            text = line
+        # As on a terminal, the text after a carriage return replaces the text before it.
+        text, sample = split_sample(text.rstrip("\r").rpartition("\r")[2])
+        if (text or sample is None) and not re.search(STARTUP_REMARK, text):
+            yield LogEntry(time, "INFO", *printed_by(replica, text, spec))
+
+
+def _lines(api: ClusterApi, path: str, container: str) -> Iterator[str]:
+    query: Mapping[str, Any] = {"container": container, "timestamps": "true"}
+    try:
+        yield from api.lines(path, query, _IDLE_SECONDS)
+    except ClusterError as error:
+        if error.status not in (400, 404):  # The container has no log yet, or its pod is gone.
+            raise
+
+
+def _seconds(match: re.Match[str]) -> float:
+    zone = match[3].replace("Z", "+00:00")
+    moment = datetime.strptime(f"{match[1]}{zone}", "%Y-%m-%dT%H:%M:%S%z")
+    return (moment + timedelta(microseconds=int(match[2].ljust(6, "0")))).timestamp()

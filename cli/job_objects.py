@@ -1,0 +1,175 @@
+"""Objects of trainings in a cluster -> what the commands `jobs`, `watch`, `logs` and `cancel` show of them. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.job import TrainingJob
+from kfp_distributed.components.train.manifests import JOB_LABEL, JobKind
+from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects
+from kfp_distributed.components.train.runners.kubernetes.pods import is_suspended, job_end, pod_state
+from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.topology import plan_topology
+from kfp_distributed.trainers.runtime.job import JobDescription
+
+Object = Mapping[str, Any]
+
+_HEADER = ("NAME", "TYPE", "STATE", "REPLICAS", "AGE", "RUN")
+
+_FURTHEST = {
+    "running": "running",
+    "succeeded": "running",
+    "starting": "starting",
+    "installing": "installing",
+    "pulling": "pulling",
+    "failed": "starting",
+}
+"""State of a pod -> state of a job of which no pod is further."""
+
+_ELASTIC_LAUNCHER = "kfp_distributed.trainers.runtime.horovodrun"
+"""Module that the launcher of an elastic MPI job runs. Its arguments are WORKERS MIN MAX SLOTS COMMAND."""
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """A training in a cluster.
+
+    Attributes:
+        kind: Kind of its object.
+        manifest: Its object.
+    """
+
+    kind: JobKind
+    manifest: Object
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return str(self.manifest["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of the job."""
+        return str(self.manifest["metadata"]["namespace"])
+
+    @property
+    def title(self) -> str:
+        """Kind, namespace and name, such as "TFJob team-a/train-1"."""
+        return f"{self.kind.kind} {self.namespace}/{self.name}"
+
+
+class JobRow(NamedTuple):
+    """A row of the table of jobs. The fields are its columns."""
+
+    name: str
+    type: str
+    state: str
+    replicas: str
+    age: str
+    run: str
+
+
+def job_row(job: ClusterJob, pods: Sequence[Object] | None, now: datetime) -> JobRow:
+    """Return the row of a job.
+
+    Args:
+        job: The job.
+        pods: Pods of all jobs of the namespace; None if they could not be listed.
+        now: Current time.
+    """
+    own = [pod for pod in pods or () if pod["metadata"].get("labels", {}).get(JOB_LABEL) == job.name]
+    states = Counter[str](pod_state(pod).state for pod in own)
+    total = len(plan_topology(parse_distribution(read_distribution(job))).replicas)
+    metadata = job.manifest["metadata"]
+    created = datetime.strptime(metadata["creationTimestamp"], "%Y-%m-%dT%H:%M:%S%z")
+    return JobRow(
+        job.name,
+        job.kind.kind,
+        _state(job, states),
+        str(total) if pods is None else f"{states['running'] + states['succeeded']}/{total}",
+        format_seconds(max(0, round((now.astimezone(timezone.utc) - created).total_seconds()))),
+        metadata.get("labels", {}).get("kfp-distributed/run", ""),
+    )
+
+
+def _state(job: ClusterJob, states: Counter[str]) -> str:
+    """Return the state of a job: the furthest one of its replicas, unless it has ended or is not admitted."""
+    if "deletionTimestamp" in job.manifest["metadata"]:
+        return "deleting"
+    if end := job_end(job.manifest):
+        return "succeeded" if end[0] else "failed"
+    if is_suspended(job.manifest):
+        return "queued"
+    return next((shown for state, shown in _FURTHEST.items() if states[state]), "waiting")
+
+
+def format_table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows below the header of the table of jobs, as lines with aligned columns."""
+    table = [_HEADER, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def read_distribution(job: ClusterJob) -> dict[str, Any]:
+    """Return the distribution_specification of a job, as far as its object has it: replicas and restarts."""
+    spec = job.manifest["spec"]
+    backoff_limit = spec.get("runPolicy", spec).get("backoffLimit") or 0
+    if job.kind.kind == "TFJob":
+        counts = _counts(spec["tfReplicaSpecs"])
+        return {
+            "distribution_type": "TF",
+            "number_of_workers": counts["Worker"],
+            "number_of_parameter_servers": counts["PS"],
+            "evaluator": bool(counts["Evaluator"]),
+            # See training_policy in manifests/run_policy.py.
+            "restart_limit": max(0, backoff_limit // counts.total() - 1),
+        }
+    if job.kind.kind == "PyTorchJob":
+        counts, elastic = _counts(spec["pytorchReplicaSpecs"]), spec.get("elasticPolicy")
+        limits = {f"{key}_workers": elastic[f"{key}Replicas"] - 1 for key in ("min", "max")} if elastic else {}
+        return {
+            "distribution_type": "PyTorch",
+            "number_of_workers": counts["Worker"],
+            "slots_per_worker": int(spec.get("nprocPerNode") or 1),
+            "restart_limit": max(0, backoff_limit // counts.total() - 1),
+            **limits,
+        }
+    if job.kind.kind == "MPIJob":
+        return {
+            "distribution_type": "MPI",
+            "number_of_workers": _counts(spec["mpiReplicaSpecs"])["Worker"],
+            "slots_per_worker": spec.get("slotsPerWorker") or 1,
+            # See job_spec in manifests/mpi_job.py.
+            "restart_limit": max(0, backoff_limit - (job.kind.version == "v1")),
+            **_elastic_mpi(spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]),
+        }
+    return {"restart_limit": backoff_limit}
+
+
+def job_objects(job: ClusterJob) -> JobObjects:
+    """Return a job as `Follower` takes it. Only what following needs is filled in."""
+    specification = parse_distribution(read_distribution(job))
+    topology = plan_topology(specification)
+    description = JobDescription(job.name, {}, {}, "", "", "", "", "", topology.leader, topology.data_replicas)
+    labels = {
+        key.removeprefix("kfp-distributed/"): value
+        for key, value in job.manifest["metadata"].get("labels", {}).items()
+        if key in ("kfp-distributed/run", "kfp-distributed/task")
+    }
+    training = TrainingJob(job.name, topology, specification, description, labels=labels if len(labels) == 2 else {})
+    return JobObjects(training, job.kind, job.namespace, dict(job.manifest), (), ())
+
+
+def _counts(replica_specs: Mapping[str, Object]) -> Counter[str]:
+    return Counter({role: spec.get("replicas", 1) for role, spec in replica_specs.items()})
+
+
+def _elastic_mpi(launcher: Object) -> dict[str, int]:
+    words = list(launcher.get("command") or ())
+    if _ELASTIC_LAUNCHER not in words:
+        return {}
+    _, fewest, most = map(int, words[words.index(_ELASTIC_LAUNCHER) + 1 :][:3])
+    return {"min_workers": fewest, "max_workers": most}

@@ -1,0 +1,115 @@
+"""Finds trainings in a namespace of a cluster."""
+
+from typing import NamedTuple
+
+from kfp_distributed.cli.job_objects import ClusterJob, Object
+from kfp_distributed.components.train.manifests import JOB_LABEL, JobKind, job_kind
+from kfp_distributed.components.train.manifests.pod import MANAGED
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.preflight import missing_permissions
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+_KINDS = (
+    job_kind("Job"),
+    job_kind("TF"),
+    job_kind("PyTorch"),
+    job_kind("MPI", "v1"),
+    job_kind("MPI", "v2beta1"),
+)
+_SELECTOR = {"labelSelector": ",".join(f"{key}={value}" for key, value in MANAGED.items())}
+_AWAY_SECONDS = 5.0
+"""Seconds to wait for an API server that does not answer. Somebody is waiting for the command."""
+
+
+class Jobs(NamedTuple):
+    """The trainings of a namespace.
+
+    Attributes:
+        jobs: The jobs, newest first.
+        refusals: Messages of the API server for kinds that the account may not list.
+    """
+
+    jobs: list[ClusterJob]
+    refusals: list[str]
+
+
+def list_jobs(api: ClusterApi) -> Jobs:
+    """Return the trainings of the namespace, of all kinds that the cluster serves.
+
+    Raises:
+        ClusterError: The API server does not answer, or the account may list no kind.
+    """
+    jobs: list[ClusterJob] = []
+    refusals: list[str] = []
+    for kind in _KINDS:
+        try:
+            items = _list(api, jobs_path(api, kind))
+        except ClusterError as error:
+            if error.status == 404:  # The cluster does not serve this kind.
+                continue
+            if error.status != 403:
+                raise
+            refusals.append(str(error))
+            continue
+        # An operator may copy labels of a job to other objects.
+        jobs += [
+            ClusterJob(kind, item)
+            for item in items
+            if item["metadata"].get("labels", {}).get(JOB_LABEL) == item["metadata"]["name"]
+        ]
+    if len(refusals) == len(_KINDS):
+        raise ClusterError(403, "\n".join(refusals))
+    return Jobs(
+        sorted(jobs, key=lambda job: str(job.manifest["metadata"]["creationTimestamp"]), reverse=True), refusals
+    )
+
+
+def list_pods(api: ClusterApi) -> list[Object]:
+    """Return the pods of all trainings of the namespace.
+
+    Raises:
+        ClusterError: The account may not list pods, or the API server does not answer.
+    """
+    return _list(api, f"/api/v1/namespaces/{api.namespace}/pods")
+
+
+def find_job(api: ClusterApi, name: str) -> ClusterJob:
+    """Return a training by its name.
+
+    Raises:
+        ClusterError: There is none. The text names those that exist.
+    """
+    jobs, refusals = list_jobs(api)
+    for job in jobs:
+        if job.name == name:
+            return job
+    names = ", ".join(job.name for job in jobs) or "none"
+    text = f"there is no training {name!r} in namespace {api.namespace}; existing trainings: {names}"
+    raise ClusterError(404, "\n".join([text, *refusals]))
+
+
+def check_permissions(api: ClusterApi, needed: list[tuple[str, str, str]]) -> None:
+    """Check that the account has permissions.
+
+    Args:
+        api: The cluster.
+        needed: Verb, API group and resource of each permission.
+
+    Raises:
+        ClusterError: It lacks some. The text names them.
+    """
+    if missing := missing_permissions(api, needed):
+        raise ClusterError(
+            403,
+            f"this account may not, in namespace {api.namespace}: {', '.join(missing)}. Ask an administrator of the "
+            "namespace for these permissions",
+        )
+
+
+def jobs_path(api: ClusterApi, kind: JobKind) -> str:
+    """Return the path of the namespace's jobs of a kind."""
+    return f"/apis/{kind.group}/{kind.version}/namespaces/{api.namespace}/{kind.plural}"
+
+
+def _list(api: ClusterApi, path: str) -> list[Object]:
+    return list(api.call("GET", path, query=_SELECTOR, away_seconds=_AWAY_SECONDS)["items"])

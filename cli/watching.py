@@ -1,0 +1,77 @@
+"""Follows a training in a cluster without changing anything."""
+
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.cli.job_search import check_permissions
+from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, clock
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.follow import Follower
+from kfp_distributed.components.train.runners.kubernetes.watching import Watcher
+from kfp_distributed.components.train.step_log import split_samples
+
+_RESTART_SECONDS = 120.0
+"""How long the train step may take to delete a failed job and to create it again. Pods have a grace period of 30 s."""
+
+
+def follow_job(api: ClusterApi, job: ClusterJob) -> Iterator[Fact]:
+    """Yield what happens to a training until it has ended.
+
+    If the train step restarts the whole job, this follows the new job.
+
+    Raises:
+        ClusterError: The account lacks a permission, or the API server does not answer.
+    """
+    objects = job_objects(job)
+    check_permissions(
+        api,
+        [
+            *((verb, job.kind.group, job.kind.plural) for verb in ("get", "list", "watch")),
+            *((verb, "", "pods") for verb in ("get", "list", "watch")),
+            ("get", "", "pods/log"),
+            *((verb, "", "events") for verb in ("list", "watch")),
+        ],
+    )
+    watcher = Watcher(api)
+    try:
+        follower = Follower(api, watcher, objects)
+        follower.attach(dict(job.manifest))
+        follower.begin()
+        uid = job.manifest["metadata"]["uid"]
+        while True:
+            restart: JobEvent | None = yield from _split(follower.facts())
+            if restart is None:
+                return
+            created = _await_job(api, objects.path, uid)
+            if created is None:
+                yield JobEnded(clock(), False, f"{job.kind.kind} failed, and its train step has not restarted it.")
+                return
+            uid = created["metadata"]["uid"]
+            follower.attach(created)
+            yield restart
+            yield from follower.restarted()
+    finally:
+        watcher.close()
+
+
+def _split(facts: Generator[Fact, None, JobEvent | None]) -> Generator[Fact, None, JobEvent | None]:
+    while True:
+        try:
+            fact = next(facts)
+        except StopIteration as end:
+            restart: JobEvent | None = end.value
+            return restart
+        yield from split_samples(fact)
+
+
+def _await_job(api: ClusterApi, path: str, old_uid: str) -> dict[str, Any] | None:
+    """Return the job that replaces another one of the same name, or None if there is none in time."""
+    until = time.monotonic() + _RESTART_SECONDS
+    while time.monotonic() < until:
+        job = api.read(path)
+        if job and job["metadata"]["uid"] != old_uid:
+            return job
+        time.sleep(0.5)
+    return None

@@ -1,0 +1,198 @@
+"""`kfp-distributed jobs`, `watch`, `logs` and `cancel` on trainings of a real cluster."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from cluster.jobs import left_behind
+from cluster.test_launch import function
+from kubernetes import client
+from process_hygiene import started
+
+from kfp_distributed.cli.main import main
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(60)]
+
+COMMAND = [sys.executable, "-m", "kfp_distributed.cli.main"]
+TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0, "restart_limit": 0}
+
+# Trains until it is told how to end, by a file in the leader's pod.
+TRAIN = """
+import os, time
+from pathlib import Path
+name = os.environ["KFP_DISTRIBUTED_REPLICA"]
+print(name, "begins")
+end = Path("/tmp/end")
+for epoch in range(1, 10_000):
+    print(f"epoch {epoch}/10000 loss={1 / epoch:.4f}", flush=True)
+    if end.exists() and end.read_text():
+        if code := int(end.read_text()):
+            raise SystemExit(code)
+        break
+    time.sleep(0.2)
+"""
+
+
+def run(*arguments):
+    """Exit code and output of a command."""
+    done = CliRunner().invoke(main, arguments)
+    return done.exit_code, done.output.splitlines()
+
+
+@contextmanager
+def running(*arguments):
+    with started(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        yield process
+
+
+def wait_for(process, pattern):
+    """Reads what a command prints up to a line; returns that line."""
+    for line in process.stdout:
+        if re.search(pattern, line):
+            return line
+    raise AssertionError(f"it ended with {process.wait()} before it printed {pattern!r}")
+
+
+def end(step, code):
+    """Has the replica that leads a step's job end with an exit code."""
+    words = [
+        "kubectl",
+        "exec",
+        "-n",
+        step.namespace,
+        f"{step.name}-worker-0",
+        "--",
+        "sh",
+        "-c",
+        f"echo {code} >/tmp/end",
+    ]
+    subprocess.run(words, check=True, capture_output=True)
+
+
+@pytest.fixture
+def training(start):
+    step = start(function(TRAIN), TF)
+    step.wait_for(r"\[worker-0\] epoch 3/")
+    step.wait_for(r"\[worker-1\] epoch 3/")
+    return step
+
+
+def test_a_training_is_listed_watched_and_cancelled(training):
+    step, namespace = training, ["--namespace", training.namespace]
+    code, lines = run("jobs", *namespace)
+    row = next(line.split() for line in lines if line.startswith(step.name))
+    assert (code, lines[0].split()) == (0, ["NAME", "TYPE", "STATE", "REPLICAS", "AGE", "RUN"])
+    assert (*row[:4], row[-1]) == (step.name, "TFJob", "running", "2/2", step.request["identity"][0])
+
+    code, lines = run("logs", step.name, *namespace, "--replica", "worker-1")
+    assert code == 0
+    assert lines[0].endswith("Z INFO worker-1 worker-1 begins")
+    assert {line.split()[2] for line in lines} == {"worker-1"}
+    assert {line.split()[2] for line in run("logs", step.name, *namespace)[1]} == {"worker-0", "worker-1"}
+    assert run("logs", step.name, *namespace, "--replica", "ps-0") == (
+        2,
+        ["Error: --replica 'ps-0' is not one of the replicas: worker-0, worker-1"],
+    )
+
+    # Ctrl-C ends a command and not the training.
+    for arguments, pattern in ((["logs", "--follow"], r" INFO worker-0 epoch "), (["watch"], r" INFO worker-1 epoch ")):
+        with running(*arguments, step.name, *namespace) as process:
+            wait_for(process, pattern)
+            process.send_signal(signal.SIGINT)
+            last = process.stdout.read().splitlines()[-1:]
+            assert process.wait(10) == 130
+    assert last == [f"Stopped watching. {step.name} goes on; to watch it again: kfp-distributed watch {step.name}"]
+    step.wait_for(r"\[worker-0\] epoch ", after=len(step.lines))
+
+    code, lines = run("cancel", step.name, *namespace)
+    assert (code, lines[0], set(lines[1:])) == (
+        0,
+        f"deleted TFJob {step.namespace}/{step.name}",
+        {f"deleted Pod {step.namespace}/{step.name}-worker-{index}" for index in range(2)},
+    )
+    assert "Somebody deleted the TFJob." in step.verdict()["cause"]
+    assert left_behind(step) == []
+    code, lines = run("watch", step.name, *namespace)
+    assert code == 1
+    assert lines[0].startswith(
+        f"Error: there is no training {step.name!r} in namespace {step.namespace}; existing trainings: "
+    )
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(0, "succeeded"), (7, "failed")])
+def test_watch_ends_with_the_training(training, code, outcome):
+    """In a terminal, which `script` provides."""
+    step = training
+    words = " ".join([*COMMAND, "watch", step.name, "--namespace", step.namespace])
+    with started(
+        ["script", "--quiet", "--return", "--command", f"stty cols 130 rows 30; {words}", os.devnull],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        time.sleep(4)
+        end(step, code)
+        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", process.stdout.read())
+        assert process.wait(60) == (1 if code else 0), text
+    assert re.search(r"^worker-0 .* \d+/10000 +loss 0\.\d+ ", text, re.MULTILINE), text
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert lines[-1] == f"TFJob {step.namespace}/{step.name} {outcome}."
+    if code:
+        assert f" ERROR job worker-0 failed with exit code {code}, " in text
+    assert step.verdict()["succeeded"] == (code == 0)
+
+
+@pytest.fixture
+def limited(api, training_namespace, tmp_path, monkeypatch):
+    """The account of the environment may list the jobs of the namespace, and nothing else."""
+    name = f"kd-{uuid.uuid4().hex[:8]}"
+    api.create_namespaced_service_account(training_namespace, {"metadata": {"name": name}})
+    rule = {"apiGroups": ["kubeflow.org"], "resources": ["tfjobs"], "verbs": ["list", "get"]}
+    rbac = client.RbacAuthorizationV1Api()
+    rbac.create_namespaced_role(training_namespace, {"metadata": {"name": name}, "rules": [rule]})
+    subject = {"kind": "ServiceAccount", "name": name}
+    binding = {"metadata": {"name": name}, "roleRef": {"kind": "Role", "name": name}, "subjects": [subject]}
+    rbac.create_namespaced_role_binding(training_namespace, binding)
+    token = api.create_namespaced_service_account_token(name, training_namespace, {"spec": {}}).status.token
+    with open(os.environ["KUBECONFIG"]) as file:  # noqa: PTH123
+        config = yaml.safe_load(file)
+    config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+
+def test_permissions_that_the_account_lacks_are_named(training, limited):
+    namespace = ["--namespace", training.namespace]
+    code, lines = run("jobs", *namespace)
+    text = "\n".join(lines)
+    assert code == 0
+    assert re.search(r'Warning: jobs.batch is forbidden: .* cannot list resource "jobs" in API group "batch"', text)
+    assert re.search(r"Warning: pods is forbidden", text)
+    assert re.search(rf"^{training.name} +TFJob +\S+ +2 ", text, re.MULTILINE)
+    error = f"Error: this account may not, in namespace {training.namespace}: "
+    for command, missing in (
+        (
+            "watch",
+            "watch tfjobs.kubeflow.org, get pods, list pods, watch pods, get pods/log, list events, watch events",
+        ),
+        ("cancel", "delete tfjobs.kubeflow.org, list pods"),
+    ):
+        code, (line, *_) = run(command, training.name, *namespace)
+        assert (code, line) == (
+            1,
+            f"{error}{missing}. Ask an administrator of the namespace for these permissions",
+        )
