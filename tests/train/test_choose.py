@@ -30,7 +30,7 @@ def test_without_a_cluster_the_local_runner_is_used(name):
 
 
 def test_pods_cannot_reach_the_store_of_a_local_run(tmp_path):
-    with local_run(tmp_path), pytest.raises(ValueError, match=r"^runner = 'kubernetes': .*embedded_store=False\)$"):
+    with local_run(tmp_path), pytest.raises(ValueError, match=r"^runner = 'kubernetes': .*embedded_store=False\)"):
         choose_runner("kubernetes")
 
 
