@@ -66,7 +66,7 @@ def test_a_cluster_that_does_not_answer(configure):
         ),
         (["--image", "NOT VALID"], "--image = 'NOT VALID' is no image's name; write it as HOST/NAME:TAG, with NAME in"),
         (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage: allowed are s3://bucket/key, minio://"),
-        (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
+        (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is not a storage address: use s3://bucket/key, minio://"),
     ],
 )
 def test_a_wrong_argument(arguments, error):
@@ -107,7 +107,7 @@ def test_a_file_that_is_no_configuration(configure, content):
     file = configure(content)
     found = CliRunner().invoke(main, ["doctor"])
     assert found.exit_code == 2
-    assert found.output.startswith(f"Error: {file} is no configuration of a cluster, set KUBECONFIG to one: ")
+    assert found.output.startswith(f"Error: {file} is not a valid cluster configuration, set KUBECONFIG ")
     assert found.output.count("\n") == 1
 
 
