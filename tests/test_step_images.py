@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from test_deploy import _make
 
 from kfp_distributed.components.steps import PACKAGES
-from kfp_distributed.library.content import STEP_ROOMS, content_hash, read_library
+from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 ROOT = Path(__file__).parent.parent
 STEPS = {"steps": ("prepare_data", "train", "export_model"), "evaluate": ("evaluate",)}
@@ -67,9 +67,9 @@ def test_an_image_has_the_packages_of_the_library_that_steps_need(image):
     copies = re.findall(
         r"^COPY (\w+) .*kfp_distributed/\1$", (ROOT / "images" / image / "Containerfile").read_text(), re.M
     )
-    assert sorted(copies) == sorted(STEP_ROOMS)
+    assert sorted(copies) == sorted(STEP_PACKAGES)
     context = (ROOT / ".dockerignore").read_text().splitlines()
-    assert {f"!{room}" for room in STEP_ROOMS} <= {*context}
+    assert {f"!{room}" for room in STEP_PACKAGES} <= {*context}
 
 
 def test_the_hash_of_a_checkout_is_that_of_the_installed_library():
@@ -80,7 +80,7 @@ def test_the_hash_of_a_checkout_is_that_of_the_installed_library():
 
 def test_a_changed_library_gives_the_images_of_the_steps_other_names(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for folder in ("images", "cli", *STEP_ROOMS):
+    for folder in ("images", "cli", *STEP_PACKAGES):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
     def names() -> dict[str, str]:

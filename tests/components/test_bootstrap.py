@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kfp_distributed.library.archive import make_archive
-from kfp_distributed.library.content import STEP_ROOMS, content_hash, read_library
+from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 NAME = "kfp-distributed-0.1.0-0123456789ab"
 PATH = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
@@ -24,7 +24,7 @@ SENTENCE = f"ConfigMap team-a/{NAME}: {{}}; run kfp-distributed install --namesp
 
 def library(source: str) -> dict[str, bytes]:
     """A library that is complete for the bootstrap. The module that a step imports first has this source."""
-    rooms = {f"kfp_distributed/{room}/__init__.py": b"" for room in STEP_ROOMS}
+    rooms = {f"kfp_distributed/{room}/__init__.py": b"" for room in STEP_PACKAGES}
     return {**rooms, **read_library(["library"]), "kfp_distributed/library/packages.py": source.encode()}
 
 

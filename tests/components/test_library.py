@@ -13,7 +13,7 @@ import pytest
 import kfp_distributed
 from kfp_distributed.library import VERSION, archive
 from kfp_distributed.library.archive import library_config_map, make_archive, read_archive
-from kfp_distributed.library.content import NAMESPACE, REPLICA_ROOMS, content_hash, read_library
+from kfp_distributed.library.content import NAMESPACE, REPLICA_PACKAGES, content_hash, read_library
 
 CONTENT = {"kfp_distributed/b/__init__.py": b"", "kfp_distributed/a.py": "x = 'é'\n".encode()}
 
@@ -33,7 +33,7 @@ def test_archives_of_one_content_are_equal_whatever_the_order():
 
 
 def test_a_program_imports_from_an_archive(tmp_path):
-    (tmp_path / "library.zip").write_bytes(make_archive(read_library(REPLICA_ROOMS)))
+    (tmp_path / "library.zip").write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
     program = "import kfp_distributed.trainers.runtime.job as job; print(job.__file__)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", program],
