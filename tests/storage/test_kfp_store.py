@@ -168,9 +168,9 @@ def test_invalid_launcher_configuration(providers, uri, message):
         ),
         (
             service("team", "seaweedfs"),
-            "Secret team/mlpipeline-minio-artifact .* does not exist.* kfp-distributed doctor",
+            "Secret team/mlpipeline-minio-artifact .* does not exist.*kfp-distributed doctor",
         ),
-        (launcher(PROVIDERS), "Secret team/m .* does not exist.* kfp-distributed doctor"),
+        (launcher(PROVIDERS), "Secret team/m .* does not exist.*kfp-distributed doctor"),
     ],
 )
 def test_missing_service_or_secret_is_named(objects, message):
