@@ -38,7 +38,7 @@ _PROGRAMS = {
 
 
 def startup_table(folder: Path, runs: int = 5) -> str:
-    """Return a table of the medians of `runs` runs, after one run that is not counted. The programs of a row alternate."""
+    """Return a table of the medians of `runs` runs, after one that is not counted. The programs of a row alternate."""
     versions: dict[str, Mapping[str, str]] = {"kfp-distributed": {}}
     if has_packed():
         versions[f"archive in the YAML (commit {COMMIT[:7]})"] = install_packed(folder / "packed")
