@@ -61,7 +61,7 @@ def test_the_installed_store_is_found(installed):
 
 
 def test_a_namespace_without_keys_is_an_error(namespace):
-    with pytest.raises(ValueError, match=f"Secret {namespace}/mlpipeline-minio-artifact, .*doctor.* AWS"):
+    with pytest.raises(ValueError, match=f"Secret {namespace}/mlpipeline-minio-artifact .*doctor.* AWS"):
         find_object_store(kubernetes_reader(), namespace)
 
 

@@ -107,14 +107,14 @@ def test_without_resume_from_no_store_is_read():
     [
         ("s3://other/jobs", "no complete checkpoint"),
         (f"{OTHER}/checkpoints", "no complete checkpoint"),
-        ("s3://absent/train-1", "no such bucket"),
+        ("s3://absent/train-1", "NoSuchBucket"),
         ("gs://bucket/train-1", "gs://bucket"),
     ],
 )
 def test_a_folder_without_a_complete_checkpoint_is_refused(other, resume_from, cause):
     with pytest.raises(ValueError, match=rf"^resume_from = '{resume_from}': .*{cause}.*CHECKPOINT_URI/JOB"):
         check_resume(resume_from, description())
-    with pytest.raises(StorageError, match="no such bucket"):
+    with pytest.raises(StorageError, match="NoSuchBucket"):
         open_store("s3://own").list()
 
 
