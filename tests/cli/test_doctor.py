@@ -72,7 +72,10 @@ def test_a_cluster_that_does_not_answer(configure):
         ),
         (["--image", "NOT VALID"], "--image = 'NOT VALID' is not a valid name of an image; write HOST/NAME:TAG"),
         (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage; allowed are s3://bucket/key and"),
-        (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is not a storage address: use s3://bucket/key, minio://"),
+        (
+            ["--bucket", "gs://bucket"],
+            "--bucket: 'gs://bucket' is not a storage address: use s3://bucket/key, minio://",
+        ),
     ],
 )
 def test_a_wrong_argument(arguments, error):
