@@ -14,7 +14,7 @@ pytestmark = pytest.mark.takes(20)
 PAGES = {
     # Name: number of charts and a text of the page.
     "data-digits": (2, "No value is missing."),
-    "data-table": (8, "'ring_color' alone predicts the label of 99."),
+    "data-table": (8, "'ring_color' alone predicts the label of 98."),
     "evaluation-digits": (5, "The 7 classes with the lowest average precision are shown."),
     "evaluation-table": (5, "Each curve is that of one class against all others."),
 }
