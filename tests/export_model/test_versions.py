@@ -30,7 +30,7 @@ def test_names_that_no_bucket_may_have(bucket, make_model, export, name):
 
 @pytest.mark.parametrize("name", ["", "s3:///x", "gs://models"])
 def test_no_place_to_export_to(make_model, export, name):
-    with pytest.raises(ValueError, match=rf"'({name}|s3://)' is no address"):
+    with pytest.raises(ValueError, match=rf"'({name}|s3://)' is not a storage address"):
         export(make_model(), name)
 
 
