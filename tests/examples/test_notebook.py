@@ -76,12 +76,20 @@ def test_an_interrupt_ends_all_processes_of_a_training(jupyter):
 
 
 def _running(processes):
-    """Return the processes that still run after half a minute. A zombie has ended: kfp does not wait for a step then."""
+    """Return the processes that still run after half a minute."""
     until, running = time.monotonic() + 30, processes
     while running and time.monotonic() < until:
         time.sleep(0.1)
-        running = [process for process in running if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+        running = [process for process in running if _runs(process)]
     return running
+
+
+def _runs(process):
+    """Return whether a process runs. A zombie has ended, but kfp did not wait for it."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _text(cell):
