@@ -76,9 +76,20 @@ def test_an_interrupt_ends_all_processes_of_a_training(jupyter):
 
 
 def _running(processes):
-    """The processes that still run after some seconds. A zombie has ended: kfp does not wait for a step then."""
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    """Return the processes that still run after half a minute."""
+    until, running = time.monotonic() + 30, processes
+    while running and time.monotonic() < until:
+        time.sleep(0.1)
+        running = [process for process in running if _runs(process)]
+    return running
+
+
+def _runs(process):
+    """Return whether a process runs. A zombie has ended, but kfp did not wait for it."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _text(cell):
