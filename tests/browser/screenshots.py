@@ -130,8 +130,9 @@ def main() -> None:
         runs = (options.runs or Path(temporary)).resolve()
         pages = run_demo(runs / "demo")
         dataset = pages["data"].parent / "prepare-data" / "train_dataset"
-        (runs / "failed").mkdir(exist_ok=True)
-        pages["failed-training"] = run_failed_training(runs / "failed", dataset)
+        # The names of the folders are those of the run and of the task.
+        (runs / "digits" / "train").mkdir(parents=True)
+        pages["failed-training"] = run_failed_training(runs / "digits" / "train", dataset)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             for name, page in pages.items():
