@@ -1,1 +1,1 @@
-"""The HTML pages that steps write: their templates, their style and what renders them."""
+"""HTML pages of the steps: charts, templates and rendering."""

@@ -108,6 +108,7 @@ def draw_lines(
         _draw_marks(plot, marks)
     if x_is_time:
         _show_time(plot)
+        plot.x_range.start = 0
     elif all((line.points[:, 0] % 1 == 0).all() for line in lines):
         plot.xaxis.ticker = BasicTicker(min_interval=1)
         plot.xgrid.ticker = plot.xaxis[0].ticker

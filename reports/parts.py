@@ -1,4 +1,4 @@
-"""Parts that pages have in common, as plain data. `templates/macros.html` draws them."""
+"""Parts that pages share, as plain data. `templates/macros.html` renders them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,8 @@ class Table:
     Attributes:
         columns: Names of the columns.
         rows: Texts of the cells. A row may have fewer cells than there are columns.
-        total: Number of rows, if it is larger than that of `rows`; then the table says so in its last row.
+        total: Number of all rows if `rows` has fewer. The last row of the table shows it. Default: 0, which means that
+            `rows` is complete.
     """
 
     columns: tuple[str, ...]

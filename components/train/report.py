@@ -9,6 +9,7 @@ from typing import Any
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import how_it_ended
 from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span
+from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.status import JobStatus
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
@@ -93,7 +94,7 @@ def job_page(
         outcome=f"{'succeeded' if succeeded else 'failed'} after {duration}",
         job=status.job,
         cause=sentences,
-        last_lines=last_lines,
+        last_lines="\n".join(map(_short_line, last_lines.splitlines())),
         facts=_facts(status, metrics, duration),
         curves=tuple(_curves(measure, metrics, max_points) for measure in measures),
         timeline=timeline(
@@ -129,10 +130,16 @@ def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[st
     for measure in _measures(metrics):
         if best := _best(_points(measure, metrics), measure):
             facts.append((f"Best {measure}", f"{best.y:.4g}"))
-    facts.append(("Restarts", str(sum(replica.restart for replica in replicas))))
+    facts.append(("Restarts of replicas", str(sum(replica.restart for replica in replicas))))
     if peak_memory:
         facts.append(("Peak memory of a replica", f"{peak_memory:,.0f} MiB"))
     return tuple(facts)
+
+
+def _short_line(line: str) -> str:
+    """Return a log line without time and level."""
+    entry = parse_line(line)
+    return f"[{entry.replica}] {entry.message}" if entry else line
 
 
 def _measures(metrics: Metrics) -> list[str]:
@@ -188,10 +195,13 @@ def _best(lines: Mapping[str, Sequence[Point]], measure: str) -> Mark | None:
 def _usage(
     status: JobStatus, title: str, unit: str, read: Callable[[ReplicaSample], float | None], max_points: int
 ) -> Chart:
+    # In the order of the replicas, then those that are not in the topology.
+    replicas = {**dict.fromkeys(status.replicas, ()), **status.samples}
     lines = {
         replica: [(sample.time - status.started, value) for sample in samples if (value := read(sample)) is not None]
-        for replica, samples in status.samples.items()
+        for replica, samples in replicas.items()
     }
+    lines = {replica: points for replica, points in lines.items() if points}
     return line_chart(
         title,
         "time",

@@ -4,6 +4,9 @@ from contextlib import contextmanager
 import pytest
 
 CHROMIUM = shutil.which("chromium")
+MAX_SECONDS = 2.0
+"""Processor time in which a page must be drawn. Other processes change it less than the time on the clock."""
+
 VIEWPORT = {"width": 1280, "height": 900}
 
 
@@ -23,7 +26,7 @@ def browser():
 def show(browser):
     """Returns a context manager: opens a file in the browser, waits until it is drawn, and yields the page.
 
-    At its end there were no errors and no request but that for the file.
+    The page must be drawn within `MAX_SECONDS`. At its end there were no errors and no request but that for the file.
     """
 
     @contextmanager
@@ -34,8 +37,13 @@ def show(browser):
         page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: messages.append(f"error: {error}"))
         page.on("request", lambda request: requests.append(request.url))
+        session = context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
         page.goto(file.as_uri())
         page.frames[-1].wait_for_selector("body.drawn")
+        values = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
+        # A frame without an origin has a process of its own, which is not measured.
+        assert (0.05 if len(page.frames) == 1 else 0) < values["TaskDuration"] < MAX_SECONDS
         yield page
         assert (messages, requests) == ([], [file.as_uri()])
         context.close()

@@ -27,7 +27,7 @@ SPECIES = ("adelie", "chinstrap", "gentoo")
 def write_table(file: Path, rows: int = 2000) -> None:
     """Write a CSV file of made-up penguins.
 
-    It has missing values, a constant column ("station"), a column that gives the label away ("ring_color"), outliers
+    It has missing values, a constant column ("station"), a column that predicts the label ("ring_color"), outliers
     and duplicate rows.
     """
     generator = np.random.default_rng(0)

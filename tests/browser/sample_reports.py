@@ -7,6 +7,7 @@ from random import Random
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.status import advance, begin
 from kfp_distributed.reports.render import render_page
@@ -28,7 +29,7 @@ def training_report(replicas, epochs, *, failed=False):
     if failed:
         status = advance(status, ReplicaChanged(BEGIN + 3660, names[-1], "failed", exit_code=1, restart=1))
         cause = (
-            f"[{names[-1]}] epoch 7/20 loss=0.31\n[{names[-1]}] RuntimeError: CUDA out of memory\n"
+            f"{LogEntry(BEGIN, 'ERROR', names[-1], 'RuntimeError: CUDA out of memory')}\n"
             f"{names[-1]} failed with exit code 1, 1 h 1 min after the start of the job."
         )
     status = advance(status, JobEnded(BEGIN + 3661, not failed, "Restart limit reached." if failed else ""))

@@ -112,6 +112,9 @@ def take(browser: Browser, page_file: Path, scheme: str) -> Image.Image:
 
 def save(image: Image.Image, file: Path) -> None:
     """Save an image with as many colors as `MAX_BYTES` allows."""
+    image.save(file, optimize=True)
+    if file.stat().st_size < MAX_BYTES:
+        return
     for colors in (256, 128, 64, 32, 16):
         image.quantize(colors, dither=Image.Dither.NONE).save(file, optimize=True)
         if file.stat().st_size < MAX_BYTES:
@@ -130,8 +133,9 @@ def main() -> None:
         runs = (options.runs or Path(temporary)).resolve()
         pages = run_demo(runs / "demo")
         dataset = pages["data"].parent / "prepare-data" / "train_dataset"
-        (runs / "failed").mkdir(exist_ok=True)
-        pages["failed-training"] = run_failed_training(runs / "failed", dataset)
+        # The names of the folders are those of the run and of the task.
+        (runs / "digits" / "train").mkdir(parents=True)
+        pages["failed-training"] = run_failed_training(runs / "digits" / "train", dataset)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             for name, page in pages.items():

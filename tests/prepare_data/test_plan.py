@@ -125,12 +125,12 @@ def test_a_plan_has_every_row_once_and_equal_shares(counts, validation, test, sh
         if "is less than one row" in str(error) or "lower shards" in str(error):
             return
         raise
-    assert [sum(places) for places in plan] == counts
-    assert all(sum(places[:shards]) > 0 for places in plan)
+    assert [sum(rows) for rows in plan] == counts
+    assert all(sum(rows[:shards]) > 0 for rows in plan)
     totals = [sum(column) for column in zip(*plan, strict=True)]
     assert max(totals[:shards]) - min(totals[:shards]) <= 1
     for target, fraction in ((-2, validation), (-1, test)):
-        assert all(abs(places[target] - fraction * sum(places)) <= 1 or sum(places[:shards]) == 1 for places in plan)
+        assert all(abs(rows[target] - fraction * sum(rows)) <= 1 or sum(rows[:shards]) == 1 for rows in plan)
         assert bool(totals[target]) == bool(fraction)
 
 

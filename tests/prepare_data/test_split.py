@@ -35,7 +35,7 @@ def values_of(folder, manifest):
 )
 def test_a_draw_fills_exactly_the_plan(plan, cut, seed):
     generator = np.random.default_rng(seed)
-    strata = generator.permutation(np.repeat(np.arange(len(plan)), [sum(places) for places in plan]))
+    strata = generator.permutation(np.repeat(np.arange(len(plan)), [sum(rows) for rows in plan]))
     left = np.array(plan)
     parts = [draw_targets(left, strata[begin : begin + cut], generator) for begin in range(0, len(strata), cut)]
     targets = np.concatenate([*parts, np.empty(0, int)])
@@ -103,7 +103,7 @@ def test_each_row_is_in_one_split_with_equal_shares_of_the_classes(file, run, tm
     inputs, labels = read["train"]
     column = manifests["train"].columns[0]
     assert (column.mean, column.std) == (pytest.approx(inputs[:, 0].mean()), pytest.approx(inputs[:, 0].std()))
-    # The file is sorted by class; a shard is not: neighbours of different classes are as many as chance gives.
+    # The file is sorted by class. A shard is shuffled, so that many neighbors are of different classes.
     changes = int((np.diff(labels[:267]) != 0).sum())
     assert 80 < changes < 160
 

@@ -54,7 +54,7 @@ def test_content_of_a_report():
             ("Replicas", "2"),
             ("Epochs", "2"),
             ("Best loss", "2"),
-            ("Restarts", "2"),
+            ("Restarts of replicas", "2"),
             ("Peak memory of a replica", "610 MiB"),
         ),
         curves=(
@@ -128,10 +128,11 @@ def test_the_page_shows_the_whole_content():
 
 def test_the_cause_comes_first_with_the_last_lines_of_the_replica():
     failed = status(ReplicaChanged(1001, "worker-0", "failed", exit_code=1), JobEnded(1002, False))
-    content = job_page(failed, RECORDED, {}, "[worker-0] a line\n[worker-0] ValueError\nworker-0 failed. No restarts.")
+    lines = "2026-11-23T14:05:12Z ERROR worker-0 a line\n2026-11-23T14:05:12Z ERROR worker-0   ValueError"
+    content = job_page(failed, RECORDED, {}, f"{lines}\nworker-0 failed. No restarts.")
     assert (content.cause, content.last_lines) == (
         "worker-0 failed. No restarts.",
-        "[worker-0] a line\n[worker-0] ValueError",
+        "[worker-0] a line\n[worker-0]   ValueError",
     )
     texts = Page(render_page("train.html", content)).texts
     order = ["failed after 2 s", content.cause, content.last_lines, "Replicas", "loss"]
