@@ -10,6 +10,8 @@ MAXIMUM_HASHES = 2**17
 """Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
 
 _HASH_VALUES = 2**64
+# Rows that are hashed together. Hashing takes several times their memory.
+_HASHED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ class DuplicateCounter:
 
 def row_hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each row, [rows, width]. All NaN are equal, and so are 0 and -0."""
+    rows = max(1, _HASHED_BYTES // (4 * features.shape[1]))
+    parts = [_hashes(features[begin : begin + rows]) for begin in range(0, len(features), rows)]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
     values = np.where(np.isnan(features), np.float32(np.nan), features + np.float32(0))
     pairs = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).view(np.uint64)
     # A different number for each position, so that equal values at different positions have different hashes.
