@@ -1,9 +1,9 @@
-"""Measures what the step adds to a job on the cluster of KUBECONFIG, prints a table and writes benchmarks/cluster.md.
+"""Measure the time that the step adds to a job on the cluster of KUBECONFIG, and write benchmarks/cluster.md.
 
-`make bench-cluster IMAGE=...`: the image has what the entry program needs (images/tensorflow). STEPS_IMAGE=... is the
-image of the steps; the default is the one that `make images` builds. The object store is the one of AWS_ENDPOINT_URL
-and its keys. The Secret mlpipeline-minio-artifact of namespace kubeflow leads to it as well, and
-pods reach its address.
+Run `make bench-cluster IMAGE=...` with an image that has the packages of the entry program, such as images/tensorflow.
+STEPS_IMAGE=... is the image of the steps. Default: the one that `make images` builds. AWS_ENDPOINT_URL and its keys
+select the object store. The Secret mlpipeline-minio-artifact of namespace kubeflow must be for the same store, and pods
+must be able to connect to its address.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from kfp_distributed.components.train.runners.kubernetes.runner import Kubernete
 _README = Path(__file__).parent / "cluster.md"
 _POLLS = (15, 30)
 _LONGER = 3
-"""Seconds by which the job of each run takes longer than the last one's."""
+"""Seconds that the job of each run takes longer than that of the previous run."""
 _LINES = 10_000
 _LATE = 15
-"""Seconds by which a worker may start late. The operator ends the job, and all its workers, when the first one ends."""
-_COLUMNS = ("from its end to the return", "from its last pod's end")
+"""Maximum delay in seconds with which a worker may start. The operator ends the job when the first worker has ended."""
+_COLUMNS = ("from its end to the return", "from the end of its last pod to the return")
 _SOURCE = """\
 def fit(model_dir: str, seconds: int, lines: int):
     import sys
@@ -54,34 +54,34 @@ def fit(model_dir: str, seconds: int, lines: int):
     Path(model_dir, "weights").write_text("1")
 """
 _TEXT = """\
-# What the train step costs on a cluster
+# The train step on a cluster
 
-`make bench-cluster` measures this anew and writes it here. Latest: {day}, one node with 2 cores of a shared
-machine: compare columns, not days. A TFJob of two workers that do nothing for {seconds} to {longest} s, by the step
-and by `kubectl apply` + `kubectl wait` of the same manifest in turn; medians of {runs} runs, with the least and the
-most. The goals: the step adds at most 0.3 s, and returns within 0.2 s once the operator has written the job's end.
+`make bench-cluster` runs these measurements and writes this page. Latest run: {day}, one node with 2 cores of a
+shared machine. Compare the columns of one run, not different runs. A TFJob with two idle workers takes {seconds} to
+{longest} s. The step, and `kubectl apply` + `kubectl wait` with the same manifest, run it in turn. The cells are
+medians of {runs} runs, with minimum and maximum. Goals: the step adds at most 0.3 s, and returns within 0.2 s after the
+operator has recorded the end of the job.
 
-Watches of the benchmark's own see when the job is there, when its last pod ends and when the operator has written the
-end. What lies between is the cluster's, and differs by more than a second from run to run; what is added is what lies
-before and after:
+Separate watches record when the job exists, when its last pod ends and when the operator has recorded the end. The time
+between depends on the cluster, and varies by more than a second from run to run. So compare the time before and after:
 
-{whole}
+{totals}
 
-The step's clock starts when its program has imported what it needs, about a second ([README.md](README.md)); kubectl's
-has the start of `kubectl apply`.
+The time of the step starts after its imports, which take about a second ([README.md](README.md)). The time of kubectl
+includes the start of `kubectl apply`.
 
-Before the job is there the step checks permissions and asks the API server whether it would take all of it; after its
-end it tells the last lines of the logs, looks whether the model is whole and deletes the job. Waiting in a loop
-instead, from the end on:
+Before it creates the job, the step checks permissions and validates all objects by a dry run of the API server. After
+the end of the job, it prints the last lines of the logs, verifies the model and deletes the job. A polling loop returns
+later after the end of the job:
 
-{notice}
+{delays}
 
-`wait_for_job_conditions` is that of kubeflow-training {version}; 15 s is its default. It begins to wait when `kubectl
-apply` has returned.
+`wait_for_job_conditions` is that of kubeflow-training {version}, whose default interval is 15 s. It starts to wait when
+`kubectl apply` has returned.
 
 Requests of the step to the API server for one job: {requests}.
 
-{logs} [logs.md](logs.md) has the logs of 300 replicas, for which this node has no room.
+{logs} [logs.md](logs.md) has the logs of 300 replicas, which this node cannot run.
 
 ## The start of the step
 
@@ -90,16 +90,17 @@ How a compiled `train` step starts in a pod, with each delivery of the library
 earlier commit, which carries the library as a packed archive. Medians of {starts} runs, each delivery in turn, with the
 least and the most. The clock starts with the container, and the images are on the node.
 
-The benchmark adds the first own line: the step prints it when its code is imported. The job has the type Job and one
-replica. pip's time depends on the package index and varies between runs. The rest of the time before the line is the
-start of Python, the import of the step's code and, with the namespace delivery, the request for the ConfigMap.
+The benchmark makes the step print a line after the import of its code, *the first line* in the table. The job has the
+type Job and one replica. The time of pip depends on the package index and varies between runs. The other time before
+the line is the start of Python, the import of the step's code and, with the namespace delivery, the request for the
+ConfigMap.
 
 {start}
 """
 
 
 class _Counting(ClusterApi):
-    """Counts requests by their kind."""
+    """Counts requests by kind."""
 
     requests: ClassVar[Counter[str]] = Counter()
 
@@ -110,16 +111,16 @@ class _Counting(ClusterApi):
 
 
 class _Times(NamedTuple):
-    """Seconds of one run: until the job is there, from its end and from its last pod's to the return, and all."""
+    """Seconds of one run: until the job exists, from its end and its last pod's end to the return, and in total."""
 
     before: float
     after: float
     last_pod: float
-    whole: float
+    total: float
 
 
 class _Life(threading.Thread):
-    """Sees when a job is there, the end of its last pod and its own, as early as can be."""
+    """A thread that records by watches when a job exists, when its last pod ends and when the job ends."""
 
     def __init__(self, namespace: str, name: str) -> None:
         super().__init__(daemon=True)
@@ -137,61 +138,63 @@ class _Life(threading.Thread):
                 return
 
     def times(self, started: float, returned: float) -> _Times:
-        """Those of a run."""
+        """Return the times of a run."""
         self.join(10)
         return _Times(self.begin - started, returned - self.end, returned - self.last_pod, returned - started)
 
     def _watch_pods(self) -> None:
         query = {"labelSelector": f"{JOB_LABEL}={self._name}", "watch": "1"}
-        ended: set[str] = set()
+        ended_pods: set[str] = set()
         for line in connect(self._namespace).lines(f"/api/v1/namespaces/{self._namespace}/pods", query, 600):
             pod = json.loads(line)["object"]
             name = pod["metadata"]["name"]
-            if name not in ended and pod["status"].get("phase") in ("Succeeded", "Failed"):
+            if name not in ended_pods and pod["status"].get("phase") in ("Succeeded", "Failed"):
                 self.last_pod = time.monotonic()
-                ended.add(name)
+                ended_pods.add(name)
 
     @staticmethod
     def _has_ended(job: dict[str, Any]) -> bool:
         conditions = job.get("status", {}).get("conditions") or []
-        return any(each["type"] in ("Succeeded", "Failed") and each["status"] == "True" for each in conditions)
+        return any(
+            condition["type"] in ("Succeeded", "Failed") and condition["status"] == "True" for condition in conditions
+        )
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--image", required=True)
     parser.add_argument("--steps-image", required=True)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--starts", type=int, default=3, help="number of starts with each delivery")
-    parser.add_argument("--seconds", type=int, default=5, help="how long the workers do nothing")
+    parser.add_argument("--seconds", type=int, default=5, help="duration of the workers")
     options = parser.parse_args()
     ours, theirs = [], []
-    polled: dict[int, list[float]] = {each: [] for each in _POLLS}
+    polled: dict[int, list[float]] = {interval: [] for interval in _POLLS}
     requests: list[Counter[str]] = []
     with benchmark_namespace() as namespace:
         start = step_start_table(namespace, options.steps_image, options.starts)
         for run in range(options.runs):
-            # Of other lengths: how late a loop comes depends on when in its interval the job ends.
+            # Vary the duration, because the delay of a polling loop depends on when in its interval the job ends.
             seconds = options.seconds + _LONGER * run
             request = _request(namespace, options.image, seconds)
             times, counted = _step(namespace, request)
             ours.append(times)
             requests.append(counted)
-            times, late = _kubectl(namespace, _request(namespace, options.image, seconds))
+            times, delays_of_run = _kubectl(namespace, _request(namespace, options.image, seconds))
             theirs.append(times)
             for interval in _POLLS:
-                polled[interval].append(late[interval])
+                polled[interval].append(delays_of_run[interval])
             print(f"run {run + 1}: step {ours[-1]}, kubectl {theirs[-1]}", flush=True)
         logs = _logs(namespace, _request(namespace, options.image, _LATE, workers=3, lines=_LINES))
     added = [
         _Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in zip(ours, theirs, strict=True)
     ]
-    whole = [
-        [name, *map(_spread, zip(*times, strict=True)), _spread([each.before + each.after for each in times])]
+    totals = [
+        [name, *map(_spread, zip(*times, strict=True)), _spread([run.before + run.after for run in times])]
         for name, times in (("train step", ours), ("kubectl apply, kubectl wait", theirs), ("added", added))
     ]
-    notice = [[f"`wait_for_job_conditions` every {each} s returns", _spread(polled[each])] for each in _POLLS]
+    delays = [[f"`wait_for_job_conditions`, interval {interval} s", _spread(polled[interval])] for interval in _POLLS]
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(requests[-1].items()))
     text = _TEXT.format(
         day=date.today().isoformat(),
@@ -201,8 +204,8 @@ def main() -> None:
         logs=logs,
         starts=options.starts,
         start=start,
-        whole=table(["", "until the job is there", *_COLUMNS, "all", "before and after"], whole),
-        notice=table(["", "later by"], notice),
+        totals=table(["", "until the job exists", *_COLUMNS, "total", "before and after"], totals),
+        delays=table(["", "delay"], delays),
         requests=counted,
         version=VERSION,
     )
@@ -232,7 +235,7 @@ def _request(bucket: str, image: str, seconds: int, workers: int = 2, lines: int
 
 
 def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
-    """One run of the step, and its requests."""
+    """Run the step once. Return the times and the requests."""
     api = connect(namespace)
     counting = _Counting(api._client.configuration, namespace)
     _Counting.requests = Counter()
@@ -244,7 +247,7 @@ def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
 
 
 def _logs(namespace: str, request: Request) -> str:
-    """What came of the lines of a job of some replicas, as a sentence."""
+    """Run a job with many lines. Return the numbers of lost and duplicated lines as a sentence."""
     told: Counter[str] = Counter()
     stamps: list[float] = []
 
@@ -255,16 +258,16 @@ def _logs(namespace: str, request: Request) -> str:
 
     launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)
     workers = int(request.distribution_specification["number_of_workers"])
-    lost, doubled = workers * _LINES - len(told), sum(told.values()) - len(told)
+    lost, duplicated = workers * _LINES - len(told), sum(told.values()) - len(told)
     rate = len(told) / (stamps[-1] - stamps[0])
     return (
-        f"Of a TFJob whose {workers} workers print {_LINES:,} lines each, {lost} were lost and {doubled} doubled, at "
-        f"{rate:,.0f} lines a second."
+        f"The {workers} workers of a TFJob print {_LINES:,} lines each: {lost} were lost and {duplicated} duplicated, "
+        f"at {rate:,.0f} lines/s."
     )
 
 
 def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]]:
-    """The same manifest by kubectl; seconds from the end to the return of the SDK by interval."""
+    """Run the same manifest by kubectl. Return the times, and the delay of the SDK in seconds by polling interval."""
     api = connect(namespace)
     runner = kubernetes_runner(api, request.model_uri)
     assert isinstance(runner, KubernetesRunner)
@@ -273,7 +276,7 @@ def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]
     life = _Life(namespace, name)
     life.start()
     with contextlib.ExitStack() as stack, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        waiters = {each: _sdk_waiter(namespace, each) for each in _POLLS}
+        waiters = {interval: _sdk_waiter(namespace, interval) for interval in _POLLS}
         for waiter in waiters.values():
             stack.callback(waiter.kill)
         json.dump({"apiVersion": "v1", "kind": "List", "items": [*runner._objects.parts, runner.manifest]}, file)
@@ -287,13 +290,15 @@ def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]
         wait = ["wait", "--for=condition=Succeeded", f"tfjob/{name}", "--timeout=300s"]
         subprocess.run([*kubectl, *wait], check=True, stdout=subprocess.DEVNULL)
         times = life.times(started, time.monotonic())
-        late = {each: float(waiter.communicate()[0].split()[-1]) - life.end for each, waiter in waiters.items()}
+        delays = {
+            interval: float(waiter.communicate()[0].split()[-1]) - life.end for interval, waiter in waiters.items()
+        }
         subprocess.run([*kubectl, "delete", "--filename", file.name], check=True, stdout=subprocess.DEVNULL)
-    return times, late
+    return times, delays
 
 
 def _sdk_waiter(namespace: str, interval: int) -> "subprocess.Popen[str]":
-    """A process that has imported the SDK and awaits the name of a job to wait for."""
+    """Start a process that has imported the SDK and reads the name of a job from its input."""
     argv = [sdk_python(), Path(__file__).parent / "sdk_wait.py", namespace, str(interval)]
     waiter = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     waiter.stdout.readline()  # type: ignore[union-attr]

@@ -1,6 +1,6 @@
-"""How fast a trainer is fed: by our records on disk, and by the same rows in memory, which is the upper limit.
+"""Measure how fast trainers read rows: records on disk, and the same rows in memory as the upper limit.
 
-In memory tf.data finds batches that are ready, and NumPy picks each out of an array as it does of the file.
+In memory, tf.data reads complete batches. NumPy selects the rows of a batch from an array, as it does from the file.
 """
 
 import os
@@ -19,15 +19,15 @@ _BATCH, _RUNS = 256, 3
 
 
 def feeding_table(data: Path, folder: Path) -> str:
-    """Measures rows a second over one epoch of `data`, medians of three, with nothing done to the rows."""
+    """Return a table of the rows/s of one epoch of `data`, without processing of the rows. Medians of three runs."""
     manifest = read_manifest(str(data / "train"))
     folder.mkdir(parents=True)
-    before = Path.cwd()
-    os.chdir(folder)  # The records are in the working directory.
+    original_folder = Path.cwd()
+    os.chdir(folder)  # Records are stored in the working directory.
     try:
         started = time.monotonic()
         write_records(data / "train", manifest, slices_of_rank(manifest, 0, 1))
-        written = manifest.rows / (time.monotonic() - started)
+        conversion_rate = manifest.rows / (time.monotonic() - started)
         ours = {"tf.data": _tensorflow_from_disk(manifest), "NumPy": _numpy_from_disk(manifest)}
         limits = {"tf.data": _tensorflow_in_memory(manifest), "NumPy": _numpy_in_memory(manifest)}
         rows = [
@@ -35,10 +35,11 @@ def feeding_table(data: Path, folder: Path) -> str:
             for name in ours
         ]
     finally:
-        os.chdir(before)
-    first = f"once, before the first epoch: Parquet to records ({manifest.rows:,} rows of {width(manifest)} numbers)"
+        os.chdir(original_folder)
+    size = f"{manifest.rows:,} rows of {width(manifest)} numbers"
+    conversion = f"conversion of Parquet to records, once before the first epoch ({size})"
     return table(
-        ["rows a second", "from disk, as our trainers read", "in memory"], [[first, f"{written:,.0f}", ""], *rows]
+        ["rows/s", "from disk, as in our trainers", "in memory"], [[conversion, f"{conversion_rate:,.0f}", ""], *rows]
     )
 
 

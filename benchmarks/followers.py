@@ -1,7 +1,7 @@
-"""The processes that `benchmarks/logs.py` measures: each starts a job of N workers and prints all that they print.
+"""The programs that `benchmarks/logs.py` measures: each starts a job of N workers and prints all of their lines.
 
-`python followers.py step|sdk PORT N`: the train step's `launch`, or the TrainingClient of kubeflow-training, which is
-installed in an environment of its own. Both talk to `StubApi`.
+`python followers.py step|sdk PORT N` runs the `launch` of the train step, or the TrainingClient of kubeflow-training,
+which is installed in a separate environment. Both connect to `StubApi`.
 """
 
 import sys
@@ -13,7 +13,7 @@ from kubernetes import client
 
 
 def step(configuration: client.Configuration, workers: int) -> None:
-    """What the step does; a dataset's manifest and a model are there."""
+    """Run the train step with a minimal dataset manifest and an existing model."""
     from kfp_distributed.components.train.launch import Request, launch, plan_job
     from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
     from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
@@ -48,7 +48,7 @@ def step(configuration: client.Configuration, workers: int) -> None:
 
 
 def sdk(configuration: client.Configuration, workers: int) -> None:
-    """What a launcher on top of the public SDK does: create, follow the logs, wait for the end."""
+    """Run a launcher that uses the public SDK: create the job, follow the logs, wait for the end."""
     from kubeflow.training import TrainingClient
     from kubeflow.training.constants.constants import JOB_PARAMETERS
 

@@ -1,4 +1,4 @@
-"""What the `train` step adds to programs that know nothing of it: beside mpirun, torchrun and TF_CONFIG by hand."""
+"""Measure the time that the `train` step adds to mpirun, torchrun and TF_CONFIG for programs without this library."""
 
 import json
 import os
@@ -30,7 +30,7 @@ _BY_HAND = {"MPI": "mpirun", "PyTorch": "torchrun", "TF": "TF_CONFIG"}
 
 
 def launchers_table(data: Path, folder: Path, runs: int = 9) -> str:
-    """Runs each program with 2 ranks by our step and by what people start it with, `runs` times each."""
+    """Return a table of each program with 2 ranks, run `runs` times by the step and by its usual launcher."""
     rows = []
     for name, (script, distribution) in _WAYS.items():
         command, kind = ["python", str(_PROGRAMS / script), "--model_dir"], str(distribution["distribution_type"])
@@ -40,7 +40,15 @@ def launchers_table(data: Path, folder: Path, runs: int = 9) -> str:
         ours, hand, *rest = compare(runs, step, by_hand)
         rows.append([name, ours, hand, _BY_HAND[kind], *rest])
     return table(
-        ["program of 600 steps on 2 ranks", "train step", "by hand", "which is", "added", "by the shortest", "goal"],
+        [
+            "program of 600 steps on 2 ranks",
+            "train step",
+            "by hand",
+            "usual launcher",
+            "added",
+            "added, shortest runs",
+            "goal",
+        ],
         rows,
     )
 
@@ -61,34 +69,34 @@ def _by_step(data: Path, folder: Path, command: Sequence[str], distribution: Map
 
 
 def _by_hand(distribution_type: str, python: str, script: Sequence[str], folder: Path, run: int) -> float:
-    """Runs what people start, to its end."""
+    """Run a program by its usual launcher. Return the seconds."""
     folder /= f"{run}-hand"
     model, log = folder / "model", folder / "log"
     model.mkdir(parents=True)
     with log.open("wb") as output, ProcessGroup() as group:
-        started, running = time.monotonic(), []
+        started, processes = time.monotonic(), []
         for argv, variables in _starts(distribution_type, python, [*script, str(model)]):
             environment = {**os.environ, **variables}
-            running.append(group.start(str(len(running)), argv, env=environment, stdout=output))
-        # One that fails may leave another waiting for it.
-        while None in (codes := [process.poll() for process in running]) and not any(codes):
+            processes.append(group.start(str(len(processes)), argv, env=environment, stdout=output))
+        # If one process fails, another may wait for it forever.
+        while None in (codes := [process.poll() for process in processes]) and not any(codes):
             time.sleep(0.01)
         seconds = time.monotonic() - started
     if any(codes):
-        sys.exit(f"{script[0]} ended with {codes}:\n{log.read_text()[-4000:]}")
+        sys.exit(f"{script[0]} exited with {codes}:\n{log.read_text()[-4000:]}")
     return seconds
 
 
 def _starts(
     distribution_type: str, python: str, script: Sequence[str]
 ) -> Sequence[tuple[Sequence[str], Mapping[str, str]]]:
-    """The processes that people start, each with what is set for it."""
+    """Return the commands of the usual launcher, each with its environment variables."""
     if distribution_type == "MPI":
         options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(_RANKS)]
         return [([str(Path(python).with_name("mpirun")), *options, python, *script], {})]
     if distribution_type == "PyTorch":
-        # What torchrun 1.13 takes for the first two it cannot read itself under Python 3.11; and it would look at its
-        # ranks every five seconds, where later ones do so ten times a second.
+        # torchrun 1.13 cannot parse its own defaults of the first two variables on Python 3.11. It polls its ranks
+        # every 5 s by default. Later versions poll them every 0.1 s.
         variables = {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1", "PET_MONITOR_INTERVAL": "0.1"}
         return [([python, "-m", "torch.distributed.run", f"--nproc_per_node={_RANKS}", *script], variables)]
     workers = [f"127.0.0.1:{port}" for port in free_ports(_RANKS)]

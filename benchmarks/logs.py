@@ -1,6 +1,6 @@
-"""Measures what it takes to show all that 3 and 300 replicas print: `make bench-logs`; writes benchmarks/logs.md.
+"""Measure the logs of 3 and 300 replicas, and write benchmarks/logs.md: `make bench-logs`.
 
-It needs no cluster: `StubApi` serves the job, its pods and their logs as fast as they are read.
+No cluster is needed: `StubApi` serves the job, its pods and their logs as fast as they are read.
 """
 
 import re
@@ -23,24 +23,24 @@ _LINE = re.compile(rb"(?:\S+Z INFO |\[Pod \S*-)(worker-\d+)(?:\]:)? line (\d+) "
 _TEXT = """\
 # The logs of many replicas
 
-`make bench-logs` measures this anew and writes it here. Latest: {day}, 2 cores of a busy machine, which the API
-server's stand-in (`stub/stub_api.py`) shares: compare rows, not days.
+`make bench-logs` runs these measurements and writes this page. Latest run: {day}, 2 cores of a busy machine, which also
+runs the fake API server (`stub/stub_api.py`). Compare the rows of one run, not different runs.
 
-Each replica prints its lines, of 90 characters, as fast as they are read; the job is done when the last one was. The
-train step runs its whole `launch`; beside it the public SDK, kubeflow-training {version}: create, `get_job_logs` of
-all pods with `follow`, `wait_for_job_conditions`. Both print into a file. Seconds are those from the job's creation to
-the end of the process; memory and processor time are those of the whole process, its start included, which takes the
-step {start:.1f} s of the latter.
+Each replica prints its lines of 90 characters as fast as they are read. The job ends when the last line has been read.
+The train step runs its complete `launch`. The public SDK, kubeflow-training {version}, creates the job and calls
+`get_job_logs` for all pods with `follow`, then `wait_for_job_conditions`. Both print to a file. The seconds are those
+from the creation of the job to the end of the process. Memory and processor time are those of the whole process. Its
+start takes {start:.1f} s of the step's processor time.
 
 {rows}
 
-Requests: when the connection to a log has ended the step looks at the pod and asks for the log once more, because an
-end of the connection may be a break. So there are three for each replica, and {requests} others.
+Requests: after the end of a connection to a log, the step reads the pod and requests the log again, because the
+connection may have broken. So it makes three requests for each replica, and {requests} others.
 """
 
 
 class _Case(NamedTuple):
-    who: str
+    program: str
     replicas: int
     lines: int
     cut: bool = False
@@ -62,19 +62,19 @@ class _Result(NamedTuple):
     measured: Measured
     requests: Counter[str]
     lost: int
-    doubled: int
+    duplicated: int
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark from the command line."""
     rows, others = [], 0
     for case in _CASES:
         result = _run(case)
-        if case.who == "step":
+        if case.program == "step":
             others = result.requests.total() - result.requests["log"] - case.replicas
         rows.append(
             [
-                _NAMES[case.who] + (", each log's connection broken once" if case.cut else ""),
+                _NAMES[case.program] + (", with one broken connection for each log" if case.cut else ""),
                 f"{case.replicas} x {case.lines:,}",
                 f"{result.seconds:.1f} s",
                 f"{case.replicas * case.lines / result.seconds:,.0f}",
@@ -82,11 +82,21 @@ def main() -> None:
                 f"{result.measured.peak_mib:.0f} MiB",
                 f"{result.requests.total():,}",
                 f"{result.lost:,}",
-                f"{result.doubled:,}",
+                f"{result.duplicated:,}",
             ]
         )
         print(*rows[-1], sep=" | ", flush=True)
-    header = ["", "replicas x lines", "seconds", "lines/s", "processor", "peak memory", "requests", "lost", "doubled"]
+    header = [
+        "",
+        "replicas x lines",
+        "seconds",
+        "lines/s",
+        "processor time",
+        "peak memory",
+        "requests",
+        "lost",
+        "duplicated",
+    ]
     start = _run(_Case("step", 1, 1)).measured.cpu_seconds
     text = _TEXT.format(
         day=date.today().isoformat(), version=VERSION, rows=table(header, rows), requests=others, start=start
@@ -96,26 +106,26 @@ def main() -> None:
 
 
 def _run(case: _Case) -> _Result:
-    python = {"step": Path(sys.executable), "sdk": sdk_python()}[case.who]
+    python = {"step": Path(sys.executable), "sdk": sdk_python()}[case.program]
     stub = StubApi(case.lines, case.cut)
     with tempfile.TemporaryFile() as output:
-        measured = measure([python, _FOLLOWERS, case.who, str(stub.port), str(case.replicas)], output=output)
+        measured = measure([python, _FOLLOWERS, case.program, str(stub.port), str(case.replicas)], output=output)
         ended = time.monotonic()
         requests, created = stub.end()
         output.seek(0)
-        lost, doubled = _judge(output, case)
-    return _Result(ended - created, measured, requests, lost, doubled)
+        lost, duplicated = _count_lines(output, case)
+    return _Result(ended - created, measured, requests, lost, duplicated)
 
 
-def _judge(output: Iterable[bytes], case: _Case) -> tuple[int, int]:
-    """How many lines are not there, and how many more than once."""
+def _count_lines(output: Iterable[bytes], case: _Case) -> tuple[int, int]:
+    """Return the numbers of lost and of duplicated lines."""
     times: dict[bytes, bytearray] = defaultdict(lambda: bytearray(case.lines))
     for line in output:
-        if found := _LINE.match(line):
-            times[found[1]][int(found[2])] += 1
-    there = sum(len(each) - each.count(0) for each in times.values())
-    printed = sum(sum(each) for each in times.values())
-    return case.replicas * case.lines - there, printed - there
+        if match := _LINE.match(line):
+            times[match[1]][int(match[2])] += 1
+    distinct = sum(len(counts) - counts.count(0) for counts in times.values())
+    printed = sum(sum(counts) for counts in times.values())
+    return case.replicas * case.lines - distinct, printed - distinct
 
 
 if __name__ == "__main__":

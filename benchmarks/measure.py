@@ -1,4 +1,4 @@
-"""Measures whole processes: seconds on the wall and the peak memory of the largest process."""
+"""Measure whole processes: wall-clock time, processor time and peak memory."""
 
 import os
 import resource
@@ -17,9 +17,9 @@ class Measured:
     """One run of a process.
 
     Attributes:
-        seconds: From start to end, on the wall.
-        peak_mib: Largest resident memory of the process, in MiB.
-        cpu_seconds: Of all its threads, and of the kernel for it.
+        seconds: Wall-clock time from start to end.
+        peak_mib: Peak resident memory in MiB.
+        cpu_seconds: Processor time of all threads, in user and kernel mode.
     """
 
     seconds: float
@@ -30,10 +30,15 @@ class Measured:
 def measure(
     argv: Sequence[str | Path], environment: Mapping[str, str] | None = None, output: IO[bytes] | None = None
 ) -> Measured:
-    """Runs a command to its end; a file may take what it prints.
+    """Run a command until it exits.
+
+    Args:
+        argv: The program and its arguments.
+        environment: Additional environment variables.
+        output: A file for the output. Default: the output is discarded.
 
     Raises:
-        RuntimeError: It failed; the message has its output.
+        RuntimeError: The command failed. The message has the end of its output.
     """
     started = time.monotonic()
     process = subprocess.Popen(
@@ -47,7 +52,7 @@ def measure(
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise RuntimeError(f"{argv} ended with {process.returncode}:\n{text[-4000:]}")
+        raise RuntimeError(f"{argv} exited with {process.returncode}:\n{text[-4000:]}")
     return Measured(time.monotonic() - started, _mebibytes(usage), usage.ru_utime + usage.ru_stime)
 
 
@@ -57,28 +62,33 @@ def _mebibytes(usage: resource.struct_rusage) -> float:
 
 
 def median(runs: Sequence[Measured]) -> Measured:
-    """The medians over runs, each figure for itself."""
-    return Measured(*(statistics.median(each) for each in zip(*map(astuple, runs), strict=True)))
+    """Return the median of each figure over the runs."""
+    return Measured(*(statistics.median(values) for values in zip(*map(astuple, runs), strict=True)))
 
 
 def compare(runs: int, ours: Callable[[int], float], by_hand: Callable[[int], float]) -> list[str]:
-    """Runs both `runs` times, each number of a run by turns first with the one and with the other.
+    """Run both functions `runs` times in alternating order.
+
+    Args:
+        runs: Number of runs.
+        ours: Runs the train step. Its argument is the number of the run, its result the seconds.
+        by_hand: Runs the same by hand.
 
     Returns:
-        Cells of a table: the median seconds of ours and by hand, with the least and the most in brackets; what ours
-        adds, by the medians and by the least; and the goal: 3 % and 1 s.
+        Cells of a table: the median seconds of each, with minimum and maximum in brackets; the added seconds, as the
+        difference of the medians and of the minima; and the goal: 3 % and 1 s.
     """
     seconds: tuple[list[float], list[float]] = ([], [])
     for run in range(runs):
-        for which in (0, 1) if run % 2 == 0 else (1, 0):
-            seconds[which].append((ours, by_hand)[which](run))
-    here, hand = map(statistics.median, seconds)
-    cells = [f"{statistics.median(each):.1f} s ({min(each):.1f} to {max(each):.1f})" for each in seconds]
-    added = (here - hand, min(seconds[0]) - min(seconds[1]))
-    return [*cells, *(f"{each:+.1f} s" for each in added), f"{0.03 * hand + 1:.1f} s"]
+        for index in (0, 1) if run % 2 == 0 else (1, 0):
+            seconds[index].append((ours, by_hand)[index](run))
+    our_median, hand_median = map(statistics.median, seconds)
+    cells = [f"{statistics.median(times):.1f} s ({min(times):.1f} to {max(times):.1f})" for times in seconds]
+    added = (our_median - hand_median, min(seconds[0]) - min(seconds[1]))
+    return [*cells, *(f"{difference:+.1f} s" for difference in added), f"{0.03 * hand_median + 1:.1f} s"]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,4 +1,4 @@
-"""A namespace and a bucket for the measurements on a cluster."""
+"""Create a namespace and a bucket for benchmarks on a cluster."""
 
 import contextlib
 import io
@@ -19,9 +19,9 @@ _SECRET = "mlpipeline-minio-artifact"
 
 @contextlib.contextmanager
 def benchmark_namespace() -> Iterator[str]:
-    """A namespace with the object store's Secret, and a bucket of the same name with the digits.
+    """Create a namespace with the object store's Secret, and a bucket of the same name with the digits dataset.
 
-    The bucket is emptied and the namespace deleted in the end.
+    At the end, all objects of the bucket and the namespace are deleted.
     """
     config.load_config()
     core, name = client.CoreV1Api(), f"kfp-distributed-{uuid.uuid4().hex[:8]}"

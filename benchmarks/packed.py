@@ -1,6 +1,6 @@
-"""The last commit whose compiled steps carried the library as a packed archive, for comparison.
+"""The last commit whose compiled steps contained the library as a packed archive, for comparison.
 
-Without this commit in the clone, as in one without history, the comparison is left out.
+If the clone does not have this commit, such as a shallow clone, the comparison is skipped.
 """
 
 import shutil
@@ -12,7 +12,7 @@ COMMIT = "ffcf98f359f4ee8547d1723876405cbe47af98e4"
 
 _REPOSITORY = Path(__file__).parents[1]
 _PACKERS = ("pyppmd>=1.1,<2", "python-minifier>=3,<4")
-"""Requirements of that commit which are none any more."""
+"""Requirements of that commit that this version no longer has."""
 
 
 def has_packed() -> bool:

@@ -1,4 +1,4 @@
-"""What `prepare_data` costs: seconds and peak memory as the rows grow, beside splitting the same data in memory."""
+"""Measure time and memory of `prepare_data` by the number of rows, compared with a split of the same data in memory."""
 
 import csv
 import random
@@ -22,7 +22,7 @@ prepare_data(
 )
 """
 
-# What people write instead: the whole table in memory, scikit-learn's split, one Parquet file a split.
+# The usual alternative: the complete table in memory, the split of scikit-learn, one Parquet file for each split.
 _IN_MEMORY = """\
 import sys
 from pathlib import Path
@@ -45,7 +45,7 @@ for name, index in (("train", train), ("validation", validation), ("test", test)
 
 
 def prepare_table(folder: Path) -> str:
-    """Measures `prepare_data` on the digits 10 and 100 times over and on CSV files of up to a million rows."""
+    """Return a table of `prepare_data` with the digits 10 and 100 times over, and with CSV files of up to 10^6 rows."""
     sources = {
         "digits x 10 (17,970 rows)": digits_file(folder / "digits-10.npz", 10),
         "digits x 100 (179,700 rows)": digits_file(folder / "digits-100.npz", 100),
@@ -54,9 +54,9 @@ def prepare_table(folder: Path) -> str:
     }
     rows = []
     for name, source in sources.items():
-        ours = measure([sys.executable, "-c", _PREPARE, source, folder / f"{source.stem}-ours"])
-        theirs = measure([sys.executable, "-c", _IN_MEMORY, source, folder / f"{source.stem}-in-memory"])
-        rows.append([name, _text(ours), _text(theirs)])
+        prepared = measure([sys.executable, "-c", _PREPARE, source, folder / f"{source.stem}-ours"])
+        in_memory = measure([sys.executable, "-c", _IN_MEMORY, source, folder / f"{source.stem}-in-memory"])
+        rows.append([name, _text(prepared), _text(in_memory)])
     return table(["data", "prepare_data", "whole table in memory, scikit-learn's split"], rows)
 
 
@@ -65,7 +65,7 @@ def _text(run: Measured) -> str:
 
 
 def digits_file(file: Path, times: int) -> Path:
-    """Writes the digits so many times over as an .npz."""
+    """Write the digits dataset, repeated `times` times, to an .npz file."""
     import numpy as np
     from sklearn.datasets import load_digits
 
@@ -76,11 +76,11 @@ def digits_file(file: Path, times: int) -> Path:
 
 
 def _csv(file: Path, rows: int) -> Path:
-    draw = random.Random(0)
+    generator = random.Random(0)
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow([*(f"x{column}" for column in range(8)), "colour", "label"])
         for _ in range(rows):
-            numbers = [f"{draw.gauss(0, 1):.5f}" for _ in range(8)]
-            writer.writerow([*numbers, draw.choice(["red", "green", "blue"]), draw.choice("abc")])
+            numbers = [f"{generator.gauss(0, 1):.5f}" for _ in range(8)]
+            writer.writerow([*numbers, generator.choice(["red", "green", "blue"]), generator.choice("abc")])
     return file

@@ -1,4 +1,4 @@
-"""Measures everything, prints the tables and writes them to benchmarks/README.md: `make bench`."""
+"""Run the benchmarks of one machine, print the tables and write benchmarks/README.md: `make bench`."""
 
 import os
 import platform
@@ -16,59 +16,64 @@ from training import prepare, training_table
 _README = Path(__file__).parent / "README.md"
 
 _TEXT = """\
-# What it costs
+# Benchmarks on one machine
 
-`make bench` measures this anew and writes it here. Latest: {day}, Python {python}, kfp {kfp}, tensorflow {tensorflow},
-{cores} cores of a shared machine: compare columns, not days.
+`make bench` runs these measurements and writes this page. Latest run: {day}, Python {python}, kfp {kfp},
+tensorflow {tensorflow}, {cores} cores of a shared machine. Compare the columns of one run, not different runs.
 
-What runs on a cluster has pages of its own: what the step adds to `kubectl apply` and `kubectl wait`, beside the
-waiting loops of the public SDK, and how a step starts ([cluster.md](cluster.md)); the logs of 3 and of 300 replicas
-([logs.md](logs.md)).
-What each way to spread a training costs is in [ways.md](ways.md).
+Other measurements:
+
+- [cluster.md](cluster.md): the step on a cluster, compared with `kubectl apply` and `kubectl wait` and with the polling
+  loop of the public SDK, and the start of a step;
+- [logs.md](logs.md): the logs of 3 and of 300 replicas;
+- [ways.md](ways.md): the cost of each distribution strategy.
 
 ## The train step
 
-The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, either one first in turn: the
-median of three runs, and the shortest to the longest. What is added is the difference of the medians and, since what
-others compute here only ever adds, that of the shortest runs. The goal is at most 3 % and 1 s.
+The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in alternating order. The cells
+are medians of three runs, with the shortest and the longest. *Added* is the difference of the medians. *Added, shortest
+runs* is the difference of the shortest runs, because other programs on the machine only make runs longer. The goal is
+at most 3 % and 1 s.
 
 {training}
 
-## Programs that know nothing of us
+## Programs that do not use this library
 
-The scripts of benchmarks/programs, by the step and by what people start them with, measured in the same way, nine runs
-each. The goal is the same. None of them leaves its input to be tuned by tf.data: to end the tuning takes seconds, and
-not in each run.
+The scripts of benchmarks/programs, started by the step and by their usual launcher, measured in the same way with nine
+runs each. The goal is the same. The scripts do not use the autotuning of tf.data, which takes seconds to stop in some
+runs.
 
 {launchers}
 
-## Feeding
+## Reading rows
 
-One epoch with nothing done to the rows; medians of three. Memory is the upper limit: there the rows must fit into it.
+One epoch without processing of the rows; medians of three runs. Rows in memory are the upper limit, but they must fit
+into the memory.
 
 {feeding}
 
 ## Import and compilation
 
-Whole processes; medians of five runs. The column with a commit is the last version whose compiled steps carried the
-library as a packed archive. It packed the code at the first import after a change, and kept the archive for later ones.
+Times of whole processes; medians of five runs. The column with a commit is the last version whose compiled steps
+contained the library as a packed archive. That version packed the code at the first import after a change, and cached
+the archive.
 
 {startup}
 
 ## prepare_data
 
-Seconds and peak memory of the whole process. Memory rises until the buffers are full (some 200 MiB) and then no more:
-compare the two CSV files. The alternative has all rows in memory.
+Time and peak memory of the whole process. The memory grows until the buffers are full (about 200 MiB) and then stays
+constant: compare the two CSV files. The alternative holds all rows in memory.
 
 {prepare}
 """
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmarks from the command line."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # First: what this process holds later counts as the memory of those that it starts.
+        # First, because the memory that this process uses later would count for the processes that it starts.
         started, prepared = startup_table(folder), prepare_table(folder)
         digits, many = prepare(folder / "digits"), prepare(folder / "many", digits_file(folder / "many.npz", 100))
         text = _TEXT.format(

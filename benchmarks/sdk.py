@@ -1,4 +1,4 @@
-"""kubeflow-training, the public SDK, in an environment of its own: its kubernetes package is another than kfp's."""
+"""Install kubeflow-training, the public SDK, in a separate environment. kfp needs another version of kubernetes."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ _FOLDER = Path(__file__).parents[1] / ".cache" / f"kubeflow-training-{VERSION}"
 
 
 def sdk_python() -> Path:
-    """The Python that has it; installs it the first time."""
+    """Return the Python of the environment. The first call installs it."""
     python = _FOLDER / "bin" / "python"
     if not (_FOLDER / "installed").exists():
         print(f"installing kubeflow-training {VERSION} into {_FOLDER}", file=sys.stderr)

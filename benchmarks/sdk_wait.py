@@ -1,7 +1,7 @@
-"""Waits for a TFJob as the public SDK does, in an environment that has it: `python sdk_wait.py NAMESPACE SECONDS`.
+"""Wait for a TFJob by the public SDK: `python sdk_wait.py NAMESPACE SECONDS`, in the environment of the SDK.
 
-It takes the job's name from its input, looks at the job every so many seconds, and prints when it saw the end
-(`time.monotonic`).
+The program reads the name of the job from its input, polls the job with an interval of SECONDS, and prints the time at
+which it saw the end (`time.monotonic`).
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What importing and compiling costs, beside kfp alone."""
+"""Measure the import of the library and the compilation of a pipeline, compared with kfp alone."""
 
 import sys
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ _PROGRAMS = {
     _FIRST: (_IMPORT_OURS, None),
     "import and compile a pipeline of four steps": (_COMPILE_OURS, _COMPILE),
 }
-"""Programs of a row: with the library, and with kfp alone."""
+"""The programs of each row: with the library, and with kfp alone."""
 
 
 def startup_table(folder: Path, runs: int = 5) -> str:
-    """Measure the programs of each row in turn, `runs` times after one that is not counted; return the medians."""
+    """Return a table of the medians of `runs` runs, after one that is not counted. The programs of a row alternate."""
     versions: dict[str, Mapping[str, str]] = {"kfp-distributed": {}}
     if has_packed():
         versions[f"archive in the YAML (commit {COMMIT[:7]})"] = install_packed(folder / "packed")
@@ -49,7 +49,7 @@ def startup_table(folder: Path, runs: int = 5) -> str:
             file.write_text(code or "", encoding="utf-8")
         columns: dict[str, list[Measured]] = {}
         for run in range(runs + 1):
-            # Where the library of that commit keeps its packed archives.
+            # The folder in which the library of that commit caches its packed archives.
             cache = folder / (f"cache-{run}" if name == _FIRST else "cache")
             for version, variables in versions.items():
                 environment = {"XDG_CACHE_HOME": str(cache), **variables}

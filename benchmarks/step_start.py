@@ -1,4 +1,4 @@
-"""Measures how a compiled `train` step starts in a pod: until its own program begins, and until its job is created."""
+"""Measure the start of a compiled `train` step in a pod: until its program begins, and until its job is created."""
 
 import json
 import re
@@ -27,13 +27,13 @@ from kfp_distributed.storage import credentials_from_environment
 _REPOSITORY = Path(__file__).parents[1]
 _ACCOUNT = "pipeline-runner"
 _PACKED = f"archive in the YAML (commit {COMMIT[:7]})"
-_CREATION = "from there to the job's creation"
+_CREATION = "from the first line to the creation of the job"
 _TIMEOUT_SECONDS = 600.0
 """A busy package index may take minutes."""
 
-# What the benchmark has the container print, beside what the library prints.
+# Lines that the benchmark makes the container print, in addition to those of the library.
 _CONTAINER_STARTED, _INSTALLED, _IMPORTED = "container started", "first pip ended", "step imported"
-# kfp's executor imports the program of a step, which may have started the executor.
+# The program of a step may start kfp's executor, which then imports the program as a module.
 _FIRST_LINE = f"""
 if __name__ != '__main__':
   from kfp_distributed.components.train.step import run_step
@@ -54,8 +54,8 @@ class StepStart(NamedTuple):
 
     Attributes:
         pip: Runtime of pip.
-        first_line: From the container's start to the step's first own line.
-        creation: From that line to the job's creation.
+        first_line: From the start of the container to the first line of the step.
+        creation: From that line to the creation of the job.
     """
 
     pip: float
@@ -67,8 +67,8 @@ def step_start_table(namespace: str, image: str, runs: int = 3) -> str:
     """Start a step with each delivery in turn.
 
     Args:
-        namespace: A namespace with the object store's Secret, whose bucket of the same name has the digits.
-        image: The image of the steps.
+        namespace: A namespace with the object store's Secret. The bucket of the same name has the digits dataset.
+        image: Image of the steps.
         runs: Number of starts with each delivery.
 
     Returns:
@@ -88,7 +88,7 @@ def step_start_table(namespace: str, image: str, runs: int = 3) -> str:
                 print(f"{delivery}: {start}", flush=True)
     rows = [[delivery, *_cells(measured)] for delivery, measured in starts.items()]
     note = "" if _PACKED in starts else f"\n\nThe clone has no commit {COMMIT[:7]}, so its archive is not compared."
-    return table(["delivery", "to the first own line", "of which pip", "of which the rest", _CREATION], rows) + note
+    return table(["delivery", "until the first line", "of which pip", "of which other time", _CREATION], rows) + note
 
 
 def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
@@ -108,7 +108,7 @@ def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
 
 
 def _wheel(scratch: Path) -> Path:
-    """Build the wheel from a copy of this checkout: setuptools would pack the files of an earlier build too."""
+    """Build the wheel from a copy of this checkout, because setuptools would also pack the files of earlier builds."""
     source, folder = scratch / "source", scratch / "wheel"
     files = subprocess.run(["git", "ls-files", "-z"], cwd=_REPOSITORY, capture_output=True, text=True, check=True)
     for path in filter(None, files.stdout.split("\0")):
@@ -121,7 +121,7 @@ def _wheel(scratch: Path) -> Path:
 
 
 def _upload(wheel: Path, bucket: str) -> str:
-    """Upload a wheel, which everybody may then read, since a URL for pip has no account in it; return the URL."""
+    """Upload a wheel and return its URL. The wheel is publicly readable, because the URL contains no credentials."""
     account = credentials_from_environment()
     store = Minio(account.endpoint, access_key=account.access_key, secret_key=account.secret_key, secure=account.secure)
     store.fput_object(bucket, wheel.name, str(wheel))
@@ -132,7 +132,7 @@ def _upload(wheel: Path, bucket: str) -> str:
 
 
 def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
-    """Return a pod that runs the compiled `train` step as KFP's launcher does. The replica of its job does nothing."""
+    """Return a pod that runs the compiled `train` step like KFP's launcher. The replica of its job exits at once."""
     run = Run("/steps", str(uuid.uuid4()))
     parameters = {
         "train_specification": {"command": ["true"], "image": image},
@@ -163,9 +163,9 @@ def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
 
 
 def _with_marks(command: Sequence[str]) -> list[str]:
-    """Return the command of a step with an `echo` or `print` at each measured moment that has no line of its own."""
+    """Return the command of a step with an `echo` or `print` at each measured moment without a log line."""
     words = [*command]
-    # pip runs in the shell before this: for all of an archive's packages, and for the library as a package.
+    # With an archive, pip installs all packages before this command. With a package, it installs the library.
     words[2] = words[2].replace('"$0" "$@"', f'echo {_INSTALLED} && "$0" "$@"')
     words[2] = words[2].replace("\nprogram_path=", f"\necho {_INSTALLED}\nprogram_path=")
     program = words.index("--executor_input") - 1
@@ -174,21 +174,21 @@ def _with_marks(command: Sequence[str]) -> list[str]:
 
 
 def _start(core: client.CoreV1Api, namespace: str, pod: Mapping[str, Any]) -> StepStart:
-    """Start a pod, delete it when its job is created, and wait until the job's pods are gone.
+    """Start a pod, delete it after its job has been created, and wait until the job's pods are deleted.
 
     Raises:
-        RuntimeError: The step did not create a job; the message has the end of its log.
+        RuntimeError: The step did not create a job. The message has the end of its log.
     """
-    name, until, log = pod["metadata"]["name"], time.monotonic() + _TIMEOUT_SECONDS, ""
+    name, deadline, log = pod["metadata"]["name"], time.monotonic() + _TIMEOUT_SECONDS, ""
     core.create_namespaced_pod(namespace, pod)
     while not re.search(f"^\\S+ {_MOMENTS['created']}", log, re.MULTILINE):
         status = core.read_namespaced_pod_status(name, namespace).status
-        if status.phase == "Failed" or time.monotonic() > until:
-            raise RuntimeError(f"pod {name}: no job is created:\n{log[-4000:]}")
+        if status.phase == "Failed" or time.monotonic() > deadline:
+            raise RuntimeError(f"pod {name} created no job. Last lines of its log:\n{log[-4000:]}")
         time.sleep(0.5)
         if status.phase != "Pending":
             log = core.read_namespaced_pod_log(name, namespace, timestamps=True)
-    # It owns the job.
+    # The pod owns the job, so Kubernetes deletes the job too.
     core.delete_namespaced_pod(name, namespace, grace_period_seconds=0)
     while core.list_namespaced_pod(namespace).items:
         time.sleep(0.5)
@@ -196,7 +196,7 @@ def _start(core: client.CoreV1Api, namespace: str, pod: Mapping[str, Any]) -> St
 
 
 def read_start(log: str) -> StepStart:
-    """Read the moments of a start from a log with time stamps. If a line recurs, the last one counts."""
+    """Read the times of a start from a log with time stamps. If a line is repeated, the last one counts."""
     moments: dict[str, float] = {}
     for line in log.splitlines():
         stamp, _, text = line.partition(" ")
@@ -209,10 +209,10 @@ def read_start(log: str) -> StepStart:
 
 
 def _seconds(stamp: str) -> float:
-    """Return a time stamp with up to nine decimals in seconds. All stamps of a log have the same time zone."""
+    """Convert a time stamp with up to nine decimals to seconds. All time stamps of a log have the same time zone."""
     moment = re.match(r"(.{19})(\.\d+)?", stamp)
     if not moment:
-        raise ValueError(f"time stamp of a log: {stamp!r}")
+        raise ValueError(f"invalid time stamp of a log: {stamp!r}")
     return datetime.fromisoformat(moment[1]).timestamp() + float(moment[2] or 0)
 
 

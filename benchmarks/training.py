@@ -1,4 +1,4 @@
-"""What the `train` step costs: the same replicas started by our step and by hand."""
+"""Measure the time that the `train` step adds: the same replicas, started by the step and by hand."""
 
 import json
 import os
@@ -24,17 +24,19 @@ _DISTRIBUTIONS = {
 
 
 def training_table(data: Path, folder: Path, runs: int = 3) -> str:
-    """Runs each training by our step and by hand, `runs` times each."""
+    """Return a table of each training, run `runs` times by the step and by hand."""
     rows = []
     for name, distribution in _DISTRIBUTIONS.items():
-        place = folder / str(len(rows))
-        step, hand = (partial(each, data, place, distribution) for each in (_by_step, _by_hand))
+        run_folder = folder / str(len(rows))
+        step, hand = (partial(run, data, run_folder, distribution) for run in (_by_step, _by_hand))
         rows.append([name, *compare(runs, step, hand)])
-    return table(["training of 10 epochs on digits", "train step", "by hand", "added", "by the shortest", "goal"], rows)
+    return table(
+        ["training of 10 epochs on digits", "train step", "by hand", "added", "added, shortest runs", "goal"], rows
+    )
 
 
 def prepare(folder: Path, source: str | Path = "digits") -> Path:
-    """Has `prepare_data` make a folder with the datasets train, validation and test."""
+    """Run `prepare_data`. Return a folder with the datasets train, validation and test."""
     from kfp import dsl
 
     from kfp_distributed.components.prepare_data.component import prepare_data
@@ -73,7 +75,7 @@ def _by_step(data: Path, folder: Path, distribution: dict[str, object], run: int
 
 
 def _by_hand(data: Path, folder: Path, distribution: dict[str, object], run: int) -> float:
-    """The same program with the same TF_CONFIG, started one by one; over when the leader has ended."""
+    """Run the same program with the same TF_CONFIG as plain processes until the leader ends. Return the seconds."""
     started, folder = time.monotonic(), folder / f"{run}-hand"
     job = plan_job(_request(data, folder, distribution))
     file = folder / "job.json"
@@ -99,7 +101,7 @@ def _by_hand(data: Path, folder: Path, distribution: dict[str, object], run: int
                 processes[replica.name].kill()
             processes[replica.name].wait()
     finally:
-        # After an error or Ctrl-C: those that are done are not touched.
+        # After an error or Ctrl-C. kill() has no effect on processes that have ended.
         for process in processes.values():
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""What each way to spread a training costs here, by the number of processes that compute: `make bench-ways`."""
+"""Measure each distribution strategy by the number of processes, and write benchmarks/ways.md: `make bench-ways`."""
 
 import os
 import platform
@@ -24,19 +24,20 @@ _EPOCHS, _BATCH = 6, 240
 _USERS, _WIDTH = 18_000, 16
 _NETWORK = {"hidden_units": [512, 512]}
 _TEXT = """\
-# What each way to spread a training costs
+# The cost of each distribution strategy
 
-`make bench-ways` measures this anew and writes it here. Latest: {day}, Python {python}, {cores} cores of a shared
-machine: with more processes than cores nothing gets faster here; what each way adds is what can be compared.
+`make bench-ways` runs these measurements and writes this page. Latest run: {day}, Python {python}, {cores} cores of a
+shared machine. With more processes than cores, more processes do not make the training faster here. Compare what each
+strategy adds.
 
-The digits ten times over, {rows:,} rows; a network of 64-512-512-10 ({parameters:,} parameters, {size:.1f} MB of
-gradients a step), {batch} rows an update over all ranks (of each worker beside parameter servers), means of the last
-{last} of {epochs} epochs, scoring and checkpoint included, of one run each. *Exchanged* is all that went over the
-loopback device.
+The data are the digits ten times over, {rows:,} rows. The network is 64-512-512-10, with {parameters:,} parameters and
+{size:.1f} MB of gradients for each step. An update uses {batch} rows over all ranks (with parameter servers: {batch}
+rows of one worker). The numbers are means of the last {last} of {epochs} epochs of one run, including validation and
+checkpoints. *Exchanged* is the traffic on the loopback device.
 
-MirroredStrategy has devices of one process instead of processes, here of the CPU. The two stages are cut between the
-two hidden layers. The table in parts has as many rows of other data, of {users:,} users with {width} numbers each
-({table_size:.1f} MB) on two servers; of it only the rows of a batch travel.
+MirroredStrategy uses devices of one process instead of processes, here CPU devices. The two stages are divided between
+the two hidden layers. The partitioned table is trained on as many rows of other data. It has {users:,} users with
+{width} numbers each ({table_size:.1f} MB) on two parameter servers, and only the rows of a batch are transferred.
 
 {table}
 """
@@ -44,7 +45,7 @@ two hidden layers. The table in parts has as many rows of other data, of {users:
 
 @dataclass(frozen=True)
 class _Training:
-    """What `train` is given, beside the data."""
+    """The arguments of `train`, except the data."""
 
     program: Mapping[str, object]
     distribution: Mapping[str, object]
@@ -53,27 +54,27 @@ class _Training:
 
 
 def _trainings() -> dict[str, dict[int, _Training]]:
-    """Each way with the numbers of processes, or devices, that it is measured with."""
+    """Return the trainings of each strategy by the number of processes or devices."""
     keras, table_parts = {"trainer": "keras_classifier"}, _example("partitioned_embedding")
     of_table = {"column": "user", "table_rows": _USERS, "dimensions": _WIDTH, "hidden_units": 512}
-    some = (1, 2, 3)
+    numbers = (1, 2, 3)
     return {
         "MirroredStrategy": {
-            n: _Training(_example("mirrored_classifier"), {}, {**_NETWORK, "devices": n}) for n in some
+            n: _Training(_example("mirrored_classifier"), {}, {**_NETWORK, "devices": n}) for n in numbers
         },
-        "MultiWorkerMirrored": {n: _Training(keras, _tensorflow(n, 0) if n > 1 else {}) for n in some},
-        "ParameterServer": {n: _Training(keras, _tensorflow(n, 2)) for n in some},
-        "Horovod, Keras": {n: _horovod("keras_horovod", n) for n in some},
-        "Horovod, Keras, elastic": {n: _horovod("keras_horovod", n, min_workers=1) for n in some},
-        "Horovod, PyTorch": {n: _horovod("torch_horovod", n) for n in some},
+        "MultiWorkerMirrored": {n: _Training(keras, _tensorflow(n, 0) if n > 1 else {}) for n in numbers},
+        "ParameterServer": {n: _Training(keras, _tensorflow(n, 2)) for n in numbers},
+        "Horovod, Keras": {n: _horovod("keras_horovod", n) for n in numbers},
+        "Horovod, Keras, elastic": {n: _horovod("keras_horovod", n, min_workers=1) for n in numbers},
+        "Horovod, PyTorch": {n: _horovod("torch_horovod", n) for n in numbers},
         "DistributedDataParallel": {
-            n: _Training({"trainer": "torch_classifier"}, _pytorch(n) if n > 1 else {}) for n in some
+            n: _Training({"trainer": "torch_classifier"}, _pytorch(n) if n > 1 else {}) for n in numbers
         },
         "DistributedDataParallel, elastic": {
-            n: _Training({"trainer": "torch_classifier"}, {**_pytorch(n), "min_workers": 1}) for n in some[1:]
+            n: _Training({"trainer": "torch_classifier"}, {**_pytorch(n), "min_workers": 1}) for n in numbers[1:]
         },
         "two stages": {2: _Training(_example("two_stage_classifier"), _pytorch(2))},
-        "table in parts": {n: _Training(table_parts, _tensorflow(n, 2), of_table, "users") for n in some},
+        "partitioned table": {n: _Training(table_parts, _tensorflow(n, 2), of_table, "users") for n in numbers},
     }
 
 
@@ -95,7 +96,7 @@ def _pytorch(ranks: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark from the command line."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _use_tcp(folder)
@@ -104,13 +105,13 @@ def main() -> None:
             "users": prepare(folder / "users", _users_file(folder / "users.csv")),
         }
         lines = []
-        for way, by_number in _trainings().items():
+        for strategy, by_number in _trainings().items():
             for number, training in by_number.items():
-                measured = _measure(data[training.data], folder / f"{way}-{number}", training)
-                lines.append([way, str(number), *measured])
+                cells = _measure(data[training.data], folder / f"{strategy}-{number}", training)
+                lines.append([strategy, str(number), *cells])
                 print(lines[-1], flush=True)
         rows = _rows(data["digits"])
-    header = ["way", "processes", "steps a second", "exchanged an epoch", "an epoch", "start to end"]
+    header = ["strategy", "processes", "steps/s", "exchanged for each epoch", "epoch", "total"]
     parameters = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
     text = _TEXT.format(
         day=date.today().isoformat(),
@@ -132,7 +133,7 @@ def main() -> None:
 
 
 def _users_file(file: Path) -> Path:
-    """As many rows as the digits ten times over: a user, an hour, and a class that follows from the user."""
+    """Write as many rows as the digits ten times over: a user, an hour, and a class that depends on the user."""
     random = np.random.default_rng(0)
     classes, users = random.integers(0, 10, _USERS), random.integers(0, _USERS, 17_970)
     rows = "".join(f"{user},{user % 24},class {classes[user]}\n" for user in users)
@@ -141,7 +142,7 @@ def _users_file(file: Path) -> Path:
 
 
 def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
-    """One training: steps a second, bytes exchanged and seconds of an epoch, and seconds of all."""
+    """Run a training. Return steps/s, exchanged bytes and seconds of an epoch, and the total seconds."""
     folder.mkdir()
     request = Request(
         train_uri=str(data / "train"),
@@ -161,11 +162,11 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
 
     started = time.monotonic()
     launch(request, LocalRunner(), see)
-    whole = time.monotonic() - started
+    total = time.monotonic() - started
     (first, sent_first), (last, sent_last) = ends[0], ends[-1]
     epoch, exchanged = (last - first) / (_EPOCHS - 1), (sent_last - sent_first) / (_EPOCHS - 1)
     steps = _rows(data) / _BATCH / epoch
-    return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{whole:.1f} s"]
+    return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{total:.1f} s"]
 
 
 def _rows(data: Path) -> int:
@@ -179,7 +180,7 @@ def _loopback_bytes() -> int:
 
 
 def _use_tcp(home: Path) -> None:
-    """Keeps OpenMPI from shared memory, where nobody could count what ranks exchange."""
+    """Disable the shared memory of OpenMPI, whose traffic cannot be measured."""
     os.environ["KFP_DISTRIBUTED_HOROVOD_PYTHON"] = find_python({"trainer": "keras_horovod"}, "MPI")
     os.environ["KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON"] = find_python({"trainer": "torch_horovod"}, "MPI")
     os.environ["KFP_DISTRIBUTED_PYTORCH_PYTHON"] = find_python({"trainer": "torch_classifier"}, "PyTorch")

@@ -1,4 +1,4 @@
-"""The parts of KFP's artifacts that the steps use. The code that does a step's work does not import kfp."""
+"""Protocols of the KFP artifacts that the steps use. With them, the code of the steps need not import kfp."""
 
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ class Artifact(Protocol):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Values that KFP shows beside the artifact. A step may add some to an output."""
+        """Metadata that KFP shows with the artifact. A step may add values to the metadata of an output."""
 
 
 class MetricsArtifact(Artifact, Protocol):

@@ -1,4 +1,4 @@
-"""The four steps as KFP components, and what each needs in its container."""
+"""Create the four steps as KFP components, with the packages that each needs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,23 +13,24 @@ from kfp_distributed.trainers.requirements import STORE, TENSORFLOW
 
 _ARROW = ("numpy>=1.26,<3", "pyarrow>=19,<27")
 
-# kfp depends on both, but a step installs kfp alone. They find the object store of a pod and follow its job.
+# Dependencies of kfp, which steps install without dependencies. Steps use them to find the object store and to watch
+# the job.
 _KUBERNETES = ("kubernetes>=29,<37", "PyYAML>=6,<7")
 
 _REPORTS = ("bokeh>=3.9,<4", "Jinja2>=3.1,<4")
 
 PACKAGES = {
     "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14"),
-    # The replicas install what they need themselves.
+    # Replicas install their own packages.
     "train": ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS),
     "evaluate": (*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW, *STORE, *_REPORTS),
     "export_model": (*_KUBERNETES, *STORE),
 }
-"""What pip installs into a stock image before a step starts, and what images/ have, by the step's name."""
+"""Requirements of each step. pip installs them in a stock image, and images/steps and images/evaluate have them."""
 
 
 class Steps(NamedTuple):
-    """The four steps, each a component to call inside a `@dsl.pipeline` function."""
+    """The four steps. Each is a component to call in a `@dsl.pipeline` function."""
 
     prepare_data: Any
     train: Any
@@ -38,12 +39,12 @@ class Steps(NamedTuple):
 
 
 def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Steps:
-    """Make the four steps for a delivery of the library.
+    """Create the four steps for a delivery of the library.
 
     Args:
-        delivery: Where the steps find the library; by default `Delivery.namespace()`.
-        task_config: Whether what is set on the task `train` reaches the pods of its job, where
-            `distribution_specification` does not say otherwise. Requires a backend of KFP 2.15.
+        delivery: How the steps find the library. Default: `Delivery.namespace()`.
+        task_config: Whether settings of the KFP task `train` (its `TaskConfig`) are applied to the pods of its job.
+            Keys of `distribution_specification` take precedence. Requires a backend of KFP 2.15. Default: False.
     """
     delivery = delivery or Delivery.namespace()
     functions: dict[str, Callable[..., Any]] = {

@@ -1,1 +1,1 @@
-"""The Kubernetes objects that a cluster needs, as files for `kubectl apply` and for the command line."""
+"""The Kubernetes objects that a cluster needs, as YAML files for `kubectl apply` and `kfp-distributed install`."""

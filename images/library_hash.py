@@ -1,4 +1,4 @@
-"""Prints the content hash of the library in this checkout, which needs neither to be installed nor to be importable."""
+"""Print the content hash of the library in this checkout. The library need not be installed."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The library as data: its files, their hash, and the archives by which it reaches steps and replicas.
+"""Package this library for steps and replicas: its files, their hash, and archives.
 
-Every module here needs the standard library alone.
+The modules of this package import only the standard library.
 """
 
 VERSION = "0.1.0"
-"""Version of the library; pyproject.toml reads it from here."""
+"""Version of the library. pyproject.toml reads it."""

@@ -1,4 +1,4 @@
-"""The library as a zip archive, and as the ConfigMap that holds it in a namespace."""
+"""Pack the library into a zip archive and into the ConfigMap of a namespace."""
 
 import base64
 import io
@@ -13,7 +13,7 @@ ARCHIVE_KEY = "library.zip"
 """Key of the archive in the ConfigMap."""
 
 HASH_ANNOTATION = "kfp-distributed/content-hash"
-"""Annotation of the ConfigMap with the whole hash, of which its name has the first digits."""
+"""Annotation of the ConfigMap with the full hash. The name of the ConfigMap has its first digits."""
 
 LIBRARY_LABELS = {
     "app.kubernetes.io/name": "kfp-distributed",
@@ -24,23 +24,23 @@ LIBRARY_LABELS = {
 
 _HASH_DIGITS = 12
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
-"""The first date that a zip archive can have: two archives of one content must be equal."""
+"""The earliest date that a zip archive can have. It is fixed so that archives of equal content are equal."""
 
 
 def make_archive(content: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """Return a zip archive, with equal bytes for equal content.
+    """Return a zip archive. Equal content gives equal bytes.
 
     Args:
         content: File contents by path.
-        compression: Python can import from an archive with ZIP_DEFLATED, whose bytes depend on the version of zlib.
-            Those of ZIP_BZIP2 are the same on every machine.
+        compression: Default: ZIP_DEFLATED, from which Python can import. Its bytes depend on the version of zlib. With
+            ZIP_BZIP2 the bytes are the same on every machine.
     """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        # Before Python 3.13 a namespace package is only found in an archive that lists its folder.
+        # Before Python 3.13, a namespace package is found only in an archive that lists its folder.
         for path, data in ((f"{NAMESPACE}/", b""), *sorted(content.items())):
             entry = zipfile.ZipInfo(path, _FIXED_DATE)
-            entry.create_system = 3  # Unix, on Windows too.
+            entry.create_system = 3  # Unix, also when this runs on Windows.
             entry.external_attr = (0o40755 << 16 | 0x10) if path.endswith("/") else 0o100644 << 16
             archive.writestr(entry, data, compression, 9)
     return file.getvalue()
@@ -50,21 +50,21 @@ def read_archive(data: bytes) -> dict[str, bytes]:
     """Return the file contents of an archive by path.
 
     Raises:
-        zipfile.BadZipFile: It is no zip archive.
+        zipfile.BadZipFile: The data is not a zip archive.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
 def library_name(hash_: str) -> str:
-    """Return the name of the library with this content hash: kfp-distributed-VERSION-HASH, as in Kubernetes."""
+    """Return the name of the ConfigMap with this content hash: kfp-distributed-VERSION-HASH."""
     return f"kfp-distributed-{VERSION}-{hash_[:_HASH_DIGITS]}"
 
 
 def library_config_map(namespace: str) -> dict[str, Any]:
-    """Return the ConfigMap with the library that is installed here.
+    """Return the ConfigMap with the installed library.
 
-    It is immutable: its name has the hash of its content, and steps of other versions look for other names.
+    The ConfigMap is immutable. Its name contains the hash of its content, so each version has its own ConfigMap.
     """
     content = read_library()
     hash_ = content_hash(content)

@@ -1,4 +1,4 @@
-"""The files of the library and the hash of their content."""
+"""Read the files of the library, and hash their content."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,21 +7,21 @@ from pathlib import Path
 
 NAMESPACE = "kfp_distributed"
 
-STEP_ROOMS = ("components", "library", "processes", "reports", "storage", "trainers")
-"""The packages that steps need. Pipelines and the command line run where pipelines are written."""
+STEP_PACKAGES = ("components", "library", "processes", "reports", "storage", "trainers")
+"""The packages that steps need. The packages `pipelines` and `cli` run only on the user's machine."""
 
-REPLICA_ROOMS = ("library", "processes", "storage", "trainers")
-"""The packages that the replicas of a job need."""
+REPLICA_PACKAGES = ("library", "processes", "storage", "trainers")
+"""The packages that replicas need."""
 
-_ENDINGS = (".py", ".html", ".css", ".js", ".yaml", ".gz")
-"""The files that belong to the library: sources and the data that they read."""
+_EXTENSIONS = (".py", ".html", ".css", ".js", ".yaml", ".gz")
+"""File extensions of the library: sources and their data files."""
 
 
-def read_library(rooms: Sequence[str] = STEP_ROOMS) -> dict[str, bytes]:
-    """Return the files of packages of the library that is installed here. Nothing is imported.
+def read_library(packages: Sequence[str] = STEP_PACKAGES) -> dict[str, bytes]:
+    """Return the files of the installed library. No package is imported.
 
     Args:
-        rooms: Names of the packages below `kfp_distributed`.
+        packages: Names of the packages below `kfp_distributed`. Default: those that steps need.
 
     Returns:
         Content by path, such as "kfp_distributed/storage/uri.py", sorted by path.
@@ -30,23 +30,23 @@ def read_library(rooms: Sequence[str] = STEP_ROOMS) -> dict[str, bytes]:
         ModuleNotFoundError: A package is not installed.
     """
     content = {}
-    for room in rooms:
-        spec = find_spec(f"{NAMESPACE}.{room}")
+    for package in packages:
+        spec = find_spec(f"{NAMESPACE}.{package}")
         if spec is None or not spec.submodule_search_locations:
-            raise ModuleNotFoundError(f"{NAMESPACE}.{room} is not installed")
+            raise ModuleNotFoundError(f"{NAMESPACE}.{package} is not installed")
         folder = Path(spec.submodule_search_locations[0])
         for file in folder.rglob("*"):
             path = file.relative_to(folder)
-            # What editors leave in hidden files and folders is not the library's.
-            if file.suffix in _ENDINGS and not any(part.startswith(".") for part in path.parts):
-                content[f"{NAMESPACE}/{room}/{path.as_posix()}"] = file.read_bytes()
+            # Hidden files and folders are those of editors.
+            if file.suffix in _EXTENSIONS and not any(part.startswith(".") for part in path.parts):
+                content[f"{NAMESPACE}/{package}/{path.as_posix()}"] = file.read_bytes()
     return dict(sorted(content.items()))
 
 
 def content_hash(content: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 over paths and contents in hexadecimal digits.
+    """Return the SHA-256 of all paths and contents in hexadecimal digits.
 
-    It is the same for an installed library and for each of its archives.
+    An installed library and its archives have the same hash.
     """
     digest = hashlib.sha256()
     for path in sorted(content):

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIA
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.run_view import RunView
-from kfp_distributed.processes.guard import end_families, process_table
+from kfp_distributed.processes.guard import Process, process_table
 from kfp_distributed.storage import embedded_object_store
 
 _STEP_END_SECONDS = 20.0
@@ -168,27 +168,38 @@ def _explain_unresolved_condition(record: logging.LogRecord) -> bool:
     return True
 
 
-def _children() -> dict[int, str]:
-    """Return the start times of the child processes of this process, by ID."""
-    return {pid: process.started for pid, process in process_table().items() if process.parent == os.getpid()}
+def _children() -> set[int]:
+    """Return the IDs of the child processes of this process."""
+    return {pid for pid, process in process_table().items() if process.parent == os.getpid()}
 
 
-def _end_steps(before: Mapping[int, str]) -> None:
-    """Wait until the processes of the steps have ended, and end them if they do not.
+def _end_steps(before: Collection[int]) -> None:
+    """Wait until the processes of the steps have ended, and end those that do not.
+
+    Replicas are in sessions of their own. The step that started them ends them.
 
     Args:
         before: The child processes that existed before the steps.
     """
-    started = time.monotonic()
-    is_terminated = False
-    while steps := {pid: moment for pid, moment in _children().items() if pid not in before}:
-        seconds = time.monotonic() - started
-        if seconds > _STEP_END_SECONDS:
-            end_families(steps, signal.SIGKILL, 1)
+    begun, own_session = time.monotonic(), os.getsid(0)
+    steps: dict[int, Process] = {}
+    is_signalled = {signal.SIGTERM: False, signal.SIGKILL: False}
+    while True:
+        table = {pid: process for pid, process in process_table().items() if process.session == own_session}
+        # A process stays known after its parent has ended.
+        steps = {
+            pid: table[pid] for pid, process in steps.items() if pid in table and table[pid].started == process.started
+        }
+        steps |= {pid: process for pid, process in table.items() if process.parent == os.getpid() and pid not in before}
+        while more := {pid: process for pid, process in table.items() if process.parent in steps and pid not in steps}:
+            steps |= more
+        seconds = time.monotonic() - begun
+        if not steps or seconds > _STEP_END_SECONDS + 1:
             return
-        if seconds > _SIGINT_SECONDS and not is_terminated:
-            is_terminated = True
-            for pid in steps:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+        for number, due in ((signal.SIGTERM, _SIGINT_SECONDS), (signal.SIGKILL, _STEP_END_SECONDS)):
+            if seconds > due and not is_signalled[number]:
+                is_signalled[number] = True
+                for pid in steps:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
         time.sleep(0.05)

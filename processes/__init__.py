@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive the process that started them."""
+"""Child processes that end with the process that started them."""
 
 from kfp_distributed.processes.group import ProcessGroup
 

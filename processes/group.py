@@ -1,4 +1,4 @@
-"""Start child processes, and stop them whichever way we end."""
+"""Start child processes that end with this process, even if it is killed."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import IO
 
 from kfp_distributed.processes import guard
 
-# A child registers itself: its standard input is the guard's pipe, and it becomes the program only after it has written
-# its id there. If the guard is gone that write fails, and the child ends. So no moment is unguarded, in any thread
-# (PR_SET_PDEATHSIG fires when the starting thread ends), and on any Unix.
+# Each child registers itself: it writes its process ID to the guard's pipe, which is its standard input, before it
+# executes the program. If the guard has ended, the write fails and the child exits. So a child is never unguarded. This
+# works in any thread (PR_SET_PDEATHSIG is sent when the starting thread ends) and on any Unix.
 _REGISTER = 'echo $$ >&0 && exec "$@" </dev/null'
 
 
 class ProcessGroup:
-    """A context in which child processes are started that cannot outlive us.
+    """A context manager for child processes that end with this process.
 
-    When the context ends, by an exception or Ctrl-C too, all children and their descendants are stopped and collected.
-    When our process ends without leaving the context, even by SIGKILL, a guard process kills them. Each child leads
-    a session of its own, so the terminal's Ctrl-C reaches us alone and we decide about them. A descendant is found by
-    its session or its line of parents; only one that has left both (a daemon) escapes.
+    When the context exits, also by an exception or Ctrl-C, all children and their descendants are stopped and reaped.
+    If this process ends without leaving the context, even by SIGKILL, a guard process kills them.
 
-    All methods may be called from any thread.
+    Each child runs in its own session, so Ctrl-C in the terminal reaches only this process. Descendants are found by
+    their session or their chain of parents. Only a process that has left both (a daemon) is not found.
+
+    All methods are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,8 @@ class ProcessGroup:
 
     def __enter__(self) -> ProcessGroup:
         """Start the guard."""
-        # In a session of its own and with nothing of ours open: neither Ctrl-C nor a reader of our output notices it.
+        # The guard has its own session, so Ctrl-C does not reach it. It shares no output with this process, so readers
+        # of that output see its end.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -48,7 +50,7 @@ class ProcessGroup:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop all children, then the guard, which kills what is left where the stopping was interrupted."""
+        """Stop all children, then the guard. If the stop was interrupted, the guard kills the remaining children."""
         try:
             self.stop()
         finally:
@@ -64,33 +66,38 @@ class ProcessGroup:
         cwd: str | Path | None = None,
         stdout: int | IO[bytes] | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Start a child.
+        """Start a child process.
 
         Args:
-            name: What `stop` calls it. A name can be used again once its child has ended; what that one left running
-                is killed first.
-            argv: The program and its arguments. The program is looked up in the PATH of `env`.
-            env: The child's whole environment; ours by default.
-            cwd: Its working directory; ours by default.
-            stdout: Where its output and errors go: a file, subprocess.PIPE, or None for our own output.
+            name: Name of the child, for `stop`. A name can be reused after its child has ended. Descendants of the
+                previous child are killed first.
+            argv: The program and its arguments. The program is searched in the PATH of `env`.
+            env: The complete environment of the child. Default: that of this process.
+            cwd: Working directory. Default: that of this process.
+            stdout: Target of the standard output and the standard error: a file, subprocess.PIPE, or None for the
+                output of this process.
 
         Returns:
             The running child. Its standard input is empty.
 
         Raises:
-            FileNotFoundError: There is no such program or folder.
-            ValueError: A child of that name is running.
-            RuntimeError: The context is not entered, or the guard is gone.
+            FileNotFoundError: The program or the working directory does not exist.
+            ValueError: A child with this name is running.
+            RuntimeError: The context has not been entered, or the guard has ended.
         """
         if not self._guard or self._guard.poll() is not None:
-            raise RuntimeError(f"cannot start {name}: only inside `with ProcessGroup()`, while its guard process runs")
+            raise RuntimeError(
+                f"cannot start {name}: call start() inside `with ProcessGroup()`, and keep its guard process running"
+            )
         environment = dict(os.environ if env is None else env)
         path = str(Path(cwd or ".", argv[0]).absolute()) if os.sep in argv[0] else argv[0]
         program = shutil.which(path, path=environment.get("PATH"))
         if not program:
-            raise FileNotFoundError(f"cannot start {name}: there is no program {argv[0]!r}")
+            raise FileNotFoundError(f"cannot start {name}: program {argv[0]!r} not found, install it or correct PATH")
         if name in self._children and self._children[name][0].poll() is None:
-            raise ValueError(f"cannot start {name}: process {self._children[name][0].pid} of that name is running")
+            raise ValueError(
+                f"cannot start {name}: process {self._children[name][0].pid} with this name is running, stop it first"
+            )
         self.stop([name], 0)
         child = subprocess.Popen(
             ["/bin/sh", "-c", _REGISTER, "sh", program, *argv[1:]],
@@ -105,11 +112,11 @@ class ProcessGroup:
         return child
 
     def stop(self, names: Iterable[str] | None = None, grace_seconds: float = 5) -> None:
-        """Stop children with all their descendants, and collect them. Calling it again does nothing.
+        """Stop children and all their descendants, and reap them. Repeated calls have no effect.
 
         Args:
-            names: Which ones; all by default. Names that were never started are passed over.
-            grace_seconds: The time between SIGTERM and SIGKILL.
+            names: Names of the children. Default: all. Unknown names are ignored.
+            grace_seconds: Seconds between SIGTERM and SIGKILL. Default: 5.
         """
         children = dict(self._children)
         chosen = {name: children[name] for name in (children if names is None else names) if name in children}

@@ -1,8 +1,8 @@
-"""The guard: a small process that ends the sessions registered with it as soon as its parent is gone.
+"""The guard: a small process that kills the registered sessions when its parent process ends.
 
-It is run by its path (`python guard.py PARENT_PID`), with the standard library alone. On its standard input come, a
-line each, the ids of processes that lead a session of their own. When the parent is gone, or sends the line `end`, it
-kills every process of these sessions and all their descendants, and ends.
+Run it by its path (`python guard.py PARENT_PID`). It needs only the standard library. It reads the process IDs of
+session leaders from its standard input, one on each line. When the parent has ended, or has sent the line `end`, the
+guard kills all processes of these sessions and all their descendants, and exits.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """One running process, as the operating system's table shows it.
+    """A running process in the operating system's process table.
 
     Attributes:
-        parent: The id of the process that started it.
-        session: The id of the process that leads its session, or did.
-        started: When it was started, in the system's own form; tells a process from a later one with the same id.
+        parent: ID of the parent process.
+        session: ID of the session, which is the process ID of its first leader.
+        started: Start time in the system's format. It distinguishes processes that reuse a process ID.
     """
 
     parent: int
@@ -31,7 +31,7 @@ class Process(NamedTuple):
 
 
 def process_table() -> dict[int, Process]:
-    """All running processes of this machine by their id, without those that have ended and wait to be collected."""
+    """Return all running processes of this machine by process ID, without zombies."""
     table = {}
     for pid, state, parent, started in _proc_rows() if Path("/proc/self/stat").exists() else _ps_rows():
         with contextlib.suppress(OSError):
@@ -43,7 +43,7 @@ def process_table() -> dict[int, Process]:
 def _proc_rows() -> Iterator[Sequence[str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            # The program's name stands in brackets and may hold anything: fields are counted after the last bracket.
+            # The program's name is in parentheses and may contain any character, so split after the last one.
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             yield folder.name, fields[0], fields[1], fields[19]
 
@@ -54,18 +54,21 @@ def _ps_rows() -> Iterator[Sequence[str]]:
 
 
 def family(table: Mapping[int, Process], leaders: Mapping[int, str]) -> set[int]:
-    """The ids of all processes in the leaders' sessions, and of all their descendants.
+    """Return the IDs of all processes in the leaders' sessions, and of all their descendants.
 
     Args:
         table: The running processes.
-        leaders: When each session's leader was started. If another process has its id by now, that one and its session
-            are none of ours.
+        leaders: Start time of each session leader by process ID. If another process has the ID now, that process and
+            its session are ignored.
     """
     sessions = {pid for pid, started in leaders.items() if pid not in table or table[pid].started == started}
     members: set[int] = set()
-    # A descendant may have left the session, as mpirun's and horovodrun's ranks do.
-    while more := {pid for pid, each in table.items() if each.session in sessions or each.parent in members} - members:
-        members |= more
+    # Descendants may be in other sessions, such as the ranks of mpirun and horovodrun.
+    while (
+        new := {pid for pid, process in table.items() if process.session in sessions or process.parent in members}
+        - members
+    ):
+        members |= new
     return members
 
 
@@ -73,12 +76,13 @@ def end_families(leaders: Mapping[int, str], number: signal.Signals, seconds: fl
     """Send a signal once to each process of the leaders' families, and wait until all have ended.
 
     Args:
-        leaders: When each session's leader was started.
+        leaders: Start time of each session leader by process ID.
         number: The signal.
-        seconds: How long to wait at most. What is left then is left running.
+        seconds: Timeout in seconds. Processes that run after the timeout are left running.
 
     Returns:
-        The leaders and all members seen, to be given to the next call: a member whose parent has ended is found by it.
+        Start times of the leaders and of all their family members. Pass them to the next call, so that it also finds
+        members whose parents have ended.
     """
     known = dict(leaders)
     signalled: set[int] = set()
@@ -96,29 +100,30 @@ def end_families(leaders: Mapping[int, str], number: signal.Signals, seconds: fl
 
 
 def start_time(pid: int) -> str:
-    """When a process was started; "" if it has ended."""
+    """Return the start time of a process, or "" if it has ended."""
     table = process_table()
     return table[pid].started if pid in table else ""
 
 
 def main() -> None:
-    """Wait for the parent's end and kill what it leaves behind."""
+    """Wait until the parent ends, and kill the registered sessions."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     leaders: dict[int, str] = {}
     lines: list[bytes] = []
     while b"end" not in lines:
-        # The input ends with the parent, unless a copy that it forked holds the pipe open: so its life is checked too.
+        # The input ends when the parent ends, unless a forked copy of the parent keeps the pipe open. So the parent
+        # process ID is checked too.
         lines = os.read(0, 65536).split() if select.select([0], [], [], 0.5)[0] else []
         if not lines and os.getppid() != int(sys.argv[1]):
             break
-        # A session that has ended is forgotten: its number may come to stand for somebody else's.
+        # Remove sessions that have ended, because other processes may reuse their IDs.
         table = process_table()
-        sessions = {each.session for each in table.values()}
+        sessions = {process.session for process in table.values()}
         leaders = {pid: started for pid, started in leaders.items() if pid in sessions}
-        named = [pid for pid in map(int, filter(bytes.isdigit, lines)) if pid > 1]
-        leaders |= {pid: table[pid].started if pid in table else "" for pid in named}
-    # 10 s, for a process that waits for a disk cannot be killed before that answers.
+        registered = [pid for pid in map(int, filter(bytes.isdigit, lines)) if pid > 1]
+        leaders |= {pid: table[pid].started if pid in table else "" for pid in registered}
+    # 10 s, because a process that waits for a disk ends only after the disk has answered.
     end_families(leaders, signal.SIGKILL, 10)
 
 

@@ -1,4 +1,4 @@
-"""Object storage and local folders, as the steps and trainers need them."""
+"""Read and write S3 object stores and local folders."""
 
 from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store

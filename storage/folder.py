@@ -11,7 +11,7 @@ from kfp_distributed.storage.store import BYTES, Entry, Store
 
 
 class FolderStore(Store):
-    """The files below a folder; what is still being written is not among them."""
+    """The files below a folder. Unfinished files are not listed."""
 
     def __init__(self, root: Path | str, uri: str = "") -> None:
         self.root, self.uri = Path(root).absolute(), uri or str(root)
@@ -22,7 +22,7 @@ class FolderStore(Store):
         with self._errors(prefix):
             for path in list_files(self.root):
                 if path.startswith(prefix):
-                    with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                    with contextlib.suppress(FileNotFoundError):  # Deleted since list_files().
                         entries.append(Entry(path, (self.root / path).stat().st_size))
         return entries
 
@@ -32,7 +32,7 @@ class FolderStore(Store):
             return self._path(key).is_file()
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See Store. Folders that become empty are removed too, as an object store has none."""
+        """See Store. Folders that become empty are deleted too, because an object store has no folders."""
         for key in keys:
             with self._errors(key):
                 path = self._path(key)
@@ -51,7 +51,7 @@ class FolderStore(Store):
         with self._errors(key):
             path = self._path(key)
             if not path.is_file():
-                raise self._error(key, "there is no such file", KeyNotFound)
+                raise self._error(key, "the file does not exist, check its path", KeyNotFound)
             with path.open("rb") as source:
                 return hash_stream(source, key, target)
 

@@ -1,4 +1,4 @@
-"""Where a Kubeflow Pipelines installation has its object store, found by the rules of its own launcher."""
+"""Find the object store of a Kubeflow Pipelines installation by the rules of the KFP launcher."""
 
 import base64
 import os
@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 
-# The environment variable that names a Kubernetes Secret with the keys: "name" or "namespace/name".
+# Environment variable with the name of the Kubernetes Secret that has the keys: "name" or "namespace/name".
 SECRET_VARIABLE = "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"
 
 WHAT_TO_SET = (
@@ -19,33 +19,33 @@ WHAT_TO_SET = (
 )
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""Where a pod finds its own, where it may ask the API server."""
+"""The file with the namespace of this pod. It exists only in pods that mount a service account token."""
 
-# What Kubeflow Pipelines is installed with.
+# Defaults of a Kubeflow Pipelines installation.
 KFP_NAMESPACE = "kubeflow"
 KFP_SECRET = "mlpipeline-minio-artifact"
 
-# Takes a path of the Kubernetes API and returns the object there as JSON, or None where there is none (404). Raises
-# MayNotRead for 403.
+# Returns the object at a path of the Kubernetes API as JSON, or None if it does not exist (404). Raises MayNotRead
+# for 403.
 Read = Callable[[str], dict[str, Any] | None]
 
 
 class MayNotRead(ValueError):
-    """The Kubernetes API does not let us read an object."""
+    """The account may not read an object of the Kubernetes API."""
 
 
 @dataclass(frozen=True)
 class StoreReference:
-    """An object store, and the Secret that has the keys to it.
+    """An object store, and the Secret with its keys.
 
     Attributes:
         endpoint: "host:port".
         secret: Name of the Secret.
-        namespace: The Secret's namespace.
-        access_key_field: The Secret's field with the access key.
-        secret_key_field: The Secret's field with the secret key.
-        secure: Whether to use TLS.
-        region: The region; empty where nothing says.
+        namespace: Namespace of the Secret.
+        access_key_field: Field of the Secret with the access key. Default: "accesskey".
+        secret_key_field: Field of the Secret with the secret key. Default: "secretkey".
+        secure: Whether to use TLS. Default: False.
+        region: The region. Empty if it is not configured.
     """
 
     endpoint: str
@@ -58,20 +58,20 @@ class StoreReference:
 
 
 def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReference:
-    """Find the store as the launcher of Kubeflow Pipelines does.
+    """Find the store of an address in the same way as the KFP launcher.
 
-    That is what the ConfigMap kfp-launcher says for the address; where it says nothing, the store that Kubeflow
-    Pipelines is installed with.
+    The ConfigMap kfp-launcher may configure a store for the address. Otherwise it is the default store of the Kubeflow
+    Pipelines installation.
 
     Args:
-        read: Reads the Kubernetes API.
-        namespace: The namespace of the pipeline's pods.
-        uri: The address that the store is wanted for; by default the pipelines' root.
+        read: Reads an object of the Kubernetes API.
+        namespace: Namespace of the pipeline's pods.
+        uri: Address in the store. Default: the pipeline root.
 
     Raises:
-        ValueError: Nothing is found, or what is found does not say enough; the text says what to do.
+        ValueError: The store or its Secret does not exist, or the configuration is incomplete.
     """
-    import yaml  # type: ignore[import-untyped]  # replicas lack it
+    import yaml  # type: ignore[import-untyped]  # not installed in replicas
 
     data = (read(_path(namespace, "configmaps", "kfp-launcher")) or {}).get("data") or {}
     uri = uri or data.get("defaultPipelineRoot") or "minio://mlpipeline/v2/artifacts"
@@ -79,7 +79,7 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
         reference = _configured(yaml.safe_load(data.get("providers") or "") or {}, namespace, uri)
     except (AttributeError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ValueError(
-            f"the ConfigMap {namespace}/kfp-launcher does not say where {uri} is: {error}. Correct it, or {WHAT_TO_SET}"
+            f"ConfigMap {namespace}/kfp-launcher has no valid store for {uri}: {error}. Correct it, or {WHAT_TO_SET}"
         ) from None
     return _with_secret(read, reference or StoreReference(find_service(read, namespace), KFP_SECRET, namespace))
 
@@ -88,9 +88,9 @@ def _with_secret(read: Read, reference: StoreReference) -> StoreReference:
     path = _path(reference.namespace, "secrets", reference.secret)
     if _exists(read, path) is False:
         raise ValueError(
-            f"there is no Secret {reference.namespace}/{reference.secret}, or no such namespace. It should have the "
-            f"object store's keys, and pods need it: `kfp-distributed doctor` has the command. For this process you "
-            f"may {WHAT_TO_SET}"
+            f"Secret {reference.namespace}/{reference.secret} or its namespace does not exist. Pods read the keys of "
+            f"the object store from it: `kfp-distributed doctor` prints the command that creates it. To use another "
+            f"store in this process, {WHAT_TO_SET}"
         )
     return reference
 
@@ -98,17 +98,18 @@ def _with_secret(read: Read, reference: StoreReference) -> StoreReference:
 def choose_object_store(
     get: Callable[[str], str | None], read: Read, namespace: str, secret: str, uri: str
 ) -> StoreReference:
-    """Take the Secret and the endpoint that the environment names, or find the store of Kubeflow Pipelines.
+    """Return the given Secret with its endpoint, or find the store of Kubeflow Pipelines.
 
     Args:
-        get: Reads a variable of the environment. An endpoint there counts for a named Secret alone.
-        read: Reads the Kubernetes API.
-        namespace: The Secret's namespace.
-        secret: Its name; "" where none is named.
-        uri: The address that the store is wanted for.
+        get: Returns an environment variable. AWS_ENDPOINT_URL_S3 and AWS_ENDPOINT_URL are used only if `secret` is
+            given.
+        read: Reads an object of the Kubernetes API.
+        namespace: Namespace of the Secret.
+        secret: Name of the Secret. "" to find the store of Kubeflow Pipelines.
+        uri: Address in the store.
 
     Raises:
-        ValueError: The endpoint is wrong, or no store or Secret is found.
+        ValueError: The endpoint is not valid, or the store or the Secret does not exist.
     """
     if not secret:
         return find_object_store(read, namespace, uri)
@@ -118,41 +119,41 @@ def choose_object_store(
 
 
 def find_service(read: Read, namespace: str) -> str:
-    """Find the Service of the store that Kubeflow Pipelines is installed with, as "host:port".
+    """Return "host:port" of the Service of Kubeflow Pipelines' default store.
 
     Raises:
-        ValueError: There is none in the namespace, nor in kubeflow.
+        ValueError: Neither the namespace nor namespace kubeflow has such a Service.
     """
     services = {
-        f"{name}.{home}:9000": _exists(read, _path(home, "services", name))
-        for home in (namespace, KFP_NAMESPACE)
+        f"{name}.{service_namespace}:9000": _exists(read, _path(service_namespace, "services", name))
+        for service_namespace in (namespace, KFP_NAMESPACE)
         for name in ("seaweedfs", "minio-service")
     }
-    for endpoint, there in services.items():
-        if there:
+    for endpoint, exists in services.items():
+        if exists:
             return endpoint
     if None in services.values():
-        # Most pods may not look into namespace kubeflow; there, either store has a Service of this name.
+        # Most pods may not read namespace kubeflow. In it, both stores have a Service with this name.
         return endpoint
-    raise ValueError(f"there is no Service {' or '.join(services)}: {WHAT_TO_SET}")
+    raise ValueError(f"no Service of an object store exists (searched {', '.join(services)}): {WHAT_TO_SET}")
 
 
 def read_keys(read: Read, reference: StoreReference) -> list[str]:
-    """Read the access key and the secret key from a store's Secret.
+    """Return the access key and the secret key from the Secret of a store.
 
     Raises:
-        ValueError: There is no such Secret, we may not read it, or it lacks a field.
+        ValueError: The Secret does not exist, cannot be read, or lacks a field.
     """
     path = _path(reference.namespace, "secrets", reference.secret)
     data = (read(path) or {}).get("data") or {}
     fields = reference.access_key_field, reference.secret_key_field
     if not {*fields} <= {*data}:
-        raise ValueError(f"{path} must have the fields {fields}, it has {sorted(data)}: {WHAT_TO_SET}")
+        raise ValueError(f"{path} must have the fields {fields}, it has {sorted(data)}. Correct it, or {WHAT_TO_SET}")
     return [base64.b64decode(data[name]).decode() for name in fields]
 
 
 def environment_entries(reference: StoreReference) -> list[dict[str, Any]]:
-    """The entries of a container's `env` that lead to a store, for pods in the Secret's namespace."""
+    """Return the entries of a container's `env` for a store. The pod must be in the namespace of the Secret."""
     url = f"http{'s' * reference.secure}://{reference.endpoint}"
     values = {"AWS_ENDPOINT_URL": url, "AWS_REGION": reference.region}
     fields = {
@@ -166,10 +167,12 @@ def environment_entries(reference: StoreReference) -> list[dict[str, Any]]:
 
 
 def cluster_configuration() -> tuple[Any, str]:
-    """Return the Kubernetes client's configuration and its namespace: a pod's own or, outside of one, KUBECONFIG's.
+    """Return the configuration of the Kubernetes client, and its namespace.
+
+    In a pod these come from its service account, elsewhere from the kubeconfig file.
 
     Raises:
-        ValueError: There is none, or it is wrong.
+        ValueError: There is no configuration, or it is not valid.
     """
     from kubernetes import client, config
     from yaml import YAMLError  # type: ignore[import-untyped]
@@ -182,18 +185,22 @@ def cluster_configuration() -> tuple[Any, str]:
             return configuration, OWN_NAMESPACE.read_text().strip()
         config.load_kube_config(kubeconfig, client_configuration=configuration)
         return configuration, config.list_kube_config_contexts(kubeconfig)[1]["context"].get("namespace") or "default"
-    # The client looks at little of a file before it takes it for a configuration.
+    # The client validates little of a kubeconfig file, so that a wrong one may raise any of these.
     except (config.ConfigException, YAMLError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        known = isinstance(error, (config.ConfigException, YAMLError, OSError))
-        why = " ".join(str(error).split()) if known else "it has another form"
-        raise ValueError(f"{file} is no configuration of a cluster, set KUBECONFIG to one: {why}") from None
+        is_readable = isinstance(error, (config.ConfigException, YAMLError, OSError))
+        cause = " ".join(str(error).split()) if is_readable else "its structure is not that of a kubeconfig"
+        raise ValueError(
+            f"{file} is not a valid cluster configuration, set KUBECONFIG to a kubeconfig file: {cause}"
+        ) from None
 
 
 def kubernetes_reader() -> Read:
-    """Make what reads ConfigMaps, Secrets and Services.
+    """Return a function that reads ConfigMaps, Secrets and Services.
+
+    The function raises ValueError if the cluster does not answer.
 
     Raises:
-        ValueError: There is no configuration. What it returns raises it too, where the cluster does not answer.
+        ValueError: There is no valid configuration of a cluster.
     """
     from kubernetes import client
 
@@ -202,7 +209,7 @@ def kubernetes_reader() -> Read:
     except ValueError as error:
         raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
     core = client.CoreV1Api(api)
-    # Releases of the client differ in how they get a bare path.
+    # The client has no method to read a path that is the same in all of its releases.
     kinds = {
         "configmaps": core.read_namespaced_config_map,
         "secrets": core.read_namespaced_secret,
@@ -219,8 +226,11 @@ def kubernetes_reader() -> Read:
             if status == 404:
                 return None
             reason = getattr(error, "reason", error)
-            raise (MayNotRead if status == 403 else ValueError)(
-                f"cannot get {path} of the Kubernetes API: {reason}. Allow it, or {WHAT_TO_SET}"
+            kind_of_error, advice = (
+                (MayNotRead, "Allow this account to get it") if status == 403 else (ValueError, "Check the API server")
+            )
+            raise kind_of_error(
+                f"cannot read {path} from the Kubernetes API: {reason}. {advice}, or {WHAT_TO_SET}"
             ) from None
 
     return read
@@ -231,7 +241,7 @@ def _path(namespace: str, kind: str, name: str) -> str:
 
 
 def _exists(read: Read, path: str) -> bool | None:
-    """Whether there is an object; None where we may not look."""
+    """Return whether an object exists, or None if the account may not read it."""
     try:
         return read(path) is not None
     except MayNotRead:
@@ -239,13 +249,14 @@ def _exists(read: Read, path: str) -> bool | None:
 
 
 def _configured(providers: Mapping[str, Any], namespace: str, uri: str) -> StoreReference | None:
-    """What a kfp-launcher ConfigMap's providers say about an address; None where they say nothing."""
+    """Return the store that a kfp-launcher ConfigMap configures for an address, or None if it configures none."""
     location = parse_uri(uri)
-    # Without a provider s3 the launcher takes the keys of an s3:// address from its environment. Ours has none.
+    # Without a provider s3, the launcher reads the keys of an s3:// address from its environment. Steps have no such
+    # variables.
     name = "s3" if uri.lower().startswith("s3:") and providers.get("s3") else "minio"
     provider = providers.get(name) or {}
     chosen = provider.get("default") or {}
-    # Its reader of YAML takes either.
+    # The launcher accepts both spellings.
     overrides = provider.get("overrides") or provider.get("Overrides") or ()
     if not chosen and not overrides:
         return None
@@ -258,8 +269,9 @@ def _configured(providers: Mapping[str, Any], namespace: str, uri: str) -> Store
     secret = {} if credentials.get("fromEnv") else credentials.get("secretRef") or {}
     keys = [secret.get(key) or "" for key in ("secretName", "accessKeyKey", "secretKeyKey")]
     if not all(keys):
-        wanted = "secretName, accessKeyKey and secretKeyKey"
-        raise ValueError(f"its provider {name} has no credentials.secretRef with {wanted}")
+        raise ValueError(
+            f"its provider {name} has no credentials.secretRef with secretName, accessKeyKey and secretKeyKey"
+        )
     endpoint = chosen.get("endpoint") or "s3.amazonaws.com"
     if "://" not in endpoint:
         endpoint = f"http{'' if chosen.get('disableSSL') else 's'}://{endpoint}"

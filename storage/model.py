@@ -1,4 +1,4 @@
-"""What a stored model consists of: a manifest, written last, that names every file."""
+"""Describe and verify stored models. A model has a manifest, written last, that lists every file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from kfp_distributed.storage.files import FileEntry, describe_folder
 
 MODEL_MANIFEST = "model.json"
 FORMATS = {"saved_model.pb": "saved_model", "model.onnx": "onnx"}
-"""The formats of a model that the steps know, by the file that each has."""
+"""The supported model formats, by the file that identifies each."""
 
 
 class ModelIncomplete(Exception):
-    """A model is not there, or not whole; the text says what is missing or wrong."""
+    """A model does not exist or is incomplete. The message lists the files that are missing or wrong."""
 
 
 @dataclass(frozen=True)
 class ModelManifest:
-    """A model's description.
+    """The content of a model's manifest.
 
     Attributes:
-        format: How it is saved: "saved_model" is TensorFlow's SavedModel, "files" is anything that is none of FORMATS.
-        files: All its files but the manifest, sorted by path.
-        metrics: What the training reached, such as {"accuracy": 0.97}.
-        job: The training job that made it.
-        columns: The data's columns, as the dataset's manifest describes them (JSON objects).
-        label: The data's label, likewise.
+        format: Format of the model: a value of FORMATS ("saved_model" is TensorFlow's SavedModel), or "files" for any
+            other format.
+        files: All files except the manifest, sorted by path.
+        metrics: Final metrics of the training, such as {"accuracy": 0.97}.
+        job: Name of the training job.
+        columns: Columns of the training data, as JSON objects of the dataset's manifest.
+        label: Label of the training data, as a JSON object of the dataset's manifest.
     """
 
     format: str = "saved_model"
@@ -40,70 +41,87 @@ class ModelManifest:
     label: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The manifest's text."""
+        """Return the text of the manifest."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ModelManifest:
-        """Read a manifest's text.
+        """Parse the text of a manifest.
 
         Raises:
-            ValueError: It is no such text; says what is wrong.
+            ValueError: The text is not a valid manifest. The message has the cause.
         """
         try:
             content = json.loads(text)
             files = tuple(FileEntry(**entry) for entry in content.pop("files"))
             return cls(files=files, columns=tuple(content.pop("columns")), **content)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"the model's manifest is not as it should be: {error!r}") from None
+            raise ValueError(f"the manifest is not valid: {error!r}") from None
 
 
 class ReadableStore(Protocol):
-    """What is needed of a Store. It is not named, for it would bring S3 along where local models are read."""
+    """The methods of a Store that `verify_model` uses.
+
+    This module does not import Store, because steps that read local models would import the S3 client with it.
+    """
 
     uri: str
 
     def list(self) -> Sequence[Any]:
-        """All objects, with their key and size."""
+        """Return all objects, each with key and size."""
 
     def read(self, key: str) -> bytes:
-        """An object's bytes."""
+        """Return the content of an object."""
 
 
 def verify_model(store: ReadableStore) -> ModelManifest:
-    """Check that a model is there with all its files in their sizes; their SHA-256 are checked when they are fetched.
+    """Check that all files of a stored model exist and have the right size.
+
+    The SHA-256 of the files are checked when they are downloaded.
 
     Args:
-        store: A Store opened at the model's folder.
+        store: A Store whose root is the model's folder.
 
     Raises:
-        ModelIncomplete: There is no manifest, or it is damaged, or files are missing or have another size.
+        ModelIncomplete: The manifest is missing or damaged, or files are missing or have another size.
         StorageError: The store cannot be read.
     """
     return _verify(store.uri, store.read, "size", {entry.key: entry.size for entry in store.list()})
 
 
 def verify_model_folder(folder: Path) -> ModelManifest:
-    """Check that a model is in a local folder with all its files as they were when it was saved.
+    """Check that all files of a model in a local folder exist and have the right SHA-256.
 
     Raises:
-        ModelIncomplete: There is no manifest, or it is damaged, or files are missing or have another SHA-256.
+        ModelIncomplete: The manifest is missing or damaged, or files are missing or have another SHA-256.
     """
     hashes = {entry.path: entry.sha256 for entry in describe_folder(folder)}
     return _verify(str(folder), lambda key: Path(folder, key).read_bytes(), "sha256", hashes)
 
 
 def _verify(
-    where: str, read: Callable[[str], bytes], compared: Literal["size", "sha256"], found: Mapping[str, object]
+    uri: str, read: Callable[[str], bytes], attribute: Literal["size", "sha256"], values: Mapping[str, object]
 ) -> ModelManifest:
-    if MODEL_MANIFEST not in found:
-        raise ModelIncomplete(f"{where} has no {MODEL_MANIFEST}: no model was saved there whole")
+    """Check the files of a model.
+
+    Args:
+        uri: Address of the model, for errors.
+        read: Returns the content of a file.
+        attribute: The attribute of a FileEntry to compare.
+        values: The value of the attribute of each existing file, by path.
+    """
+    if MODEL_MANIFEST not in values:
+        raise ModelIncomplete(f"{uri} has no {MODEL_MANIFEST}: no complete model was saved there")
     try:
         manifest = ModelManifest.from_json(read(MODEL_MANIFEST))
     except ValueError as error:
-        raise ModelIncomplete(f"{where}/{MODEL_MANIFEST}: {error}") from None
-    wrong = [entry.path for entry in manifest.files if found.get(entry.path) != getattr(entry, compared)]
-    if wrong or not manifest.files:
-        files = ", ".join(wrong) or "the manifest names no files"
-        raise ModelIncomplete(f"the model in {where} is not whole: missing, or of another {compared}: {files}")
+        raise ModelIncomplete(f"{uri}/{MODEL_MANIFEST}: {error}. Save the model again") from None
+    if not manifest.files:
+        raise ModelIncomplete(f"the model {uri} is incomplete: its manifest lists no files. Save the model again")
+    wrong = [entry.path for entry in manifest.files if values.get(entry.path) != getattr(entry, attribute)]
+    if wrong:
+        raise ModelIncomplete(
+            f"the model {uri} is incomplete: missing files or files with a wrong {attribute}: {', '.join(wrong)}. "
+            "Save the model again"
+        )
     return manifest

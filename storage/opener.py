@@ -1,4 +1,4 @@
-"""Opens the store that an address names."""
+"""Open the store of an address."""
 
 from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.folder import FolderStore
@@ -8,15 +8,16 @@ from kfp_distributed.storage.uri import parse_uri
 
 
 def open_store(uri: str, credentials: Credentials | None = None, retry_seconds: float = 60) -> Store:
-    """Open what is stored under an address.
+    """Open the store of an address. Its root is the address.
 
     Args:
-        uri: s3://bucket/prefix, minio://bucket/prefix, file:///path or a path. Nothing needs to be there yet.
-        credentials: How to reach the object store; by default what the environment says. Unused for local folders.
-        retry_seconds: For about how long a request is repeated that fails for a passing reason.
+        uri: s3://bucket/prefix, minio://bucket/prefix, file:///path or a path. It need not exist.
+        credentials: Credentials of the object store. Default: those of the environment. Ignored for local folders.
+        retry_seconds: Approximate time, in seconds, for which a request is retried after a transient error.
+            Default: 60.
 
     Raises:
-        ValueError: The address is no such address, or the environment says too little.
+        ValueError: The address is not valid, or the environment has no valid credentials.
     """
     location = parse_uri(uri)
     if location.scheme == "file":

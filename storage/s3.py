@@ -23,31 +23,35 @@ from kfp_distributed.storage.files import FileEntry, hash_stream
 from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, Store
 from kfp_distributed.storage.uri import parse_uri
 
-# By what is found in an error's code or text; the first that fits.
+# Cause and advice by a pattern of the error's code or text. The first match counts.
 _ADVICE = {
-    "NoSuchKey": "there is no such object",
-    "NoSuchBucket": "there is no such bucket, create it or correct its name",
-    "Inval.*Key|Signature|AccessDenied": "the server refuses the account, check AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY or their Secret, and what it may do",
-    "resolve|refused|timed out": "the server does not answer, check AWS_ENDPOINT_URL and that it runs",
+    "NoSuchKey": "the object does not exist, check its key",
+    "NoSuchBucket": "the bucket does not exist, create it or correct its name",
+    "Inval.*Key|Signature|AccessDenied": "access denied, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+    "(or the Secret with the keys) and the permissions of the account",
+    "resolve|refused|timed out": "the server does not answer, check AWS_ENDPOINT_URL and that the server runs",
     "HeaderMalformed|PermanentRedirect": "the bucket is in another region, set AWS_REGION to {region}",
-    "Skewed": "the server refuses this machine's time, set its clock",
+    "Skewed": "the clock of this machine differs from the server's, correct it",
     "SlowDown|too many [0-9]+ error": "the server is starting or overloaded, try again later",
     "mismatch": "the server's certificate is for another host, check AWS_ENDPOINT_URL",
-    "CERTIFICATE": "the server is not trusted, set AWS_CA_BUNDLE to a PEM file with its certificate authority",
-    "SSLError": "the server speaks no TLS, begin AWS_ENDPOINT_URL with http://",
-    "HTTPS server": "the server speaks TLS, begin AWS_ENDPOINT_URL with https://",
-    "ParseError|non-XML": "that is no object store's answer, check AWS_ENDPOINT_URL",
+    "CERTIFICATE": "the server's certificate is not trusted, set AWS_CA_BUNDLE to a PEM file with its "
+    "certificate authority",
+    "SSLError": "the server does not use TLS, start AWS_ENDPOINT_URL with http://",
+    "HTTPS server": "the server requires TLS, start AWS_ENDPOINT_URL with https://",
+    "ParseError|non-XML": "the response is not from an S3 server, check AWS_ENDPOINT_URL",
+    "Connection (broken|aborted)": "the connection broke several times, check the network and the server's log",
+    "No space left|File too large|quota exceeded": "the local disk is full, free space or use another folder",
 }
 
-# Accounts that may only read a bucket of others often lack this right.
+# Accounts with read access to another owner's bucket often lack this permission.
 _REGION_ADVICE = (
-    "the server refuses the account: set AWS_REGION to the bucket's region, without which the account needs the right "
-    "s3:GetBucketLocation; else check AWS_ACCESS_KEY_ID and what it may do"
+    "access denied: set AWS_REGION to the bucket's region or allow the account s3:GetBucketLocation. "
+    "If this does not help, check AWS_ACCESS_KEY_ID and the permissions of the account"
 )
-# It covers the TLS handshake, for which a loaded gateway takes seconds.
+# Includes the TLS handshake, which takes a loaded gateway several seconds.
 _CONNECT_SECONDS = 10.0
-# Between two attempts to get a first answer.
+_UNKNOWN_REGION = "the bucket's region"
+# Between two attempts of `await_answer`.
 _PAUSE_SECONDS = 0.5
 
 
@@ -57,20 +61,20 @@ class S3Store(Store):
     Args:
         uri: s3://bucket/prefix.
         credentials: The server and the account.
-        retry_seconds: For about how long a request is repeated that fails for a passing reason: refused, reset or cut
-            connections, timeouts, and what a server or a load balancer answers while it starts, is full or goes away.
-            A certificate that cannot be trusted is no such reason.
+        retry_seconds: Approximate time, in seconds, for which a request is retried after a transient error. Transient
+            errors are refused, reset and broken connections, timeouts, and HTTP status 429, 500, 502, 503 and 504. An
+            untrusted certificate is not transient.
     """
 
     def __init__(self, uri: str, credentials: Credentials, retry_seconds: float = 60) -> None:
         location = parse_uri(uri)
         self.uri, self.bucket, self.root = uri, location.bucket, location.key
-        self.credentials = who = credentials
-        self.endpoint = f"http{'s' * who.secure}://{who.endpoint}"
+        self.credentials = credentials
+        self.endpoint = f"http{'s' * credentials.secure}://{credentials.endpoint}"
         retries = Retry(
-            # The pauses are 0, 0.4, 0.8, 1.6, 3.2, 6.4, then 8 s each; the short ones a little longer by chance.
+            # The pauses are 0, 0.4, 0.8, 1.6, 3.2, 6.4, then 8 s each, plus a jitter of up to 0.5 s, at most 8 s.
             total=int(min(2 * retry_seconds, 5) + retry_seconds / 8),
-            other=0,  # What is neither a connection nor an answer: TLS.
+            other=0,  # TLS errors.
             allowed_methods=None,
             status_forcelist=(429, 500, 502, 503, 504),
             backoff_factor=0.2,
@@ -81,38 +85,44 @@ class S3Store(Store):
         self._pool = PoolManager(
             retries=retries,
             maxsize=PARALLEL_TRANSFERS,
-            # The read timeout is the longest silence; a copy inside a server is silent until it is done.
+            # The read timeout is the longest time without data. A server-side copy sends none until it is done.
             timeout=Timeout(connect=_CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
-            ca_certs=who.ca_bundle or certifi.where(),
+            ca_certs=credentials.ca_bundle or certifi.where(),
         )
-        # Only AWS is asked for a bucket's region; others have this one, or none. Its other endpoints name the region.
-        self._asks_for_region = not who.region and who.endpoint == "s3.amazonaws.com"
-        region = who.region or (None if who.endpoint.endswith(".amazonaws.com") else "us-east-1")
+        # Only AWS is asked for the region of a bucket. Other AWS endpoints contain the region. Other servers use this
+        # default or ignore the region.
+        self._asks_for_region = not credentials.region and credentials.endpoint == "s3.amazonaws.com"
+        region = credentials.region or (None if credentials.endpoint.endswith(".amazonaws.com") else "us-east-1")
         self._client = Minio(
-            who.endpoint, who.access_key, who.secret_key, who.session_token or None, who.secure, region, self._pool
+            credentials.endpoint,
+            credentials.access_key,
+            credentials.secret_key,
+            credentials.session_token or None,
+            credentials.secure,
+            region,
+            self._pool,
         )
 
     def await_answer(self, seconds: float) -> None:
-        """Wait until the server answers a request without an account, whatever the answer is.
+        """Wait until the server answers an unauthenticated request with any status.
 
-        Who reads a store first may learn so that nothing answers at its address, long before the retries of a download
-        end.
+        Call it before the first download to detect a wrong address long before the retries of the download end.
 
         Args:
-            seconds: The longest wait, in total.
+            seconds: Timeout in seconds, in total.
 
         Raises:
-            StorageError: The server does not answer, or cannot be trusted.
+            StorageError: The server does not answer, or its certificate is not trusted.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         with self._errors(""):
             while True:
-                timeout = Timeout(total=max(0.1, until - time.monotonic()))
+                timeout = Timeout(total=max(0.1, deadline - time.monotonic()))
                 try:
                     self._pool.request("HEAD", f"{self.endpoint}/", retries=False, redirect=False, timeout=timeout)
                     return
                 except (TimeoutError, NewConnectionError, ProtocolError):
-                    if time.monotonic() + _PAUSE_SECONDS > until:
+                    if time.monotonic() + _PAUSE_SECONDS > deadline:
                         raise
                 time.sleep(_PAUSE_SECONDS)
 
@@ -120,9 +130,13 @@ class S3Store(Store):
         """See Store."""
         start = f"{self.root}/" if self.root else ""
         with self._errors(prefix):
-            found = self._client.list_objects(self.bucket, start + prefix, recursive=True)
-            # A key that ends with a slash is what some tools leave in the place of a folder.
-            return sorted(Entry(e.object_name[len(start) :], e.size) for e in found if not e.object_name.endswith("/"))
+            objects = self._client.list_objects(self.bucket, start + prefix, recursive=True)
+            # Some tools create an object whose key ends with a slash to represent a folder.
+            return sorted(
+                Entry(item.object_name[len(start) :], item.size)
+                for item in objects
+                if not item.object_name.endswith("/")
+            )
 
     def exists(self, key: str) -> bool:
         """See Store."""
@@ -157,29 +171,29 @@ class S3Store(Store):
                 if not self._client.bucket_exists(self.bucket):
                     self._client.make_bucket(self.bucket)
             except MinioException as error:
-                if "BucketAlready" not in str(error):  # Otherwise somebody else was faster.
+                if "BucketAlready" not in str(error):  # Another client may have created it in the meantime.
                     raise
 
     def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
         with self._errors(key):
-            for left in (3, 2, 1, 0):
+            for remaining_attempts in (3, 2, 1, 0):
                 target.seek(0)
                 target.truncate()
                 try:
-                    with self._client.get_object(self.bucket, self._key(key)) as answer:
-                        found = hash_stream(answer, key, target)
+                    with self._client.get_object(self.bucket, self._key(key)) as response:
+                        entry = hash_stream(response, key, target)
                         break
-                except (ProtocolError, TimeoutError):  # An answer that is cut is no request that could be repeated.
-                    if not left:
+                except (ProtocolError, TimeoutError):  # urllib3 does not retry once the response has begun.
+                    if not remaining_attempts:
                         raise
-        return found
+        return entry
 
     def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
         source.seek(0)
         entry = hash_stream(source, key)
         source.seek(0)
-        # One request, or a multipart upload that minio-py aborts where it fails: nothing is visible before the end.
-        # A part is in memory while it is sent; S3 takes at most 10,000.
+        # A single request, or a multipart upload, which minio-py aborts after a failure. So the write is atomic.
+        # A part is held in memory while it is sent. S3 allows 10,000 parts.
         part = (8 << 20) + entry.size // 10_000
         with self._errors(key):
             self._client.put_object(
@@ -197,21 +211,21 @@ class S3Store(Store):
 
 
 def _explain(error: Exception, asks_for_region: bool = False) -> str:
-    """What went wrong and what to do, in one line.
+    """Return the cause of an error and what to do, in one line.
 
     Args:
-        error: What a request raised.
-        asks_for_region: Whether AWS was asked for the bucket's region first.
+        error: The exception of a request.
+        asks_for_region: Whether AWS was asked for the bucket's region before the request.
     """
     reason = getattr(error, "reason", error)
-    # An answer that is no S3 answer comes with its whole body, which may be a long web page.
+    # The error of a response that is not from S3 contains the body, which may be a long web page.
     text = " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
-    # rclone calls its errors text/xml, so that minio-py leaves them unread.
+    # rclone sends errors as text/xml, which minio-py does not parse.
     code = "".join(re.findall(r"(?:<Code>|; code: )(\w+)", text)[:1])
     if asks_for_region and "AccessDenied" in text:
         return f"{_REGION_ADVICE} (AccessDenied)"
     region = re.search(r"(?:expecting '|use region )([a-z0-9-]+)", text)
     for pattern, advice in _ADVICE.items():
         if re.search(pattern, code or text):
-            return f"{advice.format(region=region[1] if region else 'its region')} ({code or text})"
+            return f"{advice.format(region=region[1] if region else _UNKNOWN_REGION)} ({code or text})"
     return text

@@ -1,4 +1,4 @@
-"""Datasets fetched from where they are stored."""
+"""Download datasets."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,29 +12,35 @@ def fetch_manifest(uri: str) -> DatasetManifest:
     """Read the manifest of the dataset at a URI (s3://, minio://, file:// or a path).
 
     Raises:
-        ValueError: It is not a manifest.
-        StorageError: It cannot be read; KeyNotFound where there is none.
+        ValueError: The file is not a valid manifest.
+        KeyNotFound: The manifest does not exist.
+        StorageError: The manifest cannot be read.
     """
-    return DatasetManifest.from_json(open_store(uri).read(DATASET_MANIFEST).decode())
+    text = open_store(uri).read(DATASET_MANIFEST).decode()
+    try:
+        return DatasetManifest.from_json(text)
+    except ValueError as error:
+        raise ValueError(f"the dataset {uri} cannot be read: {error}") from error
 
 
 def fetch_shards(uri: str, folder: Path, slices: Sequence[ShardSlice] | None = None) -> DatasetManifest:
-    """Fetch a dataset's manifest and the shards that some rows need into a local folder.
+    """Download a dataset's manifest and the shards that contain the given rows.
 
-    The manifest is written last: a folder that has one has all the shards that were asked for.
+    The manifest is written last: a folder with a manifest has all requested shards.
 
     Args:
-        uri: Where the dataset is.
-        folder: Local folder; made if absent.
-        slices: The rows that will be read; all if not given.
+        uri: Address of the dataset.
+        folder: The local folder. Created if it does not exist.
+        slices: The rows to read. Default: all rows.
 
     Raises:
-        ValueError: The manifest is none.
-        StorageError: Something cannot be read; ChecksumMismatch names a shard that is not what the manifest says.
+        ValueError: The manifest is not valid.
+        ChecksumMismatch: A shard has another size or SHA-256 than the manifest says.
+        StorageError: The manifest or a shard cannot be read.
     """
     manifest = fetch_manifest(uri)
-    needed = {part.shard for part in (slices_of_rank(manifest, 0, 1) if slices is None else slices)}
-    files = sorted(FileEntry(shard.path, shard.size, shard.sha256) for shard in needed)
+    shards = {rows.shard for rows in (slices_of_rank(manifest, 0, 1) if slices is None else slices)}
+    files = sorted(FileEntry(shard.path, shard.size, shard.sha256) for shard in shards)
     open_store(uri).download_folder(folder, expected=files)
     with unfinished_file(Path(folder, DATASET_MANIFEST)) as stream:
         stream.write(manifest.to_json().encode())

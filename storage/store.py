@@ -15,11 +15,11 @@ from typing import BinaryIO, Protocol
 from kfp_distributed.storage.errors import ChecksumMismatch, StorageError
 from kfp_distributed.storage.files import FileEntry, raise_unsupported, relative_path, storable_files, unfinished_file
 
-# Files on their way at a time. More did not help against one server; each takes up to one part of memory (s3.py).
+# Concurrent file transfers. More were not faster against one server. Each needs memory for one part (s3.py).
 PARALLEL_TRANSFERS = 8
 
 BYTES = "application/octet-stream"
-"""The content type of an object whose writer names none."""
+"""The default content type of an object."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,11 +31,11 @@ class Entry:
 
 
 class Store(Protocol):
-    """Objects under one root, which is an S3 bucket, a key prefix in it, or a local folder.
+    """Objects under a root: an S3 bucket, a key prefix in a bucket, or a local folder.
 
-    Keys are relative to the root. The key "" means the root itself as one object. Every method raises StorageError
-    where the store cannot do what it should, and KeyNotFound where an object that must exist does not. An object is
-    visible under its key whole or not at all.
+    Keys are relative to the root. The key "" is the root itself as one object. Every method raises StorageError if the
+    store fails, and KeyNotFound if an object that must exist does not exist. Writes are atomic: readers see a complete
+    object or none.
     """
 
     uri: str
@@ -44,25 +44,25 @@ class Store(Protocol):
     bucket: str = ""
 
     def list(self, prefix: str = "") -> list[Entry]:
-        """All objects whose key starts with `prefix` (any string, not only a folder), sorted by key."""
+        """Return all objects whose key starts with `prefix`, sorted by key. The prefix need not be a folder."""
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object of that key."""
+        """Return whether the object exists."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that do not exist are passed over."""
+        """Delete objects. Keys that do not exist are ignored."""
 
     def make_bucket(self) -> None:
-        """Create the bucket, or the local folder, where there is none."""
+        """Create the bucket or the local folder if it does not exist."""
 
     def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
-        """Write an object's bytes to an empty file."""
+        """Write the content of an object to an empty file."""
 
     def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
-        """Create or replace an object from a whole file."""
+        """Create or replace an object from a file, starting at the file's first byte."""
 
     def _key(self, key: str) -> str:
-        """The whole key or path of a key relative to the root."""
+        """Return the full key or path of a key that is relative to the root."""
         return "/".join(part for part in (str(self.root), key) if part)
 
     def _error(self, key: str, cause: str, kind: type[StorageError] = StorageError) -> StorageError:
@@ -70,29 +70,29 @@ class Store(Protocol):
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """Turn what the store and the local disk raise into the store's own errors."""
+        """Convert exceptions of the store and the local disk to StorageError."""
         try:
             yield
         except (OSError, ValueError) as error:
             raise self._error(key, str(error)) from None
 
     def read(self, key: str) -> bytes:
-        """The object's bytes, all in memory."""
+        """Return the content of an object. All of it is held in memory."""
         self._fetch(key, data := BytesIO())
         return data.getvalue()
 
     def write(self, key: str, data: bytes, content_type: str = BYTES) -> None:
-        """Create or replace an object. A local folder keeps no content type."""
+        """Create or replace an object. Local folders ignore the content type."""
         self._send(key, BytesIO(data), content_type)
 
     def upload(self, file: Path | str, key: str, on_bytes: Callable[[], None] | None = None) -> FileEntry:
-        """Store a local file, which must not change meanwhile.
+        """Upload a local file. The file must not change during the upload.
 
         Args:
             file: The local file.
-            key: The object.
-            on_bytes: Called for each block that is read from the file and when all is stored. What it raises ends the
-                upload.
+            key: Key of the object.
+            on_bytes: Callback for each block that was read from the file, and after the upload. An exception in it ends
+                the upload.
 
         Returns:
             The file's size and SHA-256.
@@ -106,28 +106,28 @@ class Store(Protocol):
         return entry
 
     def download(self, key: str, file: Path | str, expected: FileEntry | None = None) -> FileEntry:
-        """Fetch an object into a local file, which appears whole or not at all.
+        """Download an object to a local file. The file is written atomically.
 
         Args:
-            key: The object.
-            file: The file; its folder is made, an older file is replaced.
-            expected: The size and SHA-256 it must have.
+            key: Key of the object.
+            file: The local file. Its folder is created, and an existing file is replaced.
+            expected: The size and SHA-256 that the object must have. Default: not checked.
 
         Raises:
-            ChecksumMismatch: It has another size or SHA-256; there is no file then.
+            ChecksumMismatch: The object has another size or SHA-256. No file is written.
         """
         with self._errors(key), unfinished_file(Path(file)) as target:
-            found = self._fetch(key, target)
-            if expected and found != replace(expected, path=key):
+            entry = self._fetch(key, target)
+            if expected and entry != replace(expected, path=key):
                 cause = (
-                    f"is damaged: it has {found.size} bytes and SHA-256 {found.sha256}, "
-                    f"not {expected.size} and {expected.sha256}"
+                    f"the object is damaged or was replaced: it has {entry.size} bytes and SHA-256 {entry.sha256}, "
+                    f"expected {expected.size} bytes and SHA-256 {expected.sha256}. Create it again"
                 )
                 raise self._error(key, cause, ChecksumMismatch)
-        return found
+        return entry
 
     def copy(self, source: Store, source_key: str, key: str) -> None:
-        """Copy an object of another store (or this one) here; inside the server where both are on the same one."""
+        """Copy an object of any store to this store. The server copies it if both stores are on the same server."""
         with tempfile.TemporaryFile() as file:
             source._fetch(source_key, file)
             self._send(key, file)
@@ -140,23 +140,23 @@ class Store(Protocol):
         on_bytes: Callable[[], None] | None = None,
         on_unsupported: Callable[[str], object] = raise_unsupported,
     ) -> tuple[FileEntry, ...]:
-        """Store all files below a folder, several at a time; after a failure no further one is begun.
+        """Upload all files below a folder concurrently. After a failure no further upload starts.
 
         Args:
-            folder: The local folder. Empty folders in it are not stored; links inside it are followed.
-            prefix: The folder of the store they go to.
-            on_bytes: See `upload`; several threads call it at a time.
+            folder: The local folder. Empty folders are skipped. Symbolic links to targets inside it are followed.
+            prefix: The target folder in the store.
+            on_bytes: See `upload`. Several threads call it concurrently.
             on_unsupported: See `storable_files`.
 
         Returns:
-            What was stored, sorted by path relative to the folder.
+            The uploaded files, sorted by path relative to the folder.
 
         Raises:
-            NotADirectoryError: There is no such folder.
-            UnsupportedFileError: By default, where an entry cannot be stored; nothing is stored then.
+            NotADirectoryError: The folder does not exist.
+            UnsupportedFileError: An entry cannot be stored, and `on_unsupported` is the default. Nothing is uploaded.
         """
         if not Path(folder).is_dir():
-            raise NotADirectoryError(f"{folder} is not a folder")
+            raise NotADirectoryError(f"{folder} is not a folder: pass an existing folder")
         return _in_parallel(
             lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path), on_bytes),
             storable_files(folder, on_unsupported),
@@ -165,41 +165,47 @@ class Store(Protocol):
     def download_folder(
         self, folder: Path | str, prefix: str = "", expected: Iterable[FileEntry] | None = None
     ) -> tuple[FileEntry, ...]:
-        """Fetch all objects of one folder of the store, several at a time; after a failure no further one is begun.
+        """Download all objects of a folder of the store concurrently. After a failure no further download starts.
+
+        Complete files that were downloaded before a failure are kept.
 
         Args:
-            folder: The local folder; it is made, also where there is nothing to fetch.
-            prefix: The folder of the store.
-            expected: Fetch exactly these, their paths relative to `prefix`, and check size and SHA-256.
+            folder: The local folder. Created even if there is nothing to download.
+            prefix: The folder in the store.
+            expected: The files to download, with paths relative to `prefix`. Their size and SHA-256 are checked.
+                Default: all files, unchecked.
 
         Returns:
-            What was fetched, sorted by path relative to the folder. After an error the files that had come whole stay.
+            The downloaded files, sorted by path relative to the folder.
 
         Raises:
-            StorageError: Also for a key that is no safe path (such as "../x"), before anything is fetched.
+            StorageError: The store fails, or a key is not a safe path (such as "../x"). Unsafe keys are rejected
+                before the first download.
         """
         start = posixpath.join(prefix, "")
-        wanted: Mapping[str, FileEntry | None] = (
+        entries: Mapping[str, FileEntry | None] = (
             {entry.key[len(start) :]: None for entry in self.list(start)}
             if expected is None
             else {entry.path: entry for entry in expected}
         )
-        for path in wanted:
+        for path in entries:
             with self._errors(start + path):
                 relative_path(path)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        return _in_parallel(lambda path: self.download(start + path, Path(folder, path), wanted[path]), sorted(wanted))
+        return _in_parallel(
+            lambda path: self.download(start + path, Path(folder, path), entries[path]), sorted(entries)
+        )
 
 
 class _ObservedFile(FileIO):
-    """A local file that reports each block that is read from it."""
+    """A local file that calls a function for each block that is read from it."""
 
     def __init__(self, file: Path | str, on_bytes: Callable[[], None]) -> None:
         super().__init__(file)
         self._on_bytes = on_bytes
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read as FileIO does; nothing is reported at the end of the file."""
+        """Read like FileIO. The function is not called at the end of the file."""
         data = super().read(-1 if size is None else size) or b""
         if data:
             self._on_bytes()

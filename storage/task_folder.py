@@ -1,8 +1,8 @@
-"""What the URI of an output artifact tells a step about itself.
+"""Parse the run ID and the task name from the URI of an output artifact.
 
-Kubeflow Pipelines gives every step the URIs of its outputs, without an argument that would end caching. Placeholders
-such as `dsl.PIPELINE_JOB_ID_PLACEHOLDER` do not serve here: the backend replaces them only in arguments that a task
-passes, never in the defaults of a component.
+Kubeflow Pipelines passes every step the URIs of its outputs, and these do not disable caching. Placeholders such as
+`dsl.PIPELINE_JOB_ID_PLACEHOLDER` are no alternative: the backend replaces them only in arguments that a task passes,
+never in the defaults of a component.
 """
 
 import re
@@ -13,15 +13,15 @@ _UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """The folder of one task's outputs in a pipeline root.
+    """The folder of a task's outputs in a pipeline root.
 
     Attributes:
-        uri: The folder, without a slash at its end and without the settings of a store ("?...").
-        run_id: ID of the pipeline run; under `kfp.local`, where runs have none, the folder of the run.
-        task_name: Name of the task; under `kfp.local` the name of its component.
-        is_unique: Whether no other task has this folder. A backend before KFP 2.4 gives one folder to all iterations
-            of a ParallelFor, and `kfp.local` to all tasks of a component.
-        is_local: Whether `kfp.local` made it.
+        uri: The folder, without a trailing slash and without the settings of a store ("?...").
+        run_id: ID of the pipeline run. `kfp.local` has no run IDs: there it is the name of the run's folder.
+        task_name: Name of the task. Under `kfp.local` it is the name of the component.
+        is_unique: Whether no other task uses this folder. Backends before KFP 2.4 use one folder for all iterations of
+            a ParallelFor, and `kfp.local` uses one for all tasks of a component.
+        is_local: Whether `kfp.local` created the folder.
     """
 
     uri: str
@@ -32,13 +32,13 @@ class TaskFolder:
 
 
 def parse_task_folder(output_uri: str) -> TaskFolder:
-    """Reads the URI or path of an output artifact.
+    """Parse the URI or path of an output artifact.
 
-    These forms are known, after a pipeline root of any length:
+    Supported forms, after a pipeline root of any length (RUN is a UUID):
 
-    - PIPELINE/RUN/TASK/UUID/OUTPUT since KFP 2.4 (kubeflow/pipelines#11243), RUN being a UUID too;
-    - PIPELINE/RUN/TASK/OUTPUT before;
-    - PIPELINE-TIMESTAMP/TASK/OUTPUT, as a path, from `kfp.local`.
+    - PIPELINE/RUN/TASK/UUID/OUTPUT since KFP 2.4 (kubeflow/pipelines#11243);
+    - PIPELINE/RUN/TASK/OUTPUT before KFP 2.4;
+    - PIPELINE-TIMESTAMP/TASK/OUTPUT, as a local path, from `kfp.local`.
 
     Args:
         output_uri: The artifact's `uri`.
@@ -47,18 +47,19 @@ def parse_task_folder(output_uri: str) -> TaskFolder:
         ValueError: The URI has none of these forms.
     """
     folder = output_uri.partition("?")[0].rstrip("/").rpartition("/")[0]
-    _, mark, path = folder.rpartition("://")
+    _, scheme_separator, path = folder.rpartition("://")
     parts = path.split("/")
     is_unique = bool(_UUID.fullmatch(parts[-1]))
-    if not mark and not is_unique and len(parts) > 1:
+    if not scheme_separator and not is_unique and len(parts) > 1:
         return TaskFolder(folder, parts[-2], parts[-1], is_unique=False, is_local=True)
     if is_unique:
         parts.pop()
-    # Older backends take the name that a user gives a task, which may have slashes.
+    # Older backends use the display name of the task, which may contain slashes.
     for position in range(len(parts) - 2, 0, -1):
         if _UUID.fullmatch(parts[position]):
             return TaskFolder(folder, parts[position], "/".join(parts[position + 1 :]), is_unique, is_local=False)
     raise ValueError(
-        f"the output {folder} has no run ID: a backend of Kubeflow Pipelines names outputs "
-        "PIPELINE/RUN/TASK/UUID/OUTPUT or PIPELINE/RUN/TASK/OUTPUT, RUN being a UUID"
+        f"the output {folder} has no run ID: Kubeflow Pipelines names outputs "
+        "PIPELINE/RUN/TASK/UUID/OUTPUT or PIPELINE/RUN/TASK/OUTPUT, where RUN is a UUID. "
+        "Run the step by Kubeflow Pipelines or kfp.local"
     )

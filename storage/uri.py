@@ -1,4 +1,4 @@
-"""Where something is stored: addresses as Kubeflow Pipelines and people write them."""
+"""Parse and join the addresses of stored objects."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,12 +7,12 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class Location:
-    """A place in an object store or in the local file system.
+    """An address in an object store or in the local file system.
 
     Attributes:
         scheme: "s3", or "file" for a local path.
         bucket: The bucket; empty for a local path.
-        key: The key or key prefix in the bucket without slashes around it, or the local path.
+        key: The key or key prefix in the bucket without leading and trailing slashes, or the local path.
     """
 
     scheme: Literal["s3", "file"]
@@ -21,51 +21,53 @@ class Location:
 
 
 def parse_uri(uri: str) -> Location:
-    """Take an address apart.
+    """Parse an address.
 
     Args:
         uri: s3://bucket/key or minio://bucket/key (both mean an S3 object store), file:///path, or a plain path.
-            What follows a "?" in the first two is no part of the key: KFP puts a store's settings there.
+            In the first two, a "?" ends the key: Kubeflow Pipelines appends a store's settings there.
 
     Raises:
-        ValueError: Another scheme, no bucket, or an empty address.
+        ValueError: The scheme is not supported, the bucket is missing, or the address is empty.
     """
-    scheme, mark, rest = uri.partition("://")
+    scheme, separator, rest = uri.partition("://")
     scheme = scheme.lower()
-    if uri and not mark:
+    if uri and not separator:
         return Location("file", "", uri)
     if scheme == "file" and rest.startswith("/"):
         return Location("file", "", unquote(rest))
     bucket, _, key = rest.partition("?")[0].partition("/")
     if scheme not in ("s3", "minio") or not bucket:
-        # A user name, a password or a signature in it must not be repeated.
-        shown = scheme + mark + bucket.rpartition("@")[2]
+        # The error must not show a user name, a password or a signature.
+        redacted = scheme + separator + bucket.rpartition("@")[2]
         raise ValueError(
-            f"{shown!r} is no address: allowed are s3://bucket/key, minio://bucket/key, file:///path, a path"
+            f"{redacted!r} is not a storage address: "
+            "use s3://bucket/key, minio://bucket/key, file:///path or a local path"
         )
     return Location("s3", bucket, key.strip("/"))
 
 
 def join_uri(uri: str, *parts: str) -> str:
-    """Append parts to an address or a path, with one slash between them: s3://b/a/ and c make s3://b/a/c."""
+    """Append parts to an address or a path, separated by one slash: s3://b/a/ and c give s3://b/a/c."""
     is_bucket = "://" in uri and not uri.lower().startswith("file:")
-    base, mark, settings = uri.partition("?") if is_bucket else (uri, "", "")
-    return "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))]) + mark + settings
+    base, question_mark, settings = uri.partition("?") if is_bucket else (uri, "", "")
+    path = "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))])
+    return path + question_mark + settings
 
 
 def parse_endpoint(url: str) -> tuple[str, bool]:
-    """Take an endpoint's URL apart.
+    """Parse the URL of an endpoint.
 
     Returns:
-        "host:port" and whether it is used with TLS (https, also where no scheme is given).
+        "host:port", and whether to use TLS (for https, and for a URL without a scheme).
 
     Raises:
-        ValueError: It is no URL of that form.
+        ValueError: The URL has another form.
     """
     parts = urlsplit(url if "://" in url else f"https://{url}")
     host = parts.netloc.rpartition("@")[2]
     if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query:
-        # A user name or password in it must not be repeated.
-        shown = url.rpartition("@")[2]
-        raise ValueError(f"the object store's endpoint {shown!r} must be http(s)://HOST:PORT")
+        # The error must not show a user name or a password.
+        redacted = url.rpartition("@")[2]
+        raise ValueError(f"the object store's endpoint {redacted!r} must be http(s)://HOST:PORT")
     return host, parts.scheme == "https"

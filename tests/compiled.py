@@ -1,4 +1,4 @@
-"""Reads compiled YAML in tests: the steps in it, what they install, and how KFP's launcher starts one."""
+"""Read compiled YAML: the containers of the steps, their packages, and the commands of KFP's launcher."""
 
 import ast
 import json
@@ -18,7 +18,7 @@ STEPS = ("prepare_data", "train", "evaluate", "export_model")
 
 
 def executors(file: Path) -> dict[str, dict]:
-    """The container of each step of a compiled file, by the step's name."""
+    """Return the container of each step of a compiled file, by the name of the step."""
     spec = yaml.safe_load(file.read_text(encoding="utf-8"))
     return {
         name.removeprefix("exec-"): executor["container"]
@@ -27,7 +27,7 @@ def executors(file: Path) -> dict[str, dict]:
 
 
 def installed_packages(container: Mapping) -> list[str]:
-    """The requirements that a step's program has pip install, kfp itself left out; none where there is an image."""
+    """Return the requirements that a step installs, except kfp. With an image there are none."""
     (call,) = re.findall(r"^  start(\(.*\))$", container["command"][-1], re.MULTILINE)
     arguments = ast.literal_eval(call.replace(")", ",)"))
     return list(arguments[2:])
@@ -38,11 +38,11 @@ class Run:
     """A pipeline run on a backend.
 
     Attributes:
-        root: The pipeline root. Under a plain path, unlike under s3:// or minio://, a step needs no launcher to bring
-            its inputs and outputs.
-        run_id: Its ID.
-        iteration: Number of the ParallelFor iteration that its steps belong to.
-        has_uuids: Whether the driver gives each task a folder of its own, as since KFP 2.4.
+        root: The pipeline root. With a local path, unlike with s3:// or minio://, a step needs no launcher that
+            transfers its inputs and outputs.
+        run_id: ID of the run.
+        iteration: Number of the ParallelFor iteration of the steps.
+        has_uuids: Whether the driver gives each task a separate folder, like KFP 2.4 and later.
     """
 
     root: str
@@ -51,35 +51,37 @@ class Run:
     has_uuids: bool = True
 
     def uri(self, output: str) -> str:
-        """The URI that the driver makes for an output "TASK/OUTPUT"."""
+        """Return the URI that the driver creates for an output "TASK/OUTPUT"."""
         task, name = output.split("/")
         salt = f"/{uuid.uuid5(uuid.UUID(self.run_id), f'{task}/{self.iteration}')}" if self.has_uuids else ""
         return f"{self.root}/v2/artifacts/digits/{self.run_id}/{task.replace('_', '-')}{salt}/{name}"
 
     def output_file(self, task: str) -> Path:
-        """The file in which a step that has ended tells KFP its outputs."""
+        """Return the file in which a finished step stores its outputs for KFP."""
         return Path(self.uri(f"{task}/output_metadata.json"))
 
 
 def executor_input(
     component: Mapping, run: Run, task: str, parameters: Mapping[str, object], inputs: Mapping[str, str]
 ) -> dict:
-    """What the backend hands to a step: the driver resolves, and the launcher adds the component's defaults.
+    """Return the input that the backend passes to a step: the arguments, and the defaults of the component.
 
-    The driver replaces a placeholder only where it is the whole argument. No argument of a test is one, so
-    nothing is replaced here; the defaults are handed over literally, as the launcher does.
+    The driver replaces only placeholders that are a complete argument. No test passes one, so nothing is replaced here.
+    The launcher passes the defaults unchanged.
 
     Raises:
-        ValueError: A parameter or artifact is not the component's, or one that it needs is missing.
+        ValueError: A parameter or artifact is unknown, or a required one is missing.
     """
-    declared = component.get("inputDefinitions", {})
-    unknown = {*parameters} - {*declared.get("parameters", {})} | {*inputs} - {*declared.get("artifacts", {})}
+    definitions = component.get("inputDefinitions", {})
+    unknown = {*parameters} - {*definitions.get("parameters", {})} | {*inputs} - {*definitions.get("artifacts", {})}
     defaults = {
-        key: value["defaultValue"] for key, value in declared.get("parameters", {}).items() if "defaultValue" in value
+        key: value["defaultValue"]
+        for key, value in definitions.get("parameters", {}).items()
+        if "defaultValue" in value
     }
     required = {
         key
-        for kind in declared.values()
+        for kind in definitions.values()
         for key, value in kind.items()
         if not value.get("isOptional") and "defaultValue" not in value
     }
@@ -101,7 +103,7 @@ def executor_input(
             "artifacts": {
                 key: artifact(
                     path if path.startswith(("s3://", "/")) else run.uri(path),
-                    declared["artifacts"][key],
+                    definitions["artifacts"][key],
                 )
                 for key, path in inputs.items()
             },
@@ -125,14 +127,14 @@ def step_command(
     task: str = "",
     specs: Path = SPECS,
 ) -> list[str]:
-    """The container command and arguments of a compiled step, as KFP's launcher would start it.
+    """Return the container command and arguments of a compiled step, as KFP's launcher starts it.
 
     Args:
-        step: The name of its YAML file.
-        run: The run that it belongs to.
-        parameters: Arguments that the task passes, by name.
-        inputs: For each input artifact "TASK/OUTPUT", the output of an earlier task of the run, or an address of data.
-        task: Name of the task; by default that of the step.
+        step: Name of its YAML file.
+        run: The run of the step.
+        parameters: Arguments of the task, by name.
+        inputs: For each input artifact, the output "TASK/OUTPUT" of an earlier task of the run, or an address of data.
+        task: Name of the task. Default: that of the step.
         specs: Folder of the compiled files.
     """
     spec = yaml.safe_load((specs / f"{step}.yaml").read_text(encoding="utf-8"))
@@ -146,13 +148,13 @@ def step_command(
 def whole_job(
     run: Run, bucket: str = "checkpoints", export_to: str = "models", image: str = "", specs: Path = SPECS
 ) -> dict[str, list[str]]:
-    """The commands of the four steps, in order, for a small training on digits by one process.
+    """Return the commands of the four steps, in order, for a small training on digits in one process.
 
     Args:
-        run: The run that they belong to.
-        bucket: For checkpoints.
-        export_to: Bucket for the exported model.
-        image: Of the replicas, where they are pods.
+        run: The run of the steps.
+        bucket: Bucket of the checkpoints.
+        export_to: Bucket of the exported model.
+        image: Image of the replicas if they are pods.
         specs: Folder of the compiled files.
     """
     return {
@@ -182,7 +184,7 @@ def whole_job(
 
 
 def run_step_command(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a compiled step's command in this Python, which has its packages, and both outputs as one."""
+    """Run the command of a compiled step in this Python, which has its packages. Return stdout and stderr as one."""
     return subprocess.run(
         command,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},

@@ -1,7 +1,7 @@
-"""Virtual environments that tests need beside their own: made once, kept by the hash of what is in them.
+"""Additional virtual environments for tests, stored under a hash of their packages.
 
-`python tests/environments.py NAME` makes one of TEST_ENVIRONMENTS where it is not there yet, and prints its Python.
-Tests only look them up, as those of images/: installing takes minutes and may have to be repeated.
+`python tests/environments.py NAME` creates one of TEST_ENVIRONMENTS if it does not exist, and prints the path of its
+Python. Tests only look them up, like those of images/, because an installation takes minutes and may need retries.
 """
 
 import importlib.util
@@ -20,31 +20,31 @@ from kfp_distributed.trainers.requirements import variable_of
 
 ROOT = Path(__file__).parents[1]
 
-# By its path: with images/ among what Python imports from, the folder `horovod` there would be a package.
+# Loaded by its path: with images/ on the import path, Python would import the folder images/horovod as `horovod`.
 _spec = importlib.util.spec_from_file_location("environment", ROOT / "images" / "environment.py")
 _images = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_images)
 
-# A large download may break off, and pip then gives up.
+# pip fails if a large download breaks off.
 _ATTEMPTS = 3
 
 
 def _project() -> dict:
-    import tomllib  # Python 3.10 has none.
+    import tomllib  # Not in Python 3.10.
 
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def oldest_kfp() -> str:
-    """The oldest version of kfp that pyproject.toml allows."""
+    """Return the oldest version of kfp that pyproject.toml allows."""
     (kfp_range,) = [requirement for requirement in _project()["dependencies"] if requirement.startswith("kfp>")]
     return re.match(r"kfp>=(\d+\.\d+),<3$", kfp_range)[1] + ".0"
 
 
 def _with_oldest_kfp() -> list[str]:
-    """The project's dependencies, and of its extra `local` what prepare_data and kfp.local need.
+    """Return the project's dependencies, and the packages of its extra `local` for prepare_data and kfp.local.
 
-    TensorFlow would take a gigabyte.
+    The extra's TensorFlow, which takes 1 GB, is not included.
     """
     project = _project()
     others = [requirement for requirement in project["dependencies"] if not requirement.startswith("kfp>")]
@@ -57,7 +57,7 @@ def _with_oldest_kfp() -> list[str]:
 
 
 TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
-    # The steps' packages, and what builds a wheel.
+    # The packages of the steps, and those that build a wheel.
     "steps": lambda: [*sorted({package for packages in PACKAGES.values() for package in packages}), *_BUILD],
     "kfp-oldest": _with_oldest_kfp,
     # kfp-pipeline-spec 0.2.2 is what KFP 2.0.0 reads a pipeline with.
@@ -71,23 +71,25 @@ _BUILD = ("setuptools>=77", "wheel")
 
 
 def make_environment(name: str, build: bool = True) -> Path:
-    """Has one of TEST_ENVIRONMENTS made where it is not there yet; returns its Python.
+    """Create one of TEST_ENVIRONMENTS if it does not exist, and return the path of its Python.
 
     Args:
-        name: Its name.
-        build: Whether an environment that is not there is made.
+        name: Name of the environment.
+        build: Whether to create a missing environment. Default: True.
 
     Raises:
-        NotHereError: It is not there and `build` is False.
-        subprocess.CalledProcessError: It cannot be made.
+        EnvironmentUnavailableError: The environment does not exist and `build` is False.
+        subprocess.CalledProcessError: The environment cannot be created.
     """
     requirements = TEST_ENVIRONMENTS[name]()
 
-    def make(folder: Path) -> None:
+    def create(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         _install(folder / "bin" / "python", requirements)
 
-    return _images.made(name, [sys.version_info[:3], sys.prefix == sys.base_prefix, requirements], make, build)
+    return _images.ensure_environment(
+        name, [sys.version_info[:3], sys.prefix == sys.base_prefix, requirements], create, build
+    )
 
 
 def _install(python: Path, requirements: Sequence[str]) -> None:
@@ -99,13 +101,13 @@ def _install(python: Path, requirements: Sequence[str]) -> None:
 
 
 def environment(name: str) -> Path:
-    """Returns the Python of one of TEST_ENVIRONMENTS, see `_look_up`."""
+    """Return the Python of one of TEST_ENVIRONMENTS. See `_look_up`."""
     return _look_up(name, partial(make_environment, name, build=False))
 
 
 @cache
 def trainer_python(image: str) -> str:
-    """Returns the Python that has what an image holds: that `make environments` made, or that a variable names.
+    """Return the Python with the packages of an image: created by `make environments`, or set in a variable.
 
     See `_look_up`.
     """
@@ -113,10 +115,10 @@ def trainer_python(image: str) -> str:
 
 
 def _look_up(name: str, find: Callable[[], Path]) -> Path:
-    """Returns an environment's Python. Without one the test is skipped with the reason; on CI it fails."""
+    """Return the Python of an environment. If it does not exist, the test is skipped, and fails in CI."""
     try:
         return find()
-    except _images.NotHereError as error:
+    except _images.EnvironmentUnavailableError as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {name} on this machine: {error}")
 
 

@@ -1,4 +1,4 @@
-"""A real HTTP proxy before a real server, which makes faults that a test asks for."""
+"""An HTTP proxy in front of a real server, which injects faults."""
 
 import contextlib
 import http.client
@@ -14,17 +14,17 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests whose "METHOD path?query" holds `where`.
+    """A fault of the next `times` requests whose "METHOD path?query" contains `where`.
 
     Attributes:
-        where: A part of the request's first line.
-        times: How often.
-        status: Answer with this status and do not ask the server.
-        reset: Reset the connection and do not ask the server.
-        lose_answer: Ask the server, then reset the connection.
-        cut_after: Send so many bytes of the answer's body, then reset the connection.
-        change: Send what this makes of the answer's body.
-        before: Called first of all.
+        where: A part of the request line.
+        times: Number of requests.
+        status: Send this status without a request to the server.
+        reset: Reset the connection without a request to the server.
+        lose_answer: Forward the request, then reset the connection instead of sending the response.
+        cut_after: Send this number of bytes of the response body, then reset the connection.
+        change: Function that changes the response body.
+        before: Callback before everything else.
     """
 
     where: str
@@ -39,7 +39,7 @@ class Fault:
 
 @dataclass
 class FaultyProxy:
-    """A running proxy: its URL, the faults still to make, and the requests it has seen."""
+    """A running proxy: its URL, the faults to inject, and the requests that it has received."""
 
     url: str
     faults: list[Fault] = field(default_factory=list)
@@ -61,7 +61,7 @@ def _handler(proxy, upstream):
         protocol_version = "HTTP/1.1"
 
         def handle(self):
-            with contextlib.suppress(ConnectionError):  # The client went away.
+            with contextlib.suppress(ConnectionError):  # The client has closed the connection.
                 super().handle()
 
         def handle_request(self):
@@ -79,7 +79,7 @@ def _handler(proxy, upstream):
                 self.forward(body, fault)
 
         def forward(self, body, fault):
-            # The signature covers the Host header: all headers go on as they came.
+            # Forward all headers unchanged, because the signature covers the Host header.
             connection = http.client.HTTPConnection(upstream, timeout=60)
             connection.request(self.command, self.path, body, dict(self.headers))
             response = connection.getresponse()
@@ -110,7 +110,7 @@ def _handler(proxy, upstream):
                 self.reset()
 
         def reset(self):
-            # Closing with no time to linger sends a reset.
+            # With a linger time of 0, close() sends a reset.
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
 
@@ -122,7 +122,7 @@ def _handler(proxy, upstream):
 
 @contextmanager
 def faulty_proxy(endpoint, port=0):
-    """Serve on a port (a free one by default), before the server at `endpoint` (http://host:port)."""
+    """Run a proxy in front of the server at `endpoint` (http://host:port). The default port is a free one."""
     proxy = FaultyProxy("")
     server = ThreadingHTTPServer(("127.0.0.1", port), _handler(proxy, urlsplit(endpoint).netloc))
     proxy.url = f"http://127.0.0.1:{server.server_port}"

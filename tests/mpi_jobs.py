@@ -1,4 +1,4 @@
-"""Jobs of type MPI on this machine, for the tests of the trainers that run in them."""
+"""Local MPI jobs, for tests of trainers."""
 
 from replicas import kill_replica
 from step_lines import brief
@@ -34,5 +34,5 @@ def losses(outcome):
 
 
 def kill_rank(rank):
-    """Kills the process of a rank that mpirun has started."""
+    """Kill the process of an mpirun rank."""
     kill_replica(rank, "OMPI_COMM_WORLD_RANK")

@@ -1,4 +1,4 @@
-"""The API server as `kfp-distributed install` sees it: the objects of one namespace, by path."""
+"""A fake API server for `kfp-distributed install`: the objects of one namespace."""
 
 import copy
 
@@ -9,12 +9,12 @@ VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 
 
 class NamespaceApi(ClusterApi):
-    """Keeps objects, refuses permissions that are denied, and changes nothing in a dry run.
+    """Stores objects, denies permissions, and changes nothing in a dry run.
 
     Attributes:
         objects: The objects by kind and name, such as ("configmaps", "a-name").
-        denied: Permissions that are missing, such as "create roles".
-        changes: The requests that changed something.
+        denied: Missing permissions, such as "create roles".
+        changes: The requests that changed an object.
     """
 
     def __init__(self, namespace="team", denied=(), exists=True):

@@ -1,4 +1,4 @@
-"""A package index on this machine whose first downloads stall, for tests of what pip does then."""
+"""A local package index with stalled downloads, for tests of pip's behavior."""
 
 import threading
 import zipfile
@@ -14,9 +14,9 @@ class PackageIndex:
     """An index that serves wheels.
 
     Attributes:
-        url: What PIP_INDEX_URL has to be.
-        stalls: How many downloads are still to stop halfway, without closing the connection.
-        downloads: The file of each download, in order, with "stalled" or "complete".
+        url: Value for PIP_INDEX_URL.
+        stalls: Number of next downloads that stop halfway without closing the connection.
+        downloads: File name and "stalled" or "complete" of each download, in order.
     """
 
     url: str
@@ -25,7 +25,7 @@ class PackageIndex:
 
 
 def write_wheel(folder: Path, name: str, version: str) -> Path:
-    """Writes a wheel with one module of the package's name, which has some kilobytes."""
+    """Write a wheel with one module, whose size is some kilobytes."""
     module = name.replace("-", "_")
     wheel = folder / f"{module}-{version}-py3-none-any.whl"
     files = {
@@ -42,7 +42,7 @@ def write_wheel(folder: Path, name: str, version: str) -> Path:
 
 @contextmanager
 def package_index(wheels: Path) -> Iterator[PackageIndex]:
-    """Serves the wheels of a folder until the block ends."""
+    """Serve the wheels of a folder until the block exits."""
     closing = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ def package_index(wheels: Path) -> Iterator[PackageIndex]:
                 closing.wait(60)
 
         def log_message(self, *arguments: object) -> None:
-            """Keeps the test's output clean."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Reads the HTML pages that steps write."""
+"""Parse the HTML pages of steps."""
 
 from html.parser import HTMLParser
 
@@ -6,12 +6,12 @@ _WITHOUT_END_TAG = {"meta", "br", "img"}
 
 
 class Page(HTMLParser):
-    """An HTML page whose elements are all closed.
+    """An HTML page. Parsing fails if an element is not closed.
 
     Attributes:
-        tables: Each table: its rows, the header first, as the texts of their cells.
-        texts: The other visible texts and those of the cells, in order.
-        elements: Each element as its tag and its attributes, in order.
+        tables: The tables. Each has rows, the header first, with the texts of the cells.
+        texts: All visible texts, in order.
+        elements: Tag and attributes of each element, in order.
     """
 
     def __init__(self, text: str) -> None:
@@ -49,10 +49,10 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """Return the attributes of each element of a tag."""
+        """Return the attributes of each element with this tag."""
         return [attributes for name, attributes in self.elements if name == tag]
 
     def table(self, last_column: str) -> list[dict[str, str]]:
-        """Return the rows of the table with this last column, as texts by column."""
+        """Return the rows of the table whose last column has this name, as texts by column."""
         (table,) = [table for table in self.tables if table[0][-1] == last_column]
         return [dict(zip(table[0], row, strict=True)) for row in table[1:]]

@@ -1,4 +1,4 @@
-"""Processes of tests: they start with default signal dispositions, and a failed test leaves none of them running."""
+"""Start the processes of tests with default signal handlers, and kill those of failed tests."""
 
 import contextlib
 import os
@@ -15,13 +15,12 @@ _CHILDREN_BEFORE = pytest.StashKey[set[psutil.Process]]()
 
 
 def restore_default_signals() -> None:
-    """Lets programs that tests start react to SIGINT and SIGHUP where pytest itself was started to ignore them.
+    """Let child processes react to SIGINT and SIGHUP even if pytest was started to ignore them.
 
-    `nohup` ignores SIGHUP, and a non-interactive shell ignores SIGINT in its background jobs. A child inherits an
-    ignored signal. A handler is reset to the default in a child, so a handler that does nothing makes pytest go on
-    ignoring the signal, while the children react to it.
+    `nohup` ignores SIGHUP, and a non-interactive shell ignores SIGINT in its background jobs. Child processes inherit
+    ignored signals, but not handlers. So an empty handler keeps pytest ignoring the signal, while its children react.
     """
-    # A worker of pytest-xdist is such a child, and ends with pytest anyway.
+    # A worker of pytest-xdist is itself such a child process, and ends with pytest in any case.
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN or (is_worker and number == signal.SIGHUP):
@@ -33,7 +32,7 @@ restore_default_signals()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Notes which child processes there were before a test that fails, also by its timeout."""
+    """Record the child processes that ran before a test if the test fails or times out."""
     before = children()
     try:
         yield
@@ -46,7 +45,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Kills what a failed test started and its fixtures did not end, and nothing that was there before the test."""
+    """Kill the processes of a failed test that its fixtures did not end. Earlier processes are not killed."""
     try:
         yield
     finally:
@@ -55,12 +54,12 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def children() -> set[psutil.Process]:
-    """The child processes of pytest. psutil compares processes by their ids and their start times."""
+    """Return the child processes of pytest. psutil compares processes by their IDs and start times."""
     return set(psutil.Process().children())
 
 
 def kill_families(parents: Iterable[psutil.Process]) -> None:
-    """Kills processes and all their descendants."""
+    """Kill processes and all their descendants."""
     parents = list(parents)
     family = []
     for parent in parents:
@@ -74,11 +73,11 @@ def kill_families(parents: Iterable[psutil.Process]) -> None:
 
 @contextmanager
 def started(argv: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program that is killed with its descendants when the block ends, where `with subprocess.Popen` would wait.
+    """Run a program, and kill it with its descendants when the block exits. `with subprocess.Popen` would wait.
 
     Args:
         argv: The program and its arguments.
-        options: Of `subprocess.Popen`; its output is text.
+        options: Options of `subprocess.Popen`. The output is text.
     """
     process = subprocess.Popen(argv, text=True, **options)
     try:

@@ -1,4 +1,4 @@
-"""Replicas of this test's own jobs, which run as processes below it."""
+"""Kill replicas of local jobs, which are descendants of the test process."""
 
 import psutil
 from step_lines import brief
@@ -7,7 +7,12 @@ from kfp_distributed.components.train.log_format import LogEntry
 
 
 def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA") -> None:
-    """Kills all processes of a replica at once, or those of another name in another variable of the environment."""
+    """Kill all processes of a replica.
+
+    Args:
+        name: Name of the replica, or another value of `variable`.
+        variable: The environment variable that identifies the processes.
+    """
     killed = 0
     for process in psutil.Process().children(recursive=True):
         try:
@@ -16,11 +21,11 @@ def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA") -> None:
                 killed += 1
         except psutil.Error:
             continue
-    assert killed, f"{variable}={name} does not run"
+    assert killed, f"no process with {variable}={name} is running"
 
 
 class KillOnce:
-    """Shows what a job prints, and kills a replica when a line comes."""
+    """A callback that records the lines of a job, and kills a replica at a given line."""
 
     def __init__(self, name: str, line: str) -> None:
         self._name, self._line = name, line

@@ -1,4 +1,4 @@
-"""A table with all that tables have."""
+"""A table with columns of all kinds."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +15,17 @@ CLASSES = ["a", "b", "c"]
 
 
 def table(rows, seed):
-    """Arrow arrays and labels; the class shows in each column, and one row in ten lacks a value or two."""
+    """Return Arrow arrays and labels.
+
+    Each column depends on the class. In two columns, one value in ten is missing.
+    """
     random = np.random.default_rng(seed)
     labels = random.integers(0, 3, rows)
-    lacks = random.random((2, rows)) < 0.1
+    missing = random.random((2, rows)) < 0.1
     signal = random.normal(10, 2, (rows, 6)) + labels[:, None]
     return [
-        pa.array(random.normal(400 + 100 * labels, 50), pa.float32(), mask=lacks[0]),
-        pa.array(np.where(lacks[1], 0, 1 + (labels == 2)), pa.int32()),
+        pa.array(random.normal(400 + 100 * labels, 50), pa.float32(), mask=missing[0]),
+        pa.array(np.where(missing[1], 0, 1 + (labels == 2)), pa.int32()),
         pa.array(1 + labels * 13 + random.integers(0, 13, rows), pa.int32()),
         pa.FixedSizeListArray.from_arrays(pa.array(signal.reshape(-1), pa.float32()), 6),
     ], labels

@@ -1,4 +1,4 @@
-"""The imports between the library's modules, as docs/architecture.md draws them. Sources are parsed, never imported."""
+"""Check the imports between the modules of the library. Sources are parsed, not imported."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ TRAIN_LAYERS = (
     ("identity", "launch", "resume", "staging", "status", "step_log"),
     ("component", "failed_report", "mlflow_tracker", "report", "step", "tracker", "tracking"),
 )
-"""The modules and packages of components/train. Each imports its own layer and those before it."""
+"""The layers of components/train. A module imports only from its own layer and the layers before it."""
 
 RUNNERS = f"{TRAIN}.runners"
 RUNNERS_LAYERS = (("lines", "protocol"), ("kubernetes", "local"), ("choose",))
@@ -69,9 +69,10 @@ TRAINERS_LAYERS = (
         "torch_network",
     ),
 )
-"""What a train_specification says, what runs in every replica, and the trainers with what users call from theirs."""
+"""The content of a train_specification, the runtime of every replica, and the trainers with their public helpers."""
 
 OPTIONAL_PACKAGES = {
+    "IPython",
     "horovod",
     "kubernetes",
     "onnx",
@@ -83,7 +84,7 @@ OPTIONAL_PACKAGES = {
     "torch",
     "yaml",
 }
-"""Packages that take seconds to import, or that not every step or replica has. Functions may import them."""
+"""Packages that take seconds to import, or that some steps or replicas lack. Functions may import them."""
 
 LATE_IMPORTS = {
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
@@ -92,19 +93,20 @@ LATE_IMPORTS = {
     "components.prepare_data.component": "the same",
     "components.train.component": "the same",
     "components.train.tracking": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
-    "library.bootstrap": "the template that stands in compiled steps tries whether the library is installed",
+    "library.bootstrap": "the template of compiled steps checks whether the library is installed",
 }
-"""Modules that import the library's own modules inside functions, and why."""
+"""Modules that import modules of the library inside functions, and the reason."""
 
 
 class Import(NamedTuple):
-    """An import statement's module.
+    """An imported module.
 
     Attributes:
-        line: Number of its line.
-        module: A module of ours without `kfp_distributed.`, such as "storage.uri", or the name of another package.
-        is_ours: Whether it is ours.
-        in_function: Whether it is inside a function.
+        line: Line number of the import statement.
+        module: A module of this library without `kfp_distributed.`, such as "storage.uri", or the name of another
+            package.
+        is_ours: Whether the module belongs to this library.
+        in_function: Whether the statement is inside a function.
     """
 
     line: int
@@ -115,17 +117,17 @@ class Import(NamedTuple):
 
 @cache
 def library() -> Mapping[str, tuple[Import, ...]]:
-    """The imports of each module of the library, by names such as "storage.uri"."""
+    """Return the imports of each module of the library, by names such as "storage.uri"."""
     files = {}
-    for room in ROOMS:
-        for file in (ROOT / room).rglob("*.py"):
+    for package in ROOMS:
+        for file in (ROOT / package).rglob("*.py"):
             parts = file.relative_to(ROOT).with_suffix("").parts
             files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return {module: tuple(read_imports(file.read_text(), files)) for module, file in sorted(files.items())}
 
 
 def read_imports(source: str, modules: Mapping[str, object]) -> Iterator[Import]:
-    """Yields what a source imports, also for type checkers alone. `modules` are the names of ours."""
+    """Yield the imports of a source, including those for type checkers. `modules` has the names of our modules."""
 
     def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -147,45 +149,45 @@ def read_imports(source: str, modules: Mapping[str, object]) -> Iterator[Import]
 
 
 def own_imports() -> Iterator[tuple[str, Import]]:
-    """All imports of our modules by our modules."""
+    """Yield all imports between modules of this library."""
     for module, imports in library().items():
         yield from ((module, statement) for statement in imports if statement.is_ours)
 
 
-def find_circle(graph: Mapping[str, set[str]]) -> list[str]:
-    """Returns the nodes of a circle of a graph, the first one also as the last; [] if there is none."""
-    done: set[str] = set()
+def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Return the nodes of a cycle of a graph, with the first node also as the last. [] if there is no cycle."""
+    visited: set[str] = set()
 
     def walk(node: str, path: list[str]) -> list[str]:
         if node in path:
             return [*path[path.index(node) :], node]
-        if node in done:
+        if node in visited:
             return []
-        circle = next(filter(None, (walk(target, [*path, node]) for target in sorted(graph.get(node, ())))), [])
-        done.add(node)
-        return circle
+        cycle = next(filter(None, (walk(target, [*path, node]) for target in sorted(graph.get(node, ())))), [])
+        visited.add(node)
+        return cycle
 
     return next(filter(None, (walk(node, []) for node in graph)), [])
 
 
 def layer_of(module: str, package: str, layers: tuple[tuple[str, ...], ...]) -> int | None:
-    """Number of the layer of a module of a package; None for the package itself and modules elsewhere."""
+    """Return the layer number of a module of a package. None for the package itself and for other modules."""
     if not module.startswith(f"{package}."):
         return None
     name = module.removeprefix(f"{package}.").split(".")[0]
     numbers = [number for number, names in enumerate(layers) if name in names]
-    assert numbers, f"{module} stands in no layer of tests/test_architecture.py"
+    assert numbers, f"{module} has no layer, add it to tests/test_architecture.py"
     return numbers[0]
 
 
-def test_rooms_know_only_the_rooms_below_them():
-    def room(module):
+def test_packages_import_only_lower_packages():
+    def top_package(module):
         return module.partition(".")[0]
 
     violations = [
         f"{module}:{statement.line} imports {statement.module}"
         for module, statement in own_imports()
-        if room(statement.module) not in ROOMS[room(module)] | {room(module)}
+        if top_package(statement.module) not in ROOMS[top_package(module)] | {top_package(module)}
     ]
     assert violations == []
 
@@ -210,7 +212,7 @@ def test_each_step_is_a_package_that_no_other_step_imports():
 @pytest.mark.parametrize(
     ("package", "layers"), [(TRAIN, TRAIN_LAYERS), (RUNNERS, RUNNERS_LAYERS), ("trainers", TRAINERS_LAYERS)]
 )
-def test_each_layer_knows_only_the_layers_below_it(package, layers):
+def test_layers_import_only_lower_layers(package, layers):
     violations = []
     for module, statement in own_imports():
         own, target = layer_of(module, package, layers), layer_of(statement.module, package, layers)
@@ -219,7 +221,7 @@ def test_each_layer_knows_only_the_layers_below_it(package, layers):
     assert violations == []
 
 
-def test_the_runners_do_not_know_each_other():
+def test_runners_do_not_import_each_other():
     runners = {f"{RUNNERS}.kubernetes.", f"{RUNNERS}.local."}
     violations = [
         f"{module}:{statement.line} imports {statement.module}"
@@ -230,14 +232,14 @@ def test_the_runners_do_not_know_each_other():
     assert violations == []
 
 
-def test_modules_import_each_other_in_no_circle():
+def test_imports_have_no_cycle():
     graph: dict[str, set[str]] = {module: set() for module in library()}
     for module, statement in own_imports():
         graph[module].add(statement.module)
-    assert find_circle(graph) == []
+    assert find_cycle(graph) == []
 
 
-def test_functions_import_nothing_but_optional_packages():
+def test_functions_import_only_optional_packages():
     late = {
         (module, statement.module)
         for module, imports in library().items()
@@ -261,7 +263,7 @@ def load():
 """
 
 
-def test_every_kind_of_import_is_read():
+def test_read_imports():
     assert list(read_imports(SAMPLE, {"storage": 0, "storage.uri": 0, "cli.checks": 0})) == [
         Import(2, "json", False, False),
         Import(3, "typing", False, False),
@@ -274,12 +276,12 @@ def test_every_kind_of_import_is_read():
 
 
 @pytest.mark.parametrize(
-    ("graph", "circle"),
+    ("graph", "cycle"),
     [
         ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
         ({"a": {"b"}, "b": {"c"}, "c": {"d", "b"}, "d": set()}, ["b", "c", "b"]),
         ({"a": {"a"}}, ["a", "a"]),
     ],
 )
-def test_a_circle_is_found(graph, circle):
-    assert find_circle(graph) == circle
+def test_find_cycle(graph, cycle):
+    assert find_cycle(graph) == cycle

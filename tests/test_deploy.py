@@ -39,7 +39,7 @@ def test_the_table_of_the_docs_is_the_role():
 @pytest.mark.parametrize(
     "kind", [job_kind("Job", None), job_kind("TF", None), job_kind("PyTorch", None), job_kind("MPI", "v1")]
 )
-def test_the_role_grants_what_the_step_asks_for_before_it_starts(kind):
+def test_role_grants_the_permissions_that_the_step_checks(kind):
     granted = {
         (verb, group, resource)
         for rule in ROLE["rules"]
@@ -51,22 +51,22 @@ def test_the_role_grants_what_the_step_asks_for_before_it_starts(kind):
     assert set(needed_permissions(kind)) <= granted
 
 
-def test_every_rule_has_its_reason_above_it():
+def test_every_rule_has_a_comment():
     lines = (ROOT / "deploy" / "rbac.yaml").read_text().splitlines()
     first_lines = [number for number, line in enumerate(lines) if line.startswith("  - apiGroups:")]
     assert len(first_lines) == len(ROLE["rules"])
     assert all(lines[number - 1].startswith("  # ") for number in first_lines)
 
 
-def test_nothing_is_granted_that_others_could_be_harmed_with():
+def test_role_grants_no_dangerous_permissions():
     granted = {(resource, verb) for rule in ROLE["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    assert not any("*" in words for words in granted)
+    assert not any("*" in rule for rule in granted)
     assert {verb for resource, verb in granted if resource == "pods"} == {"get", "list", "watch"}
     assert {verb for resource, verb in granted if resource == "secrets"} == {"get"}
     assert all(rule.get("resourceNames") for rule in ROLE["rules"] if "secrets" in rule["resources"])
 
 
-def test_the_role_is_bound_to_who_runs_the_steps_in_any_namespace():
+def test_role_is_bound_to_the_service_account_of_steps_in_any_namespace():
     assert ROLE["kind"] == "Role"
     assert BINDING["roleRef"] == {
         "apiGroup": "rbac.authorization.k8s.io",
@@ -79,15 +79,15 @@ def test_the_role_is_bound_to_who_runs_the_steps_in_any_namespace():
     assert kustomization["resources"] == ["rbac.yaml"]
 
 
-def test_another_cluster_has_one_account_for_both_roles():
+def test_roles_of_a_remote_cluster_are_bound_to_one_service_account():
     account, token, *_ = remote = list(yaml.safe_load_all((ROOT / "deploy" / "remote.yaml").read_text()))
     role, binding = yaml.safe_load_all((ROOT / "deploy" / "remote-object-store.yaml").read_text())
-    bound = {each["roleRef"]["name"]: each["subjects"] for each in (remote[-1], binding)}
+    bound = {item["roleRef"]["name"]: item["subjects"] for item in (remote[-1], binding)}
     subjects = [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
     assert bound == {ROLE["metadata"]["name"]: subjects, role["metadata"]["name"]: subjects}
     assert token["metadata"]["annotations"] == {"kubernetes.io/service-account.name": account["metadata"]["name"]}
     kind = job_kind("Job", None)
-    added = set(needed_permissions(kind, secret=True)) - set(needed_permissions(kind))
+    additional = set(needed_permissions(kind, secret=True)) - set(needed_permissions(kind))
     granted = [
         (verb, group, resource)
         for rule in role["rules"]
@@ -95,7 +95,7 @@ def test_another_cluster_has_one_account_for_both_roles():
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     ]
-    assert sorted(added) == granted == [("create", "", "secrets"), ("delete", "", "secrets")]
+    assert sorted(additional) == granted == [("create", "", "secrets"), ("delete", "", "secrets")]
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=lambda path: path.name)
@@ -109,7 +109,7 @@ class TestImage:
         packages = [line for line in lines if line and not line.startswith("#")]
         assert [line for line in packages if not re.match(r"[\w.-]+==[\w.]+(; .+)?$", line)] == []
 
-    def test_is_built_under_its_name_where_it_is_not_there(self, image):
+    def test_missing_image_is_built_under_its_name(self, image):
         name = _make("image-name", f"IMAGE={image.name}").strip()
         assert re.fullmatch(rf"kfp-distributed/{image.name}:[0-9a-f]{{12}}", name)
         missing = _make("images", f"IMAGES={image.name}", "FIND=false", "BUILD=echo build")
@@ -122,12 +122,12 @@ class TestImage:
 
 
 @pytest.mark.parametrize("file", ["ssh.conf", "sshd.conf"])
-def test_the_images_with_horovod_speak_ssh_alike(file):
+def test_images_with_horovod_have_equal_ssh_configurations(file):
     texts = [(ROOT / "images" / name / file).read_text() for name in ("horovod", "horovod-pytorch")]
     assert texts[0] == texts[1]
 
 
-def test_an_image_that_is_changed_has_another_name(tmp_path):
+def test_changed_image_has_another_name(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "images", tmp_path / "images")
     arguments = ("image-name", "IMAGE=tensorflow", "PREFIX=registry.example.com/team")
@@ -140,7 +140,7 @@ def test_an_image_that_is_changed_has_another_name(tmp_path):
 
 
 def _make(*arguments: str, folder: Path = ROOT) -> str:
-    # A make around this one would pass its own variables on.
+    # An outer make would pass its variables to this one.
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "MFLAGS"}
     return subprocess.run(
         ["make", "--silent", *arguments], cwd=folder, env=env, check=True, capture_output=True, text=True

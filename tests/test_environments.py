@@ -1,4 +1,4 @@
-"""Environments beside that of the tests: they take them as `make environments` has made them, and make none."""
+"""Additional environments: tests use those of `make environments` and do not create any."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ LOOK_UPS = {
 
 @pytest.mark.parametrize("name", LOOK_UPS)
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
-def test_a_test_is_skipped_where_its_environment_is_not_there_and_fails_on_ci(tmp_path, monkeypatch, name, ci, outcome):
+def test_missing_environment_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypatch, name, ci, outcome):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CI", ci)
     monkeypatch.delenv(variable_of(name, "PYTHON"), raising=False)
@@ -25,13 +25,13 @@ def test_a_test_is_skipped_where_its_environment_is_not_there_and_fails_on_ci(tm
     assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith(name)] == []
 
 
-def test_make_environments_makes_all_of_them():
+def test_make_environments_creates_all_environments():
     text = (Path(__file__).parents[1] / "Makefile").read_text()
-    made = [name for names in re.findall(r"for name in ([\w. -]+);.*environment", text) for name in names.split()]
-    assert made == [*LOOK_UPS]
+    created = [name for names in re.findall(r"for name in ([\w. -]+);.*environment", text) for name in names.split()]
+    assert created == [*LOOK_UPS]
 
 
-def test_a_python_that_a_variable_names_is_taken(tmp_path, monkeypatch):
+def test_python_of_the_environment_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(variable_of("horovod", "PYTHON"), "/opt/python")
     assert trainer_python.__wrapped__("horovod") == "/opt/python"

@@ -1,4 +1,4 @@
-"""pytest under ignored signals, and tests that fail while their programs run."""
+"""pytest with ignored signals, and failed tests whose programs are running."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def server():
 
 
 def test_that_is_skipped(server):
-    pytest.skip("it starts a server of this module, which later tests need")
+    pytest.skip("starts the server of this module, which later tests need")
 
 
 def test_an_assertion_that_fails(server):
@@ -58,16 +58,16 @@ def test_a_timeout(server):
     folder = Path("late")
     folder.mkdir()
     start_family(folder)
-    signal.raise_signal(signal.SIGALRM)  # As pytest-timeout does when the time is over.
+    signal.raise_signal(signal.SIGALRM)  # Like pytest-timeout after the timeout.
 
 
-def test_the_servers_of_others_live(server):
+def test_processes_of_fixtures_are_kept(server):
     assert server.poll() is None
 """
 
 
-def test_children_react_to_signals_and_end_with_a_test_that_fails(tmp_path):
-    """Where SIGINT and SIGHUP are ignored by who started pytest, as by `nohup make test &` in a script."""
+def test_children_react_to_signals_and_end_with_a_failed_test(tmp_path):
+    """pytest is started with ignored SIGINT and SIGHUP, as by `nohup make test &` in a script."""
     (tmp_path / "test_inner.py").write_text(TESTS)
     pytest_command = [
         sys.executable,
@@ -81,7 +81,7 @@ def test_children_react_to_signals_and_end_with_a_test_that_fails(tmp_path):
         "--timeout=300",
         ".",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         ["sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh", *pytest_command],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), MARKER: str(tmp_path)},
@@ -90,8 +90,8 @@ def test_children_react_to_signals_and_end_with_a_test_that_fails(tmp_path):
         timeout=120,
         check=False,
     )
-    assert "PASSED test_inner.py::test_children_react_to_signals_that_pytest_ignores" in done.stdout, done.stdout
-    assert "2 failed, 2 passed, 1 skipped" in done.stdout
-    assert "Timeout" in done.stdout
+    assert "PASSED test_inner.py::test_children_react_to_signals_that_pytest_ignores" in process.stdout, process.stdout
+    assert "2 failed, 2 passed, 1 skipped" in process.stdout
+    assert "Timeout" in process.stdout
     assert [(tmp_path / folder / "ready").exists() for folder in ("failed", "late")] == [True, True]
     assert wait_until(lambda: not marked(str(tmp_path))), marked(str(tmp_path))

@@ -1,4 +1,4 @@
-"""images/steps and images/evaluate: their packages are those that the steps need, and their tags follow the library."""
+"""images/steps and images/evaluate have the packages of the steps, and their tags change with the library."""
 
 import re
 import shutil
@@ -11,14 +11,14 @@ from packaging.requirements import Requirement
 from test_deploy import _make
 
 from kfp_distributed.components.steps import PACKAGES
-from kfp_distributed.library.content import STEP_ROOMS, content_hash, read_library
+from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 ROOT = Path(__file__).parent.parent
 STEPS = {"steps": ("prepare_data", "train", "export_model"), "evaluate": ("evaluate",)}
 
 
 def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:
-    """The version of each package that an image installs, by its name in lower case."""
+    """Return the version of each package of an image, by its name in lower case."""
     text = (ROOT / "images" / image / "requirements.txt").read_text()
     lines = (text.partition("\n\n")[0] if first_block else text).splitlines()
     requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
@@ -39,7 +39,7 @@ def needed(image: str) -> dict[str, Requirement]:
 
 
 @pytest.mark.parametrize("image", STEPS)
-def test_an_image_has_the_packages_that_its_steps_would_install(image):
+def test_image_has_the_packages_of_its_steps(image):
     versions = {**(pinned("tensorflow") if image == "evaluate" else {}), **pinned(image)}
     wrong = [
         f"{name}=={versions.get(name)}"
@@ -50,12 +50,12 @@ def test_an_image_has_the_packages_that_its_steps_would_install(image):
 
 
 @pytest.mark.parametrize("image", STEPS)
-def test_an_image_has_no_other_packages_but_kfp_and_dependencies(image):
+def test_image_has_no_other_packages_except_kfp_and_dependencies(image):
     assert {*pinned(image, first_block=True)} - {*needed(image)} == {"kfp"}
 
 
-def test_both_images_have_one_version_of_kfp_that_also_compiles():
-    """Both ends of what pyproject.toml allows compile for it: see tests/components/test_kfp_versions.py."""
+def test_both_images_have_the_same_allowed_version_of_kfp():
+    """tests/components/test_kfp_versions.py tests the oldest and the newest allowed version."""
     assert pinned("steps")["kfp"] == pinned("evaluate")["kfp"]
     project = (ROOT / "pyproject.toml").read_text()
     allowed = Requirement(re.search(r'"(kfp>=.*)"', project)[1])
@@ -63,24 +63,24 @@ def test_both_images_have_one_version_of_kfp_that_also_compiles():
 
 
 @pytest.mark.parametrize("image", STEPS)
-def test_an_image_has_the_packages_of_the_library_that_steps_need(image):
+def test_image_has_the_packages_of_the_library_for_steps(image):
     copies = re.findall(
         r"^COPY (\w+) .*kfp_distributed/\1$", (ROOT / "images" / image / "Containerfile").read_text(), re.M
     )
-    assert sorted(copies) == sorted(STEP_ROOMS)
+    assert sorted(copies) == sorted(STEP_PACKAGES)
     context = (ROOT / ".dockerignore").read_text().splitlines()
-    assert {f"!{room}" for room in STEP_ROOMS} <= {*context}
+    assert {f"!{package}" for package in STEP_PACKAGES} <= {*context}
 
 
-def test_the_hash_of_a_checkout_is_that_of_the_installed_library():
+def test_hash_of_a_checkout_equals_that_of_the_installed_library():
     script = [sys.executable, "-S", str(ROOT / "images" / "library_hash.py")]
     printed = subprocess.run(script, check=True, capture_output=True, text=True).stdout
     assert printed == f"{content_hash(read_library())}\n"
 
 
-def test_a_changed_library_gives_the_images_of_the_steps_other_names(tmp_path):
+def test_changed_library_changes_the_names_of_the_step_images(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for folder in ("images", "cli", *STEP_ROOMS):
+    for folder in ("images", "cli", *STEP_PACKAGES):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
     def names() -> dict[str, str]:

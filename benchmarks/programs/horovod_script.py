@@ -1,4 +1,4 @@
-"""Trains on random rows by Horovod, as anybody would who starts it by mpirun."""
+"""Train on random rows by Horovod. A usual script for mpirun."""
 
 import argparse
 import time
@@ -14,7 +14,7 @@ tf.config.threading.set_inter_op_parallelism_threads(1)
 hvd.init()
 rows = np.random.default_rng(hvd.rank()).random((6400, 64), np.float32)
 batches = tf.data.Dataset.from_tensor_slices((rows, rows[:, 0] * 10 // 1)).batch(64)
-# Whoever drops an iterator waits for its tuner's present round, which takes 4 s in about every second run.
+# Deleting an iterator waits for the current round of its autotuner, which takes 4 s in about every second run.
 options = tf.data.Options()
 options.autotune.enabled = False
 layers = [tf.keras.layers.Dense(512, "relu"), tf.keras.layers.Dense(512, "relu"), tf.keras.layers.Dense(10)]

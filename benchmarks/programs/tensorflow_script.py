@@ -1,4 +1,4 @@
-"""Trains on random rows by MultiWorkerMirroredStrategy, as anybody would who writes TF_CONFIG by hand."""
+"""Train on random rows by MultiWorkerMirroredStrategy. A usual script for TF_CONFIG."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ with strategy.scope():
 
 
 def train_step(step: tf.Tensor) -> None:
-    """Takes one batch of this worker's rows."""
+    """Train on one batch of this worker's rows."""
     batch = slice(step % 100 * 64, (step % 100 + 1) * 64)
     with tf.GradientTape() as tape:
         lost = loss(labels[batch], model(inputs[batch], training=True)) / (64 * strategy.num_replicas_in_sync)
@@ -35,10 +35,10 @@ def train_step(step: tf.Tensor) -> None:
     )
 
 
-# Not by `fit`, whose input iterator may miss its end and then waits: ten seconds in about one run of five.
+# Not by `fit`: in about one run of five, its input iterator waits ten seconds at the end.
 @tf.function
 def train(steps: int) -> None:
-    """Takes all of them in one call."""
+    """Run all steps in one call."""
     for step in tf.range(steps):
         strategy.run(train_step, (step,))
 
@@ -46,6 +46,6 @@ def train(steps: int) -> None:
 started = time.monotonic()
 train(600)
 print(f"{600 / (time.monotonic() - started):.1f} steps a second", flush=True)
-# Every worker takes part in saving, and the file of the first is the model.
+# All workers have to save. The file of the first worker is the model.
 folder = arguments.parse_args().model_dir
 model.save_weights(f"{folder}/model.h5" if index == 0 else f"{folder}/of-{index}.h5")

@@ -1,4 +1,4 @@
-"""Trains on random rows by DistributedDataParallel, as anybody would who starts it by torchrun."""
+"""Train on random rows by DistributedDataParallel. A usual script for torchrun."""
 
 import argparse
 import time

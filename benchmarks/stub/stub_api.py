@@ -1,4 +1,4 @@
-"""A stand-in for a Kubernetes API server with a training operator, for benchmarks alone; see `StubApi`."""
+"""A fake Kubernetes API server with a training operator, for benchmarks and tests. See `StubApi`."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ _LINES_OF_A_CHUNK = 500
 
 
 def log_text(first: int, last: int) -> bytes:
-    """The lines of a log from number `first` up to before number `last`, each with its time: the same for all pods."""
+    """Return the lines `first` (inclusive) to `last` (exclusive) of the log of all pods, with time stamps."""
     return b"".join(
         f"{(_BEGIN + timedelta(seconds=number // _LINES_OF_A_SECOND)).isoformat()}"
         f".{number % _LINES_OF_A_SECOND:02d}0000000Z "
@@ -30,32 +30,32 @@ def log_text(first: int, last: int) -> bytes:
 
 
 class StubApi:
-    """Serves one TFJob, with as many pods as its workers, in a process of its own.
+    """A server process for one TFJob with one pod for each worker.
 
-    A pod runs as soon as the job is created, and succeeds when its whole log was fetched; the job succeeds with the
-    last of them. So how long a job takes is how long its reader needs.
+    The pods run as soon as the job is created. A pod succeeds when its complete log has been read, and the job succeeds
+    with its last pod. So the duration of the job is the time that the client needs to read the logs.
     """
 
     def __init__(self, lines: int, cut: bool) -> None:
-        """Starts it.
+        """Start the server process.
 
         Args:
-            lines: How many each pod prints.
-            cut: Whether the first connection to each log breaks in the middle of its middle line.
+            lines: Number of lines of each pod.
+            cut: Whether the first connection to each log breaks in the middle of the log's middle line.
         """
-        # Not as a fork: it would have the memory and the threads of who measures.
+        # Not a fork, which would copy the memory and the threads of the benchmark.
         context = get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, lines, cut), daemon=True)
+        self._pipe, server_pipe = context.Pipe()
+        self._process = context.Process(target=_serve, args=(server_pipe, lines, cut), daemon=True)
         self._process.start()
         self.port: int = self._pipe.recv()
 
     def end(self) -> tuple[Counter[str], float]:
-        """Ends it and returns how many requests came, by kind, and when (`time.monotonic`) the job was created."""
+        """Stop the server. Return the requests by kind, and the creation time of the job (`time.monotonic`)."""
         self._pipe.send("end")
-        counted, created = self._pipe.recv()
+        requests, created = self._pipe.recv()
         self._process.join()
-        return counted, created
+        return requests, created
 
 
 def _serve(pipe: Connection, lines: int, cut: bool) -> None:
@@ -126,10 +126,10 @@ class _Server:
                 self._create(f"{path}/{body['metadata']['name']}", body)
             return 201, body
         if method == "GET" and path.rpartition("/")[2] in ("tfjobs", "pods", "events"):
-            items = [each for place, each in self._objects.items() if place.startswith(f"{path}/")]
+            items = [item for item_path, item in self._objects.items() if item_path.startswith(f"{path}/")]
             return 200, {"kind": "List", "metadata": {"resourceVersion": str(len(self._changes))}, "items": items}
         if path not in self._objects:
-            return 404, {"message": f"{path} is not there", "code": 404}
+            return 404, {"message": f"{path} not found", "code": 404}
         return 200, self._objects.pop(path) if method == "DELETE" else self._objects[path]
 
     def _create(self, path: str, body: Object) -> None:
@@ -142,17 +142,19 @@ class _Server:
         for index in range(body["spec"]["tfReplicaSpecs"]["Worker"]["replicas"]):
             name = f"{body['metadata']['name']}-worker-{index}"
             labels = {"replica-type": "worker", "replica-index": str(index), "job-name": body["metadata"]["name"]}
-            about = {
+            metadata = {
                 "name": name,
                 "uid": name,
                 "labels": {f"training.kubeflow.org/{key}": value for key, value in labels.items()},
                 "creationTimestamp": "2026-01-01T00:00:00Z",
             }
             spec = {"nodeName": "node-1", "containers": [{"name": "tensorflow"}]}
-            self._put("ADDED", f"{core}/pods/{name}", {"metadata": about, "spec": spec, "status": _status("Running")})
+            self._put(
+                "ADDED", f"{core}/pods/{name}", {"metadata": metadata, "spec": spec, "status": _status("Running")}
+            )
 
     def _put(self, change: str, path: str, body: Object) -> None:
-        # Whose watch goes on after this version has seen so many changes.
+        # The resource version is the number of changes, so a watch continues after that change.
         body["metadata"]["resourceVersion"] = str(len(self._changes) + 1)
         self._objects[path] = body
         self._changes.append((path, json.dumps({"type": change, "object": body}).encode() + b"\n"))
@@ -163,8 +165,8 @@ class _Server:
         for number in itertools.count(int(query["resourceVersion"])):
             while number >= len(self._changes):
                 await self._changed.wait()
-            place, text = self._changes[number]
-            if place.startswith(f"{path}/"):
+            changed_path, text = self._changes[number]
+            if changed_path.startswith(f"{path}/"):
                 yield text
 
     async def _log(self, path: str, query: dict[str, str], writer: asyncio.StreamWriter) -> AsyncIterator[bytes]:
@@ -172,9 +174,9 @@ class _Server:
         if "sinceTime" in query:
             since = datetime.fromisoformat(query["sinceTime"].removesuffix("Z")) - _BEGIN
             first = round(since.total_seconds()) * _LINES_OF_A_SECOND
-        for number, whole in enumerate(self._chunks):
+        for number, full_chunk in enumerate(self._chunks):
             begin, last = number * _LINES_OF_A_CHUNK, min((number + 1) * _LINES_OF_A_CHUNK, self._lines)
-            chunk = whole if begin >= first else log_text(first, last) if last > first else b""
+            chunk = full_chunk if begin >= first else log_text(first, last) if last > first else b""
             if self._cut and path not in self._was_cut and begin <= self._lines // 2 < last:
                 self._was_cut.add(path)
                 yield chunk[: len(chunk) // 2 + 7]
@@ -190,12 +192,14 @@ class _Server:
             return
         self._put("MODIFIED", path, {**pod, "status": _status("Succeeded")})
         folder = path.rpartition("/")[0]
-        pods = [each for place, each in self._objects.items() if place.startswith(f"{folder}/")]
-        if all(each["status"]["phase"] == "Succeeded" for each in pods):
-            place, job = next((place, each) for place, each in self._objects.items() if "/tfjobs/" in place)
+        pods = [item for item_path, item in self._objects.items() if item_path.startswith(f"{folder}/")]
+        if all(item["status"]["phase"] == "Succeeded" for item in pods):
+            job_path, job = next(
+                (item_path, item) for item_path, item in self._objects.items() if "/tfjobs/" in item_path
+            )
             now = "2026-01-01T00:00:00Z"
             end = {"type": "Succeeded", "status": "True", "lastTransitionTime": now}
-            self._put("MODIFIED", place, {**job, "status": {"conditions": [end]}})
+            self._put("MODIFIED", job_path, {**job, "status": {"conditions": [end]}})
 
 
 def _status(phase: str) -> Object:

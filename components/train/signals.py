@@ -51,7 +51,7 @@ def signals_wait() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in zip(_NUMBERS, before, strict=True):
-            signal.signal(number, handler)
+        for handled, handler in zip(_NUMBERS, before, strict=True):
+            signal.signal(handled, handler)
         for number in received:
             signal.raise_signal(number)

@@ -72,7 +72,10 @@ def test_a_cluster_that_does_not_answer(configure):
         ),
         (["--image", "NOT VALID"], "--image = 'NOT VALID' is not a valid name of an image; write HOST/NAME:TAG"),
         (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage; allowed are s3://bucket/key and"),
-        (["--bucket", "gs://bucket"], "--bucket: 'gs://bucket' is no address: allowed are s3://bucket/key, minio://"),
+        (
+            ["--bucket", "gs://bucket"],
+            "--bucket: 'gs://bucket' is not a storage address: use s3://bucket/key, minio://",
+        ),
     ],
 )
 def test_a_wrong_argument(arguments, error):
@@ -113,7 +116,7 @@ def test_a_file_that_is_no_configuration(configure, content):
     file = configure(content)
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 2
-    assert result.output.startswith(f"Error: {file} is no configuration of a cluster, set KUBECONFIG to one: ")
+    assert result.output.startswith(f"Error: {file} is not a valid cluster configuration, set KUBECONFIG ")
     assert result.output.count("\n") == 1
 
 

@@ -11,7 +11,7 @@ from kfp_distributed.cli.main import main
 from kfp_distributed.cli.render import rendered_objects
 from kfp_distributed.components.train.manifests import HASH_ANNOTATION
 from kfp_distributed.library.archive import make_archive, read_archive
-from kfp_distributed.library.content import REPLICA_ROOMS, read_library
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 
 TEMPLATE = """\
         metadata:
@@ -173,7 +173,7 @@ def objects(*arguments):
 
 def expected(found_hash):
     """The text above, with the library as it is now."""
-    size = len(make_archive(read_library(REPLICA_ROOMS)))
+    size = len(make_archive(read_library(REPLICA_PACKAGES)))
     return JOB.replace("TEMPLATE", TEMPLATE).replace("HASH", found_hash).replace("SIZE", f"{size:,}")
 
 
@@ -272,7 +272,7 @@ def test_a_whole_training():
 def test_full_prints_the_library():
     _, code = objects({"trainer": "keras_classifier"}, None, None, "--full")
     archive = base64.b64decode(code["binaryData"]["library.zip"])
-    assert read_archive(archive) == read_library(REPLICA_ROOMS)
+    assert read_archive(archive) == read_library(REPLICA_PACKAGES)
 
 
 @pytest.mark.parametrize(

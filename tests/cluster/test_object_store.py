@@ -61,7 +61,7 @@ def test_the_installed_store_is_found(installed):
 
 
 def test_a_namespace_without_any_keys(namespace):
-    missing = f"there is no Secret {namespace}/mlpipeline-minio-artifact, .* doctor` has the command.* set AWS"
+    missing = f"Secret {namespace}/mlpipeline-minio-artifact .* does not exist.* doctor`.* set AWS"
     with pytest.raises(ValueError, match=missing):
         find_object_store(kubernetes_reader(), namespace)
 

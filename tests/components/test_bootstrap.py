@@ -1,4 +1,4 @@
-"""The bootstrap of a compiled step: which library it imports, and what it says where there is none."""
+"""The bootstrap of a compiled step: which library it imports, and its errors if there is none."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kfp_distributed.library.archive import make_archive
-from kfp_distributed.library.content import STEP_ROOMS, content_hash, read_library
+from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 NAME = "kfp-distributed-0.1.0-0123456789ab"
 PATH = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
@@ -23,9 +23,9 @@ SENTENCE = f"ConfigMap team-a/{NAME}: {{}}; run kfp-distributed install --namesp
 
 
 def library(source: str) -> dict[str, bytes]:
-    """A library that is complete for the bootstrap. The module that a step imports first has this source."""
-    rooms = {f"kfp_distributed/{room}/__init__.py": b"" for room in STEP_ROOMS}
-    return {**rooms, **read_library(["library"]), "kfp_distributed/library/packages.py": source.encode()}
+    """Return a minimal library. The module that a step imports first has this source."""
+    packages = {f"kfp_distributed/{package}/__init__.py": b"" for package in STEP_PACKAGES}
+    return {**packages, **read_library(["library"]), "kfp_distributed/library/packages.py": source.encode()}
 
 
 COMPILED = library("print('the library that compiled the step')")
@@ -34,11 +34,11 @@ OTHER = library("print('another version')")
 
 @dataclass
 class ApiServer:
-    """A server over TLS that gives its answers in turn, and then the last one again and again.
+    """A TLS server that sends its answers in order, and then repeats the last one.
 
     Attributes:
-        account: The folder with what a pod has of its service account.
-        answers: Status and body; None closes the connection without an answer.
+        account: The folder of the service account, as mounted in a pod.
+        answers: Status and body. None closes the connection without a response.
         requests: Path and token of each request.
     """
 
@@ -91,13 +91,13 @@ def api_server(account):
 
 @pytest.fixture
 def start_step(tmp_path):
-    """Runs the start of a step, in a Python that has no packages but those of `installed`."""
+    """Return a function that starts a step in a Python that has only the packages of `installed`."""
 
     def start(server: ApiServer, installed: dict[str, bytes] | None = None, before: str = ""):
         source = (files("kfp_distributed.library") / "bootstrap.py").read_text(encoding="utf-8")
         source = source.replace("@NAME@", NAME).replace("@HASH@", content_hash(COMPILED))
         source = source.replace("/var/run/secrets/kubernetes.io/serviceaccount", str(server.account))
-        # Waits of up to a second instead of ten.
+        # Shorten the pauses from 8 s to 0.8 s.
         source = source.replace("time.sleep(pause)", "time.sleep(pause / 10)")
         packages, scratch = tmp_path / "packages", tmp_path / "scratch"
         scratch.mkdir()
@@ -130,7 +130,7 @@ def status(code: int, message: str) -> tuple[int, bytes]:
     return code, json.dumps({"kind": "Status", "code": code, "message": message}).encode()
 
 
-def test_an_installed_library_with_the_same_hash_is_used_and_nothing_is_fetched(api_server, start_step):
+def test_installed_library_with_the_same_hash_is_used(api_server, start_step):
     api_server.answers = [status(500, "asked")]
     done = start_step(api_server, installed=COMPILED)
     assert (done.returncode, done.stdout, api_server.requests) == (0, "the library that compiled the step\n", [])
@@ -141,14 +141,14 @@ def test_an_installed_library_with_the_same_hash_is_used_and_nothing_is_fetched(
     [(None, ""), (OTHER, ""), (OTHER, "import kfp_distributed.library.archive")],
     ids=["nothing installed", "another version installed", "another version imported"],
 )
-def test_else_the_library_of_the_config_map_is_used(api_server, start_step, installed, before):
+def test_library_of_the_config_map_is_used_otherwise(api_server, start_step, installed, before):
     api_server.answers = [config_map(COMPILED)]
     done = start_step(api_server, installed, before)
     assert (done.returncode, done.stdout) == (0, "the library that compiled the step\n"), done.stderr
     assert api_server.requests == [(PATH, "Bearer the-token")]
 
 
-def test_without_a_pod_the_step_ends_with_a_sentence(start_step, tmp_path):
+def test_step_outside_of_a_pod_fails(start_step, tmp_path):
     done = start_step(ApiServer(tmp_path / "no-pod"), installed=OTHER)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"{NAME} is not installed in {sys.executable}, and there is no token")
@@ -164,23 +164,23 @@ def test_without_a_pod_the_step_ends_with_a_sentence(start_step, tmp_path):
     ],
     ids=["missing", "forbidden", "another hash", "no archive"],
 )
-def test_what_no_other_attempt_mends_ends_the_step_at_once(api_server, start_step, answer, cause):
+def test_permanent_errors_are_not_retried(api_server, start_step, answer, cause):
     api_server.answers = [answer]
     done = start_step(api_server)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", SENTENCE.format(cause))
     assert len(api_server.requests) == 1
 
 
-def test_an_api_server_that_is_away_for_some_seconds_is_asked_again(api_server, start_step):
+def test_transient_errors_are_retried(api_server, start_step):
     code, body = config_map(COMPILED)
-    # One closes the connection, one comes from a load balancer, and one breaks off.
+    # The first closes the connection, the second is from a load balancer, and the third is truncated.
     api_server.answers = [None, (503, b"no server"), (code, body[:1000]), (code, body)]
     done = start_step(api_server)
     assert (done.returncode, done.stdout) == (0, "the library that compiled the step\n"), done.stderr
     assert len(api_server.requests) == 4
 
 
-def test_an_api_server_that_stays_away_ends_the_step(api_server, start_step):
+def test_step_fails_after_five_attempts(api_server, start_step):
     api_server.answers = [(503, b"")]
     done = start_step(api_server)
     assert (done.returncode, done.stdout) == (1, "")

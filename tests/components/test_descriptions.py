@@ -1,4 +1,4 @@
-"""The compiled YAML describes each input and output, which the run form and the task pages of the KFP UI show."""
+"""The compiled YAML has a description of each input and output, which the KFP UI shows."""
 
 import re
 
@@ -20,8 +20,10 @@ def folder(tmp_path_factory, request):
 
 @pytest.fixture(params=NAMES)
 def interface(folder, request):
-    """(component, "inputDefinitions" or "outputDefinitions", name) -> fields, of the pipeline and of each component
-    that has a docstring. Descriptions are on one line."""
+    """Fields of each input and output of the pipeline and of each component with a docstring.
+
+    The keys are (component, "inputDefinitions" or "outputDefinitions", name). Descriptions are on one line.
+    """
     spec = yaml.safe_load((folder / f"{request.param}.yaml").read_text(encoding="utf-8"))
     components = {"root": spec["root"], **{name: spec["components"].get(name, {}) for name in STEPS}}
     return {
@@ -44,7 +46,7 @@ def test_each_input_of_the_pipeline_has_a_default(folder):
     assert [name for name, fields in parameters.items() if "defaultValue" not in fields] == []
 
 
-def test_each_input_of_text_or_dict_has_an_example_or_the_allowed_values(interface):
+def test_each_string_dict_and_list_input_has_an_example_or_the_allowed_values(interface):
     assert [
         (component, name)
         for (component, kind, name), fields in interface.items()
@@ -54,7 +56,7 @@ def test_each_input_of_text_or_dict_has_an_example_or_the_allowed_values(interfa
     ] == []
 
 
-def test_each_input_that_may_be_left_out_says_what_that_means(interface):
+def test_each_optional_input_describes_its_default(interface):
     assert [
         (component, name)
         for (component, _, name), fields in interface.items()

@@ -1,4 +1,4 @@
-"""The oldest kfp that pyproject.toml allows compiles the same YAML as the one of this environment, and runs a step."""
+"""The oldest kfp that pyproject.toml allows compiles the same YAML as the installed kfp, and runs a step."""
 
 import json
 import os
@@ -30,40 +30,40 @@ with local_run(sys.argv[1], embedded_store=False):
 
 @pytest.fixture(scope="module")
 def oldest(tmp_path_factory):
-    """The version of the oldest kfp, and what runs its Python with the project's rooms on the import path."""
+    """The version of the oldest kfp, and a function that runs its Python with this project on the import path."""
     pytest.importorskip("tomllib")
     version, python = oldest_kfp(), environment("kfp-oldest")
-    rooms = tmp_path_factory.mktemp("rooms") / "kfp_distributed"
-    rooms.mkdir()
-    for room in ("components", "trainers", "storage", "processes", "library", "reports", "pipelines", "cli"):
-        (rooms / room).symlink_to(ROOT / room)
-    variables = {**os.environ, "PYTHONPATH": str(rooms.parent), "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    project = tmp_path_factory.mktemp("project") / "kfp_distributed"
+    project.mkdir()
+    for package in ("components", "trainers", "storage", "processes", "library", "reports", "pipelines", "cli"):
+        (project / package).symlink_to(ROOT / package)
+    variables = {**os.environ, "PYTHONPATH": str(project.parent), "PATH": f"{python.parent}:{os.environ['PATH']}"}
 
     def run(*arguments):
-        done = subprocess.run([python, *arguments], env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        process = subprocess.run([python, *arguments], env=variables, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
 
     return version, run
 
 
 @pytest.mark.parametrize("options", [(), ("--task-config",)])
-def test_both_ends_of_the_range_compile_the_same(tmp_path, oldest, options):
+def test_oldest_and_newest_kfp_compile_equal_yaml(tmp_path, oldest, options):
     version, run = oldest
     command = ("-m", "kfp_distributed.cli.main", "compile")
     run(*command, tmp_path / "oldest", *options)
     subprocess.run([sys.executable, *command, tmp_path / "newest", *options], check=True, capture_output=True)
 
-    def meaning(folder, version):
+    def content(folder, version):
         files = sorted((tmp_path / folder).glob("*.yaml"))
         text = json.dumps({file.name: yaml.safe_load(file.read_text()) for file in files})
         assert f"'kfp=={version}'" in text
         return json.loads(text.replace(f"kfp=={version}", "kfp").replace(f"kfp-{version}", "kfp"))
 
     assert kfp.__version__ != version
-    assert meaning("oldest", version) == meaning("newest", kfp.__version__)
+    assert content("oldest", version) == content("newest", kfp.__version__)
 
 
-def test_the_oldest_runs_a_step_on_this_machine(tmp_path, oldest):
+def test_oldest_kfp_runs_a_step_on_this_machine(tmp_path, oldest):
     rows = "".join(f"{number},{'ab'[number % 2]}\n" for number in range(40))
     (tmp_path / "rows.csv").write_text(f"size,kind\n{rows}")
     (tmp_path / "run.py").write_text(RUN)

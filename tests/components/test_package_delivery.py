@@ -1,4 +1,4 @@
-"""Each compiled step, run as KFP's launcher runs it, in a Python where pip first has to install this project."""
+"""Run each compiled step like KFP's launcher, in a Python in which pip has to install this project first."""
 
 import errno
 import json
@@ -21,21 +21,21 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def clean_python(tmp_path_factory):
-    """An environment of its own that has the steps' packages, so that their pip has little left to do."""
+    """A separate environment with the packages of the steps, so that pip installs only this project."""
     folder = tmp_path_factory.mktemp("python") / "environment"
     shutil.copytree(environment("steps").parents[1], folder, symlinks=True, copy_function=link_or_copy)
     return folder / "bin" / "python"
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Makes a hard link, which takes no room and no time, or a copy where the folders are on different disks."""
+    """Create a hard link, which needs no space and no time, or a copy if the folders are on different disks."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
 
 
-def test_a_file_is_copied_where_it_cannot_be_linked(tmp_path, monkeypatch):
+def test_file_is_copied_if_it_cannot_be_linked(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("text")
     link_or_copy(str(tmp_path / "file"), str(tmp_path / "linked"))
     monkeypatch.setattr(os, "link", raise_cross_device)
@@ -59,11 +59,11 @@ def wheel(clean_python, tmp_path_factory):
         shutil.copy(ROOT / path, source / path)
     command = [clean_python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, source]
     subprocess.run(command, check=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    (file,) = folder.glob("*.whl")
+    return file
 
 
-def test_every_step_runs_where_pip_installs_the_library(clean_python, wheel, tmp_path):
+def test_every_step_runs_with_a_library_installed_by_pip(clean_python, wheel, tmp_path):
     write_specs(tmp_path / "specs", Delivery.package(str(wheel)))
     run = Run(str(tmp_path))
     pip = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTPS_"))}
@@ -73,14 +73,14 @@ def test_every_step_runs_where_pip_installs_the_library(clean_python, wheel, tmp
         variables = {"PATH": path, "HOME": str(tmp_path), **pip, **store.environment()}
         for step, command in whole_job(run, specs=tmp_path / "specs").items():
             (tmp_path / step).mkdir()
-            done = subprocess.run(
+            process = subprocess.run(
                 command, env=variables, cwd=tmp_path / step, capture_output=True, text=True, check=False
             )
-            assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+            assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
             text = run.output_file(step).read_text(encoding="utf-8")
             outputs[step] = json.loads(text).get("parameterValues", {})
             for secret in (store.access_key, store.secret_key):
-                assert secret not in done.stdout + done.stderr + text
+                assert secret not in process.stdout + process.stderr + text
         exported = open_store("s3://models/digits", credentials_from_environment(store.environment()))
         keys = [entry.key for entry in exported.list()]
         manifest = json.loads(exported.read("1/export.json"))
@@ -88,7 +88,7 @@ def test_every_step_runs_where_pip_installs_the_library(clean_python, wheel, tmp
     assert outputs["export_model"] == {"uri": "s3://models/digits/1", "version": 1}
     assert "1/saved_model.pb" in keys
     assert manifest["source_run"] == run.run_id
-    # The wheel has all that the hash is made of.
+    # The wheel contains all files of the hash.
     program = "from kfp_distributed.library.content import *; print(content_hash(read_library()))"
     installed = subprocess.run([clean_python, "-c", program], capture_output=True, text=True, check=True)
     assert installed.stdout.strip() == content_hash(read_library())

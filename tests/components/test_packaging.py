@@ -1,4 +1,4 @@
-"""How a function becomes a step: its bootstrap, its source, what it installs, and where it finds the library."""
+"""The program of a step: its bootstrap, the import of its function, its packages and the delivery of the library."""
 
 import ast
 
@@ -17,14 +17,14 @@ def say(text: str = "hello"):
     Args:
         text: What to say.
     """
-    print(text)  # To everybody.
+    print(text)  # A comment of the function.
 
 
 def command_of(step) -> list[str]:
     return step.component_spec.implementation.container.command
 
 
-def test_a_step_is_its_bootstrap_and_the_import_of_its_function():
+def test_program_of_a_step_is_the_bootstrap_and_the_import_of_its_function():
     step = make_step(say, image="registry.example.com/steps:1")
     assert command_of(step)[-1].splitlines()[-5:] == [
         "if __name__ == '__main__':",
@@ -37,7 +37,7 @@ def test_a_step_is_its_bootstrap_and_the_import_of_its_function():
     assert step.component_spec.inputs["text"].description == "What to say."
 
 
-def test_the_bootstrap_names_the_library_of_this_installation_in_forty_plain_lines():
+def test_bootstrap_has_the_hash_of_the_library_and_at_most_forty_lines():
     hash_ = content_hash(read_library())
     assert len(bootstrap().splitlines()) <= 40
     assert f"NAME, HASH = '{library_name(hash_)}', '{hash_}'" in bootstrap().splitlines()
@@ -47,7 +47,7 @@ def test_the_bootstrap_names_the_library_of_this_installation_in_forty_plain_lin
     ]
 
 
-def test_a_stock_image_installs_packages_and_another_nothing():
+def test_only_a_stock_image_installs_packages():
     stock = make_step(say, packages=["numpy>=1.26", "PyYAML"])
     image = make_step(say, image="registry.example.com/steps:1")
     containers = [step.component_spec.implementation.container for step in (stock, image)]
@@ -57,7 +57,7 @@ def test_a_stock_image_installs_packages_and_another_nothing():
     assert command_of(stock)[:-1] == command_of(image)[:-1]
 
 
-def test_the_shell_installs_a_library_that_is_a_package():
+def test_shell_installs_a_library_that_is_a_package():
     shell = command_of(make_step(say, library="https://files.example.com/library-1.whl"))[2]
     assert shell.startswith("library=https://files.example.com/library-1.whl\n")
 
@@ -79,7 +79,7 @@ def test_deliveries():
         ({"KFP_DISTRIBUTED_PACKAGE": "https://x/y.whl"}, Delivery.package("https://x/y.whl")),
     ],
 )
-def test_the_environment_names_a_delivery(variables, delivery):
+def test_delivery_of_the_environment(variables, delivery):
     assert Delivery.from_environment(variables) == delivery
 
 

@@ -1,4 +1,4 @@
-"""The installation of packages in steps and beside replicas: run with a real pip against a faulty index."""
+"""The installation of packages in steps and for replicas, with a real pip and a faulty index."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ GADGET = "tiny_gadget-1-py3-none-any.whl"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """A Python of its own, in which steps can install packages."""
+    """A separate Python in which steps can install packages."""
     folder = tmp_path_factory.mktemp("python")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     return folder / "bin"
@@ -35,7 +35,7 @@ def index(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, python, index):
-    """Runs a command as a container does."""
+    """Return a function that runs a command like a container."""
     (tmp_path / "library.zip").write_bytes(make_archive(read_library(["library"])))
     environment = {
         "PATH": f"{python}:/usr/bin:/bin",
@@ -60,7 +60,7 @@ def run(tmp_path, python, index):
 
 
 def program(call: str, waits=(0, 0, 0)) -> tuple[str, ...]:
-    """A Python command that installs, without the waits between attempts."""
+    """Return a Python command that installs packages without waits between the attempts."""
     lines = ["from kfp_distributed.library import packages", f"packages._WAITS = {waits}", f"packages.{call}"]
     return ("python3", "-c", "\n".join([*lines, "print('the step runs')"]))
 
@@ -71,7 +71,7 @@ def test_the_shell_of_a_step_survives_a_download_of_the_library_that_stalls(run,
 
     index.stalls = 1
     shell = make_step(step, library="other-gadget").component_spec.implementation.container.command[:3]
-    # In place of the step's program.
+    # Replaces the program of the step.
     done = run(*shell, "import sys, other_gadget; print('the step runs', *sys.argv[3:])", "--and", "arguments")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "the step runs --and arguments"), done.stdout
     wheel = "other_gadget-2-py3-none-any.whl"
@@ -89,7 +89,7 @@ def test_an_installation_survives_a_download_that_stalls_and_says_how_long_it_to
     assert "image" in result
 
 
-def test_packages_that_are_nowhere_end_the_step_with_pips_exit_code(run):
+def test_missing_package_ends_the_step_with_the_exit_code_of_pip(run):
     done = run(*program("install('absent-gadget==7')"))
     assert done.returncode == 1
     assert done.stdout.count("next attempt in 0 s") == 3
@@ -97,14 +97,14 @@ def test_packages_that_are_nowhere_end_the_step_with_pips_exit_code(run):
     assert done.stdout.splitlines()[-1].startswith("pip failed with exit code 1: check ")
 
 
-def test_packages_of_a_replica_have_a_folder_of_their_own(run, index, tmp_path):
+def test_packages_of_a_replica_have_a_separate_folder(run, index, tmp_path):
     folder = tmp_path / "packages of a job"
     done = run(*install_command(["tiny-gadget; python_version>'3'"], ["other-gadget"], folder=str(folder)))
     assert done.returncode == 0, done.stdout
     assert {file.name for file in folder.glob("*.py")} == {"tiny_gadget.py", "other_gadget.py"}
 
 
-def test_a_pip_that_is_killed_is_not_run_again(run, tmp_path):
+def test_killed_pip_is_not_retried(run, tmp_path):
     killed = tmp_path / "killed"
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
@@ -113,7 +113,7 @@ def test_a_pip_that_is_killed_is_not_run_again(run, tmp_path):
     assert "next attempt" not in done.stdout
 
 
-def test_passwords_in_addresses_stay_out_of_the_log(run, index):
+def test_passwords_in_addresses_are_not_logged(run, index):
     address = index.url.replace("//", "//user:s3cret@").replace("simple", f"wheels/{GADGET}")
     done = run(*program(f"install('{address}')"))
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""What the code imports is declared: in pyproject.toml, and for each compiled step in its list of packages."""
+"""All imported packages are declared: in pyproject.toml, and for each step in its list of packages."""
 
 import ast
 import re
@@ -11,14 +11,14 @@ import pytest
 from kfp_distributed.components.steps import PACKAGES
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("components", "trainers", "storage", "processes", "library", "reports", "pipelines", "cli")
+PACKAGE_FOLDERS = ("components", "trainers", "storage", "processes", "library", "reports", "pipelines", "cli")
 
-# What trainers import is in the images, or pip installs it without its dependencies.
+# Packages that trainers import. They are in the images, or pip installs them without dependencies.
 FRAMEWORKS = {"horovod", "tensorflow", "tf_keras", "torch"}
 
 
 def third_party(source):
-    """The modules of others that a source imports, wherever in it the import stands."""
+    """Return the third-party modules that a source imports, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -29,7 +29,7 @@ def third_party(source):
 
 
 def undeclared(modules, requirements):
-    """The modules whose distribution is not among the requirements."""
+    """Return the modules whose distribution is not among the requirements."""
     declared = {canonical(re.match(r"[\w.-]*", requirement)[0]) for requirement in requirements}
     distributions = packages_distributions()
     return {name for name in modules if not declared & set(map(canonical, distributions.get(name, [])))}
@@ -39,9 +39,9 @@ def canonical(distribution):
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def test_the_project_declares_what_it_imports():
+def test_project_declares_its_imports():
     project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    sources = [file.read_text(encoding="utf-8") for room in ROOMS for file in (ROOT / room).rglob("*.py")]
+    sources = [file.read_text(encoding="utf-8") for folder in PACKAGE_FOLDERS for file in (ROOT / folder).rglob("*.py")]
     modules = set.union(*map(third_party, sources))
     assert {"certifi", "kfp", "torch", "urllib3", "yaml"} <= modules
     requirements = [*project["dependencies"], *project["optional-dependencies"]["local"]]
@@ -49,23 +49,23 @@ def test_the_project_declares_what_it_imports():
 
 
 def imported_files(module):
-    """The files of this project that are executed when a module of it is imported, wherever their imports stand."""
-    waiting, files = [module], {}
-    while waiting:
-        name = waiting.pop()
+    """Return the files of this project that a module imports, directly or not, also inside functions."""
+    pending, files = [module], {}
+    while pending:
+        name = pending.pop()
         path = ROOT.joinpath(*name.split(".")[1:])
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if name in files or not file.exists():
             continue
         files[name] = file
-        # In a step this package is empty, see its file.
+        # In a step, this package is empty: see its __init__.py.
         source = "" if name == "kfp_distributed.components" else file.read_text(encoding="utf-8")
-        waiting.append(name.rpartition(".")[0])
+        pending.append(name.rpartition(".")[0])
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names if alias.name.startswith("kfp_distributed.")]
+                pending += [alias.name for alias in node.names if alias.name.startswith("kfp_distributed.")]
             elif isinstance(node, ast.ImportFrom) and node.module.startswith("kfp_distributed."):
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                pending += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return files.values()
 
 

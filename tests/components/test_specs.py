@@ -1,4 +1,4 @@
-"""The compiled YAML: current, small enough to compose, loadable, and accepted by the oldest KFP backend we support."""
+"""The compiled YAML is current, small, loadable, and accepted by the oldest supported KFP backend."""
 
 import json
 import subprocess
@@ -35,13 +35,13 @@ def test_committed_yaml_is_current(fresh, name):
     assert committed.read_text() == (fresh / f"{name}.yaml").read_text(), "run `make specs` and commit what it writes"
 
 
-def test_nothing_else_is_committed_as_a_spec():
+def test_no_other_files_are_committed():
     assert sorted(file.stem for file in SPECS.glob("*.yaml")) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES.values(), ids=DELIVERIES.keys())
-def test_a_component_is_small_besides_its_descriptions(tmp_path, delivery):
-    """So a person reads it, and a pipeline has room for many."""
+def test_component_without_descriptions_is_small(tmp_path, delivery):
+    """People can read it, and a pipeline can have many of them."""
     write_specs(tmp_path, delivery)
     for name in NAMES[:4]:
         spec = yaml.safe_load((tmp_path / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -55,9 +55,9 @@ def _without_descriptions(node):
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES.values(), ids=DELIVERIES.keys())
-def test_a_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
-    """Argo keeps some eleven copies of each task's container in a Workflow of at most 1 MiB."""
-    made = steps(delivery)
+def test_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
+    """Argo keeps about eleven copies of each task's container in a Workflow, which is limited to 1 MiB."""
+    delivered = steps(delivery)
 
     @dsl.component
     def notify(status: dsl.PipelineTaskFinalStatus):
@@ -66,10 +66,10 @@ def test_a_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
     @dsl.pipeline(name="many-trainings")
     def many_trainings(minimum_accuracy: float = 0.9):
         with dsl.ExitHandler(notify()):
-            data = made.prepare_data(source="digits")
+            data = delivered.prepare_data(source="digits")
 
             def fit(distribution):
-                return made.train(
+                return delivered.train(
                     train_dataset=data.outputs["train_dataset"],
                     validation_dataset=data.outputs["validation_dataset"],
                     train_specification={"trainer": "keras_classifier"},
@@ -79,20 +79,20 @@ def test_a_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
             fitted = [fit({"distribution_type": "TF", "number_of_workers": number + 1}) for number in range(20)]
             with dsl.ParallelFor([{"number_of_workers": number + 1} for number in range(10)]) as distribution:
                 fit(distribution)
-            scored = made.evaluate(model=fitted[0].outputs["model"], dataset=data.outputs["test_dataset"])
+            scored = delivered.evaluate(model=fitted[0].outputs["model"], dataset=data.outputs["test_dataset"])
             with dsl.If(scored.outputs["accuracy"] >= minimum_accuracy):
-                made.export_model(model=fitted[0].outputs["model"], model_name="digits", bucket="models")
+                delivered.export_model(model=fitted[0].outputs["model"], model_name="digits", bucket="models")
 
     compiler.Compiler().compile(many_trainings, str(tmp_path / "many.yaml"))
     spec = yaml.safe_load((tmp_path / "many.yaml").read_text(encoding="utf-8"))
-    # One for each task: kfp does not share them.
+    # One for each task, because kfp does not share executors.
     assert len(spec["deploymentSpec"]["executors"]) == 25
     assert 11 * len(json.dumps(spec["deploymentSpec"])) < 2**20
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_default_has_a_placeholder(fresh, name):
-    """The backend hands a default over as it stands."""
+    """The backend does not replace placeholders in defaults."""
     spec = yaml.safe_load((fresh / f"{name}.yaml").read_text(encoding="utf-8"))
     inputs = [part.get("inputDefinitions", {}) for part in (*spec["components"].values(), spec["root"])]
     assert "{{" not in json.dumps(inputs)
@@ -118,29 +118,29 @@ def test_loaded_components_compose(tmp_path):
     assert set(executors(tmp_path / "composed.yaml")) == {"prepare-data", "train", "evaluate", "export-model"}
 
 
-def test_the_whole_pipeline_loads_as_a_component():
+def test_pipeline_loads_as_a_component():
     pipeline = components.load_component_from_file(str(SPECS / "train_and_export.yaml"))
     assert "minimum_accuracy" in pipeline.component_spec.inputs
 
 
 @pytest.mark.parametrize("kind", DELIVERIES)
-def test_each_step_names_its_delivery_and_the_library_that_compiled_it(tmp_path, kind):
+def test_each_step_has_its_delivery_and_the_hash_of_the_library(tmp_path, kind):
     delivery = DELIVERIES[kind]
     write_specs(tmp_path, delivery)
     for step, container in executors(tmp_path / "train_and_export.yaml").items():
         image = delivery.evaluate_image if step == "evaluate" else delivery.steps_image
         assert container["image"] == (image or "python:3.11")
-        # Argo and KFP replace what stands in double braces.
+        # Argo and KFP replace text in double braces.
         assert "{{" not in "".join(container["command"])
-        # KFP's cache so notices code that has changed.
+        # With the hash in the command, changed code invalidates KFP's cache.
         assert container["command"][-1].startswith(bootstrap())
         assert bool(installed_packages(container)) == (kind != "image")
         assert ("'kfp==" in container["command"][-1]) == (kind != "image")
         assert (DELIVERIES["package"].requirement in container["command"][2]) == (kind == "package")
 
 
-def test_a_backend_of_kfp_2_0_accepts_every_field():
-    """kfp-pipeline-spec 0.2.2 is what KFP 2.0.0 reads a pipeline with: a field it does not know, it refuses."""
+def test_backend_of_kfp_2_0_accepts_every_field():
+    """KFP 2.0.0 parses pipelines with kfp-pipeline-spec 0.2.2, which rejects unknown fields."""
     python = environment("kfp-2.0")
     read = (
         "import sys, yaml\n"
@@ -151,5 +151,5 @@ def test_a_backend_of_kfp_2_0_accepts_every_field():
         "    print(name)\n"
     )
     files = [str(SPECS / f"{name}.yaml") for name in NAMES]
-    done = subprocess.run([python, "-c", read, *files], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == files, done.stderr
+    process = subprocess.run([python, "-c", read, *files], capture_output=True, text=True, check=False)
+    assert process.stdout.split() == files, process.stderr

@@ -1,4 +1,4 @@
-"""Steps that ask KFP for what is set on the task `train`: what is compiled, and that it runs."""
+"""Steps that receive the TaskConfig of the task `train`: the compiled YAML, and a local run."""
 
 import pytest
 import yaml
@@ -16,7 +16,7 @@ def compiled(component, folder) -> dict:
 
 
 @pytest.mark.parametrize("delivery", [Delivery.namespace(), Delivery.image("registry.example.com/steps:1")])
-def test_without_it_the_step_declares_nothing_that_an_old_backend_refuses(tmp_path, delivery):
+def test_without_task_config_the_yaml_has_no_field_that_old_backends_reject(tmp_path, delivery):
     component = compiled(steps(delivery).train, tmp_path)
     assert "taskConfigPassthroughs" not in component
     assert "TASK_CONFIG" not in str(component)
@@ -25,7 +25,7 @@ def test_without_it_the_step_declares_nothing_that_an_old_backend_refuses(tmp_pa
 
 
 @pytest.mark.parametrize("delivery", [Delivery.namespace(), Delivery.image("registry.example.com/steps:1")])
-def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment_alone(tmp_path, delivery):
+def test_with_task_config_all_settings_are_passed_and_only_the_environment_is_applied_to_the_step(tmp_path, delivery):
     component = compiled(steps(delivery, task_config=True).train, tmp_path)
     without = compiled(steps(delivery).train, tmp_path)
     assert component.pop("taskConfigPassthroughs") == [
@@ -36,19 +36,19 @@ def test_with_it_everything_is_passed_on_and_the_step_itself_has_the_environment
         {"field": "KUBERNETES_NODE_SELECTOR"},
         {"field": "KUBERNETES_VOLUMES"},
     ]
-    declared = component["inputDefinitions"]["parameters"].pop("task_config")
-    assert (declared["parameterType"], declared["isOptional"]) == ("TASK_CONFIG", True)
+    parameter = component["inputDefinitions"]["parameters"].pop("task_config")
+    assert (parameter["parameterType"], parameter["isOptional"]) == ("TASK_CONFIG", True)
     assert component == without
 
 
-def leave(model_dir):
+def save_variable(model_dir):
     import os
     from pathlib import Path
 
-    Path(model_dir, "said").write_text(os.environ["SAID_ON_THE_TASK"])
+    Path(model_dir, "variable").write_text(os.environ["SET_ON_THE_TASK"])
 
 
-def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(tmp_path):
+def test_replicas_of_a_local_run_have_the_environment_of_the_task(tmp_path):
     train = steps(task_config=True).train
 
     @dsl.pipeline
@@ -56,12 +56,12 @@ def test_it_runs_on_one_machine_where_replicas_have_the_environment_of_the_task(
         data = prepare_data(source="digits", shards=1)
         fitted = train(
             train_dataset=data.outputs["train_dataset"],
-            train_specification=train_specification(leave),
+            train_specification=train_specification(save_variable),
             checkpoint_uri="s3://checkpoints",
         )
-        fitted.set_env_variable("SAID_ON_THE_TASK", "hello").set_cpu_limit("1").set_memory_limit("1Gi")
+        fitted.set_env_variable("SET_ON_THE_TASK", "hello").set_cpu_limit("1").set_memory_limit("1Gi")
 
     with local_run(tmp_path) as run:
         settings_on_the_task()
     (model,) = run.artifacts.glob("*/train/model")
-    assert open_store(str(model)).read("said") == b"hello"
+    assert open_store(str(model)).read("variable") == b"hello"

@@ -30,7 +30,7 @@ def test_invalid_names_of_buckets(bucket, make_model, export, name):
 
 @pytest.mark.parametrize("name", ["", "s3:///x", "gs://models"])
 def test_an_empty_bucket_is_refused(make_model, export, name):
-    with pytest.raises(ValueError, match=rf"'({name}|s3://)' is no address"):
+    with pytest.raises(ValueError, match=rf"'({name}|s3://)' is not a storage address"):
         export(make_model(), name)
 
 

@@ -102,4 +102,4 @@ def test_a_condition_that_kfp_cannot_evaluate_on_this_machine_is_explained(tmp_p
         score_and_export()
     printed = capsys.readouterr().out
     assert "exported\n" not in printed
-    assert "kfp.local cannot read the output score-accuracy and takes its dsl.If as False" in printed
+    assert "kfp.local cannot read the output score-accuracy and evaluates its dsl.If as False" in printed

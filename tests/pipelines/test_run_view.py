@@ -121,4 +121,4 @@ def test_in_a_notebook_the_table_of_the_cell_is_replaced(monkeypatch):
     assert tables[-1].row_count == 4
     assert len(tables) <= 4, "it is replaced twice a second"
     # What IPython shows of it.
-    assert "0.9812" in tables[-1]._repr_mimebundle_([], [])["text/html"]
+    assert "loss" in tables[-1]._repr_mimebundle_([], [])["text/html"]

@@ -1,4 +1,4 @@
-"""ProcessGroup with real processes: whatever happens to the parent, nothing of its children is left."""
+"""ProcessGroup with real processes: its children end with the parent process."""
 
 import os
 import signal
@@ -15,20 +15,20 @@ from process_hygiene import started
 
 from kfp_distributed.processes import ProcessGroup
 
-# A test that waits for a signal which does not come ends soon.
+# Without a timeout, a test would wait forever for a signal that is not sent.
 pytestmark = pytest.mark.timeout(120)
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"
-# A grandchild in its session, and one that has left it, as mpirun's ranks do.
+# A grandchild in the session of its parent, and one in its own session, like the ranks of mpirun.
 WITH_GRANDCHILDREN = "sleep 1001 & setsid sleep 1002 & sleep 0.3; echo ready; wait"
 
-# What a run looks like from outside: it starts children of all kinds and then waits.
+# A program that starts children of all kinds and then waits.
 PARENT = f"""
 import os, subprocess, sys, time
 from kfp_distributed.processes import ProcessGroup
 with ProcessGroup() as group:
     children = [group.start("family", ["sh", "-c", {WITH_GRANDCHILDREN!r}], stdout=subprocess.PIPE)]
-    # An exception is handled as Ctrl-C is, for which the stubborn one is waited for.
+    # With an exception, the test would wait for the grace period of the stubborn child.
     if "fail" not in sys.argv:
         children.append(group.start("stubborn", ["sh", "-c", {STUBBORN!r}], stdout=subprocess.PIPE))
     group.start("quiet", ["sleep", "1003"])
@@ -38,12 +38,12 @@ with ProcessGroup() as group:
         time.sleep(1004)
     print("ready", flush=True)
     if "fail" in sys.argv:
-        raise LookupError("for a test")
+        raise LookupError("raised by the test")
     time.sleep(1005)
 """
 
 
-def alive(process):
+def is_alive(process):
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -52,9 +52,9 @@ def alive(process):
 
 def wait_until_gone(processes, seconds=20):
     deadline = time.monotonic() + seconds
-    while (left := [process for process in processes if alive(process)]) and time.monotonic() < deadline:
+    while (remaining := [process for process in processes if is_alive(process)]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return left
+    return remaining
 
 
 @contextmanager
@@ -71,36 +71,36 @@ def running_parent(*arguments):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_nothing_survives_a_signal_to_the_parent(number):
+def test_no_process_survives_a_signal_to_the_parent(number):
     with running_parent() as (parent, family):
-        # The guard, the stubborn shell and its sleep, the family's shell and two sleeps, the quiet one.
+        # The guard, the stubborn shell and its sleep, the family's shell and two sleeps, the quiet child.
         assert len(family) == 7
         parent.send_signal(number)
-        # Its reader sees the end of its output although children shared it: they are gone.
+        # The output ends although the children shared it, so the children have ended.
         assert parent.stdout.read() == ""
         assert parent.wait(timeout=20) == -number
         assert wait_until_gone(family) == []
 
 
-def test_nothing_survives_the_parent_when_a_forked_copy_of_it_goes_on():
+def test_no_process_survives_the_parent_while_a_forked_copy_of_it_runs():
     with running_parent("fork") as (parent, family):
         copies = [process for process in family if process.cmdline()[-1:] == ["fork"]]
         assert len(copies) == 1
         parent.kill()
         assert wait_until_gone([process for process in family if process not in copies]) == []
-        assert alive(copies[0])
+        assert is_alive(copies[0])
 
 
-def test_nothing_survives_an_exception():
+def test_no_process_survives_an_exception():
     argv = [sys.executable, "-c", PARENT, "fail"]
     with started(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
         _, errors = parent.communicate(timeout=60)
     assert parent.returncode == 1
-    assert errors.splitlines()[-1] == "LookupError: for a test"
-    # communicate() came to the end of the output that all children shared: none of them runs.
+    assert errors.splitlines()[-1] == "LookupError: raised by the test"
+    # communicate() reached the end of the output that all children shared, so all of them have ended.
 
 
-def test_the_guard_holds_no_output_and_ignores_the_terminal():
+def test_guard_keeps_no_output_open_and_ignores_terminal_signals():
     with running_parent() as (parent, family):
         (guard,) = [process for process in family if "guard.py" in " ".join(process.cmdline())]
         opened = {Path(link).readlink() for link in Path(f"/proc/{guard.pid}/fd").iterdir()}
@@ -112,20 +112,20 @@ def test_the_guard_holds_no_output_and_ignores_the_terminal():
         assert wait_until_gone(family) == []
 
 
-def test_fifty_children_are_stopped_together_and_collected():
+def test_fifty_children_are_stopped_together_and_reaped():
     before = psutil.Process().children()
     with ProcessGroup() as group:
         children = [group.start(f"child-{index}", ["sleep", "1000"]) for index in range(50)]
-        began = time.monotonic()
+        start = time.monotonic()
         group.stop(["child-7"])
         assert [index for index, child in enumerate(children) if child.poll() is not None] == [7]
     assert {child.returncode for child in children} == {-signal.SIGTERM}
-    assert time.monotonic() - began < 30
-    # Not one zombie: a process that has ended but is not collected would be listed.
+    assert time.monotonic() - start < 30
+    # No zombies: psutil lists processes that have ended and were not reaped.
     assert psutil.Process().children() == before
 
 
-def test_stop_is_gentle_first_then_firm(tmp_path):
+def test_stop_sends_sigterm_then_sigkill(tmp_path):
     gentle = f"trap 'echo saved > {tmp_path}/state; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
     with ProcessGroup() as group:
         first = group.start("gentle", ["sh", "-c", gentle], stdout=subprocess.PIPE)
@@ -138,7 +138,7 @@ def test_stop_is_gentle_first_then_firm(tmp_path):
     assert (tmp_path / "state").read_text() == "saved\n"
 
 
-def test_children_see_only_what_they_were_given(tmp_path):
+def test_environment_folder_and_files_of_a_child(tmp_path):
     script = 'pwd; env; cat; echo error >&2; ls /proc/self/fd | wc -l; exit "$1"'
     with ProcessGroup() as group:
         child = group.start(
@@ -153,29 +153,29 @@ def test_children_see_only_what_they_were_given(tmp_path):
     assert child.returncode == 5
     assert lines[0] == str(tmp_path)
     assert "A=b c" in lines
-    # Its standard input is empty, its errors go where its output goes, and it has 0, 1, 2 and what ls itself opens.
+    # The standard input is empty, the standard error goes to the output, and the open files are 0, 1, 2 and one of ls.
     assert lines[-2:] == ["error", "4"]
 
 
-def test_a_name_is_free_again_when_its_child_has_ended():
+def test_name_can_be_reused_after_its_child_has_ended():
     with ProcessGroup() as group:
         first = group.start("child", ["sh", "-c", "sleep 1000 & echo $!"], stdout=subprocess.PIPE)
         orphan = psutil.Process(int(first.stdout.readline()))
         assert first.wait(timeout=30) == 0
-        assert alive(orphan)
+        assert is_alive(orphan)
         second = group.start("child", ["sleep", "1000"])
-        assert not alive(orphan)
-        with pytest.raises(ValueError, match=f"process {second.pid} of that name is running"):
+        assert not is_alive(orphan)
+        with pytest.raises(ValueError, match=f"process {second.pid} .* is running"):
             group.start("child", ["sleep", "1000"])
 
 
 @pytest.mark.parametrize("argv", [["no-such-program"], ["./no-such-program"], ["/no/such/program"]])
-def test_a_missing_program_is_named(argv):
+def test_missing_program_is_named(argv):
     with ProcessGroup() as group, pytest.raises(FileNotFoundError, match=rf"cannot start child: .*{argv[0]}"):
         group.start("child", argv)
 
 
-def test_a_program_is_found_relative_to_the_childs_folder(tmp_path):
+def test_program_is_searched_relative_to_the_working_directory_of_the_child(tmp_path):
     (tmp_path / "run").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "run").chmod(0o755)
     with ProcessGroup() as group:
@@ -183,20 +183,20 @@ def test_a_program_is_found_relative_to_the_childs_folder(tmp_path):
         assert child.communicate(timeout=30)[0] == b"hello\n"
 
 
-def test_children_are_started_inside_the_context_only():
+def test_start_fails_outside_the_context():
     group = ProcessGroup()
-    with pytest.raises(RuntimeError, match="only inside `with ProcessGroup"):
+    with pytest.raises(RuntimeError, match="inside `with ProcessGroup"):
         group.start("child", ["sleep", "1000"])
     assert group.stop() is None
 
 
-def test_without_the_guard_nothing_is_started():
+def test_start_fails_without_the_guard():
     before = psutil.Process().children()
     with ProcessGroup() as group:
         (guard,) = set(psutil.Process().children()) - set(before)
         guard.kill()
         guard.wait(timeout=20)
-        with pytest.raises(RuntimeError, match="while its guard process runs"):
+        with pytest.raises(RuntimeError, match="guard process"):
             group.start("child", ["sleep", "1000"])
 
 

@@ -8,7 +8,7 @@ import pytest
 from kfp_distributed.processes import guard
 from kfp_distributed.processes.guard import Process, family, process_table
 
-# A parent (10) of two sessions (20, 30); 22 left the session of 20 but is its descendant; 40 is somebody else's.
+# Process 10 has two sessions (20, 30). 22 is a descendant of 20 in another session. 40 is unrelated.
 TABLE = {
     1: Process(0, 1, "a"),
     10: Process(1, 10, "b"),
@@ -29,31 +29,31 @@ WITHOUT_LEADER = {pid: process for pid, process in TABLE.items() if pid != 30}
         (TABLE, {}, set()),
         (TABLE, {20: "c"}, {20, 21, 22, 23}),
         (TABLE, {20: "c", 30: "g"}, {20, 21, 22, 23, 30, 31}),
-        pytest.param(WITHOUT_LEADER, {30: "g"}, {31}, id="the leader ended, an orphan of its session runs"),
-        pytest.param(TABLE, {40: "earlier"}, set(), id="the number belongs to another process by now"),
-        pytest.param(TABLE, {99: "z"}, set(), id="nothing is left"),
+        pytest.param(WITHOUT_LEADER, {30: "g"}, {31}, id="leader ended, orphan of its session runs"),
+        pytest.param(TABLE, {40: "earlier"}, set(), id="process ID reused"),
+        pytest.param(TABLE, {99: "z"}, set(), id="all ended"),
     ],
 )
 def test_family(table, leaders, expected):
     assert family(table, leaders) == expected
 
 
-def test_process_table_has_ourselves():
+def test_process_table_contains_this_process():
     table = process_table()
     assert (table[os.getpid()].parent, table[os.getpid()].session) == (os.getppid(), os.getsid(0))
 
 
 @pytest.mark.parametrize("lines", [["{0}\n{1}\nend\n"], ["{0}\n", "{1}\n", "end\n"], ["end\n"]])
-def test_the_guard_kills_whom_it_was_told_of_and_nobody_else(lines):
+def test_guard_kills_only_the_registered_processes(lines):
     children = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(3)]
     registered = children[:2] if len("".join(lines)) > 4 else []
     argv = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())]
     try:
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as running:
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as guard_process:
             for line in lines:
-                running.stdin.write(line.format(*(child.pid for child in children)))
-                running.stdin.flush()
-        assert running.returncode == 0
+                guard_process.stdin.write(line.format(*(child.pid for child in children)))
+                guard_process.stdin.flush()
+        assert guard_process.returncode == 0
         assert [child.wait(timeout=20) for child in registered] == [-signal.SIGKILL] * len(registered)
         assert [child.poll() for child in children[len(registered) :]] == [None] * (3 - len(registered))
     finally:

@@ -1,4 +1,4 @@
-"""What every store must do. A test class of each kind inherits this and gives a fixture `store`, empty at first."""
+"""Tests for every kind of store. Subclasses provide the fixture `store`, which is empty."""
 
 import hashlib
 import os
@@ -40,22 +40,22 @@ def content(folder):
 
 class StoreContract:
     @pytest.mark.parametrize("key", KEYS)
-    def test_an_object_is_read_as_it_was_written(self, store, key):
+    def test_write_read_list_and_delete(self, store, key):
         assert not store.exists(key)
         store.write(key, b"one")
         store.write(key, b"other")
         assert store.exists(key)
         assert store.read(key) == b"other"
         assert store.list() == [Entry(key, 5)]
-        store.delete([key, "never/was"])
+        store.delete([key, "missing"])
         assert (store.exists(key), store.list()) == (False, [])
 
-    def test_an_empty_object(self, store, tmp_path):
+    def test_empty_object(self, store, tmp_path):
         store.write("empty", b"")
         assert store.download("empty", tmp_path / "empty") == entry("empty", b"")
         assert (tmp_path / "empty").read_bytes() == store.read("empty") == b""
 
-    def test_list_takes_any_prefix_and_sorts(self, store):
+    def test_list_is_sorted_and_accepts_any_prefix(self, store):
         for key in ("b/2", "b/10", "a", "bc"):
             store.write(key, key.encode())
         assert store.list() == [Entry("a", 1), Entry("b/10", 4), Entry("b/2", 3), Entry("bc", 2)]
@@ -63,42 +63,42 @@ class StoreContract:
         assert store.list("b/1") == [Entry("b/10", 4)]
         assert store.list("none") == []
 
-    def test_a_missing_object_is_named(self, store, tmp_path):
-        for reading in (store.read, lambda key: store.download(key, tmp_path / "file")):
+    def test_missing_object_error_has_the_key(self, store, tmp_path):
+        for read in (store.read, lambda key: store.download(key, tmp_path / "file")):
             with pytest.raises(KeyNotFound, match="no/such thing"):
-                reading("no/such thing")
+                read("no/such thing")
         with pytest.raises(KeyNotFound, match="no/such thing"):
             store.copy(store, "no/such thing", "here")
         assert content(tmp_path) == {}
         assert store.list() == []
 
     @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "./a"])
-    def test_a_key_that_leaves_the_root_is_refused(self, store, key):
-        for refused in (store.read, lambda key: store.write(key, b"x")):
+    def test_key_outside_the_root_is_rejected(self, store, key):
+        for access in (store.read, lambda key: store.write(key, b"x")):
             with pytest.raises(StorageError):
-                refused(key)
+                access(key)
         assert store.list() == []
 
-    def test_files_go_up_and_down_with_their_checksums(self, store, tmp_path):
+    def test_upload_and_download_of_a_file_return_its_checksum(self, store, tmp_path):
         data = bytes(range(256)) * 100_000  # 25.6 MB: several parts
         (tmp_path / "up").write_bytes(data)
         assert store.upload(tmp_path / "up", "x/y") == entry("x/y", data)
         assert store.download("x/y", tmp_path / "deep" / "down", entry("x/y", data)) == entry("x/y", data)
         assert (tmp_path / "deep" / "down").read_bytes() == data
 
-    def test_a_damaged_object_does_not_become_a_file(self, store, tmp_path):
+    def test_download_with_wrong_checksum_writes_no_file(self, store, tmp_path):
         store.write("shard", b"right")
         for wrong in (entry("shard", b"wrong"), replace(entry("shard", b"right"), size=4)):
-            with pytest.raises(ChecksumMismatch, match=r"shard.*damaged: it has 5 bytes"):
+            with pytest.raises(ChecksumMismatch, match=r"shard.* 5 bytes and SHA-256 "):
                 store.download("shard", tmp_path / "file", wrong)
         assert content(tmp_path) == {}
 
-    def test_folders_go_up_and_down(self, store, tmp_path):
+    def test_upload_and_download_of_a_folder(self, store, tmp_path):
         files = {path: path.encode() * 1000 for path in KEYS} | {"sub/empty": b""}
         entries = tuple(sorted(entry(path, data) for path, data in files.items()))
         folder = fill(tmp_path / "up", files)
         (folder / "no files").mkdir()
-        store.write("model2/other", b"no part of model")
+        store.write("model2/other", b"not in model/")
         assert store.upload_folder(folder, "model") == entries
         assert store.list("model/") == [Entry(f"model/{item.path}", item.size) for item in entries]
         assert store.download_folder(tmp_path / "down", "model") == entries
@@ -106,7 +106,7 @@ class StoreContract:
         assert content(tmp_path / "down") == content(tmp_path / "checked") == files
         assert store.download_folder(tmp_path / "part", "model", entries[:2]) == entries[:2]
 
-    def test_links_inside_a_folder_are_followed(self, store, tmp_path):
+    def test_links_inside_the_folder_are_followed(self, store, tmp_path):
         folder = fill(tmp_path / "up", {"blobs/a": b"1", "blobs/sub/b": b"22"})
         (folder / "weights").symlink_to("blobs/a")
         (folder / "again").symlink_to("weights")
@@ -119,7 +119,7 @@ class StoreContract:
         assert content(tmp_path / "down") == files
 
     @pytest.mark.parametrize(
-        ("make", "reason"),
+        ("create", "reason"),
         [
             (lambda path: path.symlink_to("/etc/hostname"), r"odd is a link to /etc/hostname, which is not inside"),
             (lambda path: path.symlink_to("../../beside"), r"odd is a link to ../../beside, which is not inside"),
@@ -127,33 +127,33 @@ class StoreContract:
             (lambda path: path.symlink_to("nowhere"), r"odd is a link to nowhere, which does not exist"),
             (lambda path: path.symlink_to("odd"), r"odd is a link to odd, which does not exist"),
             (lambda path: path.symlink_to("."), r"odd is a link to ., a folder that contains the link"),
-            (os.mkfifo, r"odd is a FIFO, which cannot be stored: delete it"),
+            (os.mkfifo, r"odd is a FIFO, which cannot be stored"),
             (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), r"odd is a socket"),
         ],
-        ids=["outside", "beside", "parent", "dangling", "to itself", "cycle", "FIFO", "socket"],
+        ids=["outside", "sibling", "parent", "broken", "itself", "cycle", "FIFO", "socket"],
     )
-    def test_what_cannot_be_stored_is_named_and_nothing_is_stored(self, store, make, reason, tmp_path):
+    def test_unsupported_entry_is_named_and_nothing_is_stored(self, store, create, reason, tmp_path):
         (tmp_path / "beside").touch()
         folder = fill(tmp_path / "up", {"a": b"1", "sub/b": b"2"})
-        make(folder / "sub" / "odd")
+        create(folder / "sub" / "odd")
         with pytest.raises(UnsupportedFileError, match=re.escape(str(folder)) + "/sub/" + reason):
             store.upload_folder(folder)
         assert store.list() == []
 
-    def test_an_empty_folder(self, store, tmp_path):
+    def test_empty_folder(self, store, tmp_path):
         (tmp_path / "empty").mkdir()
         assert store.upload_folder(tmp_path / "empty") == ()
         assert store.download_folder(tmp_path / "down", "nothing/here") == ()
         assert (tmp_path / "down").is_dir()
 
-    def test_what_is_not_there_is_not_uploaded(self, store, tmp_path):
+    def test_upload_of_a_missing_file_or_folder(self, store, tmp_path):
         with pytest.raises(NotADirectoryError, match="nowhere"):
             store.upload_folder(tmp_path / "nowhere")
         with pytest.raises(FileNotFoundError):
             store.upload(tmp_path / "nowhere", "key")
         assert store.list() == []
 
-    def test_a_folder_with_damaged_and_missing_objects(self, store, tmp_path):
+    def test_download_of_a_folder_with_damaged_and_missing_objects(self, store, tmp_path):
         store.write("model/a", b"1")
         with pytest.raises(ChecksumMismatch, match="model/a"):
             store.download_folder(tmp_path / "1", "model", [entry("a", b"2")])
@@ -163,17 +163,17 @@ class StoreContract:
             store.download_folder(tmp_path / "3", "model", [entry("../x", b"1")])
         assert content(tmp_path) in ({}, {"2/a": b"1"})
 
-    def test_copies_stay_within_and_go_between_stores(self, store, tmp_path):
+    def test_copy_within_a_store_and_between_stores(self, store, tmp_path):
         from kfp_distributed.storage import open_store
 
-        elsewhere = open_store(str(tmp_path / "store"))
+        other_store = open_store(str(tmp_path / "store"))
         store.write("ä +#/x", b"data")
         store.copy(store, "ä +#/x", "copies/ä +#")
-        elsewhere.copy(store, "copies/ä +#", "out")
-        store.copy(elsewhere, "out", "back")
-        assert (store.read("copies/ä +#"), elsewhere.read("out"), store.read("back")) == (b"data",) * 3
+        other_store.copy(store, "copies/ä +#", "out")
+        store.copy(other_store, "out", "back")
+        assert (store.read("copies/ä +#"), other_store.read("out"), store.read("back")) == (b"data",) * 3
 
-    def test_making_the_bucket_again_changes_nothing(self, store):
+    def test_make_bucket_keeps_an_existing_bucket(self, store):
         store.write("kept", b"1")
         store.make_bucket()
         assert store.list() == [Entry("kept", 1)]

@@ -1,4 +1,4 @@
-"""Credentials from the environment, and from a Secret of a small server that speaks as Kubernetes does."""
+"""Credentials from the environment, and from Secrets of a fake Kubernetes API server."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 from kfp_distributed.storage import Credentials, credentials_from_environment
 
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
-_NO_KEYS = "no keys for the object store: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DIS"
+_NO_KEYS = "object store: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DISTRIBUTED_"
 AWS = Credentials("s3.amazonaws.com", "me", "hush")
 
 
@@ -50,13 +50,13 @@ def test_environment(env, credentials):
         (KEYS | {"AWS_CA_BUNDLE": "/no/such.pem"}, "AWS_CA_BUNDLE = '/no/such.pem'"),
     ],
 )
-def test_environment_refuses(env, message):
-    with pytest.raises(ValueError, match=message) as caught:
+def test_invalid_environment(env, message):
+    with pytest.raises(ValueError, match=message) as error:
         credentials_from_environment(env)
-    assert "hush" not in str(caught.value)
+    assert "hush" not in str(error.value)
 
 
-def test_the_text_form_shows_no_secret():
+def test_repr_contains_no_secret():
     text = f"{Credentials('store', 'me', 'hush', 'token-hush')!r}"
     assert "hush" not in text
     assert "'me'" in text
@@ -83,11 +83,11 @@ IN_A_POD = {"KUBERNETES_SERVICE_HOST": "x"}
 
 class KubernetesHandler(BaseHTTPRequestHandler):
     def do_GET(self):
-        found = self.server.objects.get(self.path, 404)
-        status = found if isinstance(found, int) else 200
-        body = {"kind": "Status", "code": status} if status != 200 else dict(found)
+        response = self.server.objects.get(self.path, 404)
+        status = response if isinstance(response, int) else 200
+        body = {"kind": "Status", "code": status} if status != 200 else dict(response)
         if "/secrets/" in self.path and status == 200:
-            body = {"data": {key: base64.b64encode(value.encode()).decode() for key, value in found.items()}}
+            body = {"data": {key: base64.b64encode(value.encode()).decode() for key, value in response.items()}}
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -99,7 +99,7 @@ class KubernetesHandler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def kubernetes(tmp_path, monkeypatch):
-    """A server that speaks as Kubernetes does; yields its objects by path."""
+    """A fake Kubernetes API server. Yields its objects by path."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), KubernetesHandler)
     server.objects = dict(OBJECTS)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -124,40 +124,40 @@ def write_kubeconfig(folder, monkeypatch, port):
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
 
 
-def named(secret):
+def secret_env(secret):
     return {"KFP_DISTRIBUTED_OBJECT_STORE_SECRET": secret}
 
 
 @pytest.mark.parametrize(
     ("env", "credentials"),
     [
-        (named("mine/store"), Credentials("seaweedfs.mine:9000", "my", "hush2", secure=False)),
+        (secret_env("mine/store"), Credentials("seaweedfs.mine:9000", "my", "hush2", secure=False)),
         (
-            named("mine/store") | {"AWS_ENDPOINT_URL": "https://s:1", "AWS_REGION": "r", "AWS_SESSION_TOKEN": "t"},
+            secret_env("mine/store") | {"AWS_ENDPOINT_URL": "https://s:1", "AWS_REGION": "r", "AWS_SESSION_TOKEN": "t"},
             Credentials("s:1", "my", "hush2", region="r"),
         ),
         (
-            named("mlpipeline-minio-artifact"),
+            secret_env("mlpipeline-minio-artifact"),
             Credentials("minio-service.kubeflow:9000", "minio", "hush", secure=False),
         ),
         pytest.param(
             IN_A_POD,
             Credentials("minio-service.kubeflow:9000", "minio", "hush", secure=False),
-            id="in a pod of Kubeflow Pipelines that was told nothing",
+            id="pod without variables",
         ),
         pytest.param(
             IN_A_POD | {"AWS_ENDPOINT_URL": "http://s:1", "AWS_REGION": "r", "AWS_CA_BUNDLE": __file__},
             Credentials("s:1", "minio", "hush", region="r", secure=False, ca_bundle=__file__),
-            id="in a pod that was told where, and finds the keys",
+            id="pod with an endpoint and without keys",
         ),
         (IN_A_POD | KEYS, AWS),
     ],
 )
-def test_secret_of_the_cluster(kubernetes, env, credentials):
+def test_secret_in_the_cluster(kubernetes, env, credentials):
     assert credentials_from_environment(env) == credentials
 
 
-def test_each_address_has_its_own_store(kubernetes):
+def test_store_depends_on_the_address(kubernetes):
     kubernetes["/api/v1/namespaces/kubeflow/configmaps/kfp-launcher"] = {"data": {"providers": _AWS}}
     assert credentials_from_environment(IN_A_POD, "minio://b/k").endpoint == "minio-service.kubeflow:9000"
     aws = credentials_from_environment(IN_A_POD, "s3://b/k")
@@ -168,27 +168,31 @@ def test_each_address_has_its_own_store(kubernetes):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (named("mine/nothing"), "^there is no Secret mine/nothing, .* you may set AWS_ENDPOINT_URL"),
-        (named("mine/other"), r"must have the fields .*, it has \['password', 'user'\]: set AWS_ENDPOINT_URL"),
+        (secret_env("mine/nothing"), "^Secret mine/nothing .* does not exist.* set AWS_ENDPOINT_URL"),
         (
-            named("forbidden/store"),
-            "cannot get /api/v1/namespaces/forbidden/secrets/store of the Kubernetes API: Forbidden. Allow it, or set",
+            secret_env("mine/other"),
+            r"must have the fields .*, it has \['password', 'user'\].* set AWS_ENDPOINT_URL",
         ),
-        (named("broken/store"), "secrets/store of the Kubernetes API: Internal Server Error"),
+        (
+            secret_env("forbidden/store"),
+            "/api/v1/namespaces/forbidden/secrets/store .*: Forbidden. Allow .*, or set AWS_",
+        ),
+        (
+            secret_env("broken/store"),
+            "/api/v1/namespaces/broken/secrets/store .*: Internal Server Error. .*, or set AWS_",
+        ),
     ],
 )
-def test_secret_that_does_not_serve(kubernetes, env, message):
-    with pytest.raises(ValueError, match=message) as caught:
+def test_secret_without_keys(kubernetes, env, message):
+    with pytest.raises(ValueError, match=message) as error:
         credentials_from_environment(env)
-    assert "hush" not in str(caught.value)
+    assert "hush" not in str(error.value)
 
 
-def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
+def test_no_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(
-        ValueError, match=r"nothing is no configuration of a cluster, set KUBECONFIG .*; or set AWS_ENDPOINT_URL"
-    ):
-        credentials_from_environment(named("mine/store"))
+    with pytest.raises(ValueError, match=r"nothing is not .*, set KUBECONFIG .*; or set AWS_ENDPOINT_URL"):
+        credentials_from_environment(secret_env("mine/store"))
     write_kubeconfig(tmp_path, monkeypatch, 1)
-    with pytest.raises(ValueError, match=r"cannot get .* of the Kubernetes API: .*Connection refused"):
-        credentials_from_environment(named("mine/store"))
+    with pytest.raises(ValueError, match=r"cannot read .*: .*Connection refused"):
+        credentials_from_environment(secret_env("mine/store"))

@@ -1,4 +1,4 @@
-"""The dataset's manifest, its cutting among ranks, and its reading back from Parquet."""
+"""The manifest of a dataset, the rows of each rank, and reading the shards."""
 
 import dataclasses
 import hashlib
@@ -66,12 +66,12 @@ EXPECTED_X = np.array(
 )
 
 
-def test_the_manifest_comes_back_from_its_json_as_it_was():
+def test_manifest_round_trip():
     manifest = manifest_of(3, 2)
     assert DatasetManifest.from_json(manifest.to_json()) == manifest
 
 
-def changed(change):
+def manifest_text(change):
     data = json.loads(manifest_of(3, 2).to_json())
     change(data)
     return json.dumps(data)
@@ -80,28 +80,28 @@ def changed(change):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read: .*Expecting property name"),
-        ("[]", "cannot be read: "),
+        ("{", "dataset.json .*Expecting property name"),
+        ("[]", "dataset.json "),
         ("{}", r"KeyError\('format'\)"),
-        (changed(lambda d: d.update(format="x")), "its format is not 'kfp-distributed-dataset-1'"),
-        (changed(lambda d: d.pop("label")), r"KeyError\('label'\)"),
-        (changed(lambda d: d.pop("seed")), "'seed'"),
-        (changed(lambda d: d.update(speed=1)), "'speed'"),
-        (changed(lambda d: d["columns"][0].update(kind="word")), "column 'age': there is no kind 'word' of 'float32'"),
+        (manifest_text(lambda d: d.update(format="x")), "format is not 'kfp-distributed-dataset-1'"),
+        (manifest_text(lambda d: d.pop("label")), r"KeyError\('label'\)"),
+        (manifest_text(lambda d: d.pop("seed")), "'seed'"),
+        (manifest_text(lambda d: d.update(speed=1)), "'speed'"),
+        (manifest_text(lambda d: d["columns"][0].update(kind="word")), "column 'age': kind 'word' .*'float32'"),
         (
-            changed(lambda d: d["columns"][2].update(shape=[])),
-            r"column 'image': there is no kind 'tensor' of 'uint8' \[\]",
+            manifest_text(lambda d: d["columns"][2].update(shape=[])),
+            r"column 'image': kind 'tensor' .*'uint8' .* \[\] ",
         ),
-        (changed(lambda d: d["shards"][0].update(path="../x")), "'../x' is not a bare name"),
-        (changed(lambda d: d["shards"][0].update(rows=4)), r"class_counts \[5, 0\] do not fit the classes or 6 rows"),
+        (manifest_text(lambda d: d["shards"][0].update(path="../x")), "'../x' is not a file name"),
+        (manifest_text(lambda d: d["shards"][0].update(rows=4)), r"class_counts \[5, 0\] .* 6, the number of rows"),
     ],
 )
-def test_a_text_that_is_no_manifest_is_refused_with_what_is_wrong(text, message):
+def test_invalid_manifest(text, message):
     with pytest.raises(ValueError, match=message):
         DatasetManifest.from_json(text)
 
 
-def test_the_slices_of_three_ranks():
+def test_slices_of_three_ranks():
     manifest = manifest_of(5, 0, 3)
     first, _, last = manifest.shards
     assert [slices_of_rank(manifest, rank, 3) for rank in range(3)] == [
@@ -112,17 +112,17 @@ def test_the_slices_of_three_ranks():
 
 
 @given(st.lists(st.integers(0, 20), max_size=6), st.integers(1, 9))
-def test_every_row_belongs_to_exactly_one_rank_and_the_ranks_differ_by_one_row_at_most(rows, world):
+def test_each_row_belongs_to_one_rank_and_sizes_differ_by_at_most_one(rows, world):
     manifest = manifest_of(*rows)
     ranks = [slices_of_rank(manifest, rank, world) for rank in range(world)]
-    seen = [(part.shard.path, row) for parts in ranks for part in parts for row in range(part.start, part.stop)]
-    assert seen == [(shard.path, row) for shard in manifest.shards for row in range(shard.rows)]
+    rank_rows = [(part.shard.path, row) for parts in ranks for part in parts for row in range(part.start, part.stop)]
+    assert rank_rows == [(shard.path, row) for shard in manifest.shards for row in range(shard.rows)]
     counts = [sum(part.stop - part.start for part in parts) for parts in ranks]
     assert max(counts) - min(counts) <= 1
 
 
 @pytest.mark.parametrize(("rank", "world"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_rank_that_does_not_exist_is_refused(rank, world):
+def test_rank_out_of_range(rank, world):
     with pytest.raises(ValueError, match=f"rank {rank} of {world}"):
         slices_of_rank(manifest_of(3), rank, world)
 
@@ -137,7 +137,7 @@ def test_width_and_input_shape(columns, size, shape):
 
 
 @pytest.mark.parametrize("batch_rows", [1, 3, 4096])
-def test_reading_gives_all_rows_in_order(dataset, batch_rows):
+def test_read_batches_yields_all_rows_in_order(dataset, batch_rows):
     batches = list(read_batches(*dataset, batch_rows=batch_rows))
     inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     np.testing.assert_array_equal(inputs, EXPECTED_X)
@@ -147,14 +147,14 @@ def test_reading_gives_all_rows_in_order(dataset, batch_rows):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8, 11])
-def test_the_ranks_read_each_row_once(dataset, world):
+def test_ranks_read_each_row_once(dataset, world):
     folder, manifest = dataset
     parts = [slices_of_rank(manifest, rank, world) for rank in range(world)]
     ages = [inputs[:, 0] for part in parts for inputs, _ in read_batches(folder, manifest, part, batch_rows=2)]
     np.testing.assert_array_equal(np.concatenate(ages), EXPECTED_X[:, 0])
 
 
-def test_fetching_brings_the_manifest_and_the_shards_that_are_needed(dataset, tmp_path):
+def test_fetch_shards_downloads_the_manifest_and_the_requested_shards(dataset, tmp_path):
     folder, manifest = dataset
     assert fetch_manifest(str(folder)) == manifest
     assert fetch_shards(str(folder), tmp_path / "all") == manifest
@@ -166,12 +166,12 @@ def test_fetching_brings_the_manifest_and_the_shards_that_are_needed(dataset, tm
     }
 
 
-def test_a_damaged_shard_is_named_and_does_not_stay(dataset, tmp_path):
+def test_damaged_shard_is_named_and_not_kept(dataset, tmp_path):
     folder, _ = dataset
     shard = folder / "train-1.parquet"
     data = bytearray(shard.read_bytes())
     data[10] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(ChecksumMismatch, match=r"train-1\.parquet: is damaged"):
+    with pytest.raises(ChecksumMismatch, match=r"train-1\.parquet: .*SHA-256 "):
         fetch_shards(str(folder), tmp_path / "here")
     assert [file.name for file in (tmp_path / "here").iterdir()] in (["train-0.parquet"], [])

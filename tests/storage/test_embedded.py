@@ -1,4 +1,4 @@
-"""The embedded S3 server: it starts with fresh credentials that nobody can see, and ends with us."""
+"""The embedded S3 server: its credentials, and its end together with its parent process."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ with embedded_object_store(sys.argv[1]) as store:
 """
 
 
-def test_a_run_keeps_its_objects_and_no_credentials(tmp_path):
+def test_objects_persist_and_credentials_do_not(tmp_path):
     with embedded_object_store(tmp_path / "data") as first:
         store = open_store("s3://models/digits", first.credentials())
         store.make_bucket()
@@ -32,25 +32,25 @@ def test_a_run_keeps_its_objects_and_no_credentials(tmp_path):
         assert second.secret_key != first.secret_key
         assert open_store("s3://models/digits", second.credentials()).read("1/model") == b"model"
         (tmp_path / "data/models/digits/2").mkdir()
-        (tmp_path / "data/models/digits/2/model").write_bytes(b"by hand")
-        by_hand = open_store("s3://models/digits/2", second.credentials())
+        (tmp_path / "data/models/digits/2/model").write_bytes(b"file")
+        second_version = open_store("s3://models/digits/2", second.credentials())
         deadline = time.monotonic() + 20
-        while not by_hand.exists("model") and time.monotonic() < deadline:
+        while not second_version.exists("model") and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert by_hand.read("model") == b"by hand"
+        assert second_version.read("model") == b"file"
         outdated = replace(first.credentials(), endpoint=second.credentials().endpoint)
         with pytest.raises(StorageError, match="InvalidAccessKeyId"):
             open_store("s3://models", outdated).list()
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["models"]
 
 
-def test_its_environment_leads_to_it_whatever_else_is_set(tmp_path):
+def test_environment_overrides_other_variables(tmp_path):
     with embedded_object_store(tmp_path) as store:
         other = {"AWS_ENDPOINT_URL_S3": "https://other", "AWS_SESSION_TOKEN": "t", "AWS_DEFAULT_REGION": "moon"}
         assert credentials_from_environment(other | store.environment()) == store.credentials()
 
 
-def test_settings_of_the_users_own_rclone_do_not_count(tmp_path, monkeypatch):
+def test_rclone_settings_of_the_user_are_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv("RCLONE_READ_ONLY", "true")
     monkeypatch.setenv("RCLONE_ADDR", "0.0.0.0:1")
     monkeypatch.setenv("RCLONE_LOG_LEVEL", "ERROR")
@@ -60,7 +60,7 @@ def test_settings_of_the_users_own_rclone_do_not_count(tmp_path, monkeypatch):
         assert {connection.laddr.ip for connection in server.net_connections()} == {"127.0.0.1"}
 
 
-def test_nobody_sees_the_secret(tmp_path):
+def test_arguments_output_and_repr_contain_no_secret(tmp_path):
     with embedded_object_store(tmp_path) as store:
         (server,) = servers_of(os.getpid(), tmp_path)
         arguments = " ".join(server.cmdline())
@@ -74,13 +74,13 @@ def test_nobody_sees_the_secret(tmp_path):
 
 
 def servers_of(pid, folder):
-    """The servers of that folder among a process's children; other tests' servers may run beside."""
+    """Return the rclone processes that serve a folder. Servers of other tests may run at the same time."""
     children = psutil.Process(pid).children(recursive=True)
     return [child for child in children if child.name() == "rclone" and child.cmdline()[-1] == str(folder)]
 
 
 @pytest.mark.parametrize("end", ["terminate", "kill"])
-def test_it_ends_with_us(tmp_path, end):
+def test_server_ends_with_its_parent_process(tmp_path, end):
     with started([sys.executable, "-c", SERVE, tmp_path], stdout=subprocess.PIPE) as run:
         assert run.stdout.readline().startswith("http://127.0.0.1:")
         (server,) = servers_of(run.pid, tmp_path)
@@ -91,26 +91,26 @@ def test_it_ends_with_us(tmp_path, end):
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
 
 
-def test_it_ends_with_an_exception(tmp_path):
+def test_server_ends_after_an_exception(tmp_path):
     with pytest.raises(LookupError), embedded_object_store(tmp_path):
         raise LookupError
     assert servers_of(os.getpid(), tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_folder_cannot_be_created(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError), embedded_object_store(tmp_path / "file" / "data"):
         pass
 
 
-def test_a_failed_start_shows_the_servers_last_lines(tmp_path, monkeypatch):
+def test_failed_start_shows_the_last_lines_of_the_output(tmp_path, monkeypatch):
     program = tmp_path / "rclone"
     program.write_text("#!/bin/sh\nfor i in $(seq 20); do echo line $i; done\necho no disk >&2\nexit 7\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "python").symlink_to(os.path.realpath("/proc/self/exe"))
     with (
-        pytest.raises(RuntimeError, match=r"ended with code 7\. Its last lines:\nline 12\n(.*\n){8}no disk$"),
+        pytest.raises(RuntimeError, match=r" code 7\..*:\nline 12\n(.*\n){8}no disk$"),
         embedded_object_store(tmp_path / "data"),
     ):
         pass

@@ -26,7 +26,7 @@ MANIFEST = ModelManifest(
 )
 
 
-def test_a_manifest_survives_its_text():
+def test_manifest_round_trip():
     assert ModelManifest.from_json(MANIFEST.to_json()) == MANIFEST
     assert ModelManifest.from_json(ModelManifest().to_json()) == ModelManifest()
 
@@ -34,13 +34,13 @@ def test_a_manifest_survives_its_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not as it should be: JSONDecodeError"),
-        ("[]", "not as it should be"),
+        ("{", "JSONDecodeError"),
+        ("[]", "AttributeError|TypeError"),
         ("{}", r"KeyError\('files'\)"),
-        (json.dumps({"format": "x", "files": [{"path": "a"}]}), r"not as it should be: TypeError\(.*size"),
+        (json.dumps({"format": "x", "files": [{"path": "a"}]}), r"TypeError\(.*size"),
     ],
 )
-def test_a_wrong_manifest_is_refused(text, message):
+def test_invalid_manifest(text, message):
     with pytest.raises(ValueError, match=message):
         ModelManifest.from_json(text)
 
@@ -59,7 +59,7 @@ def store(tmp_path):
     return open_store(str(tmp_path))
 
 
-def test_a_whole_model(store):
+def test_complete_model(store):
     assert verify_model(store) == verify_model_folder(store.root) == MANIFEST
 
 
@@ -67,15 +67,15 @@ def test_a_whole_model(store):
     ("changes", "message"),
     [
         ({MODEL_MANIFEST: None}, "has no model.json"),
-        ({MODEL_MANIFEST: "{"}, "model.json: the model's manifest is not as it should be: JSONDecodeError"),
-        ({MODEL_MANIFEST: replace(MANIFEST, files=()).to_json()}, "is not whole: .* the manifest names no files"),
+        ({MODEL_MANIFEST: "{"}, "model.json: .*JSONDecodeError"),
+        ({MODEL_MANIFEST: replace(MANIFEST, files=()).to_json()}, "is incomplete: .* no files"),
         (
             {"saved_model.pb": None, "variables/variables.index": "ind"},
-            "is not whole: missing, or of another size: saved_model.pb, variables/variables.index",
+            "is incomplete: .* size: saved_model.pb, variables/variables.index",
         ),
     ],
 )
-def test_an_incomplete_model(store, changes, message):
+def test_incomplete_model(store, changes, message):
     for key, text in changes.items():
         store.delete([key])
         if text is not None:
@@ -85,8 +85,8 @@ def test_an_incomplete_model(store, changes, message):
             verify(model)
 
 
-def test_a_damaged_file_of_the_same_size_is_found_in_a_folder(store):
+def test_damaged_file_of_the_same_size_is_detected_in_a_folder(store):
     store.write("saved_model.pb", b"grapH")
     assert verify_model(store) == MANIFEST
-    with pytest.raises(ModelIncomplete, match=r"of another sha256: saved_model\.pb$"):
+    with pytest.raises(ModelIncomplete, match=r" sha256: saved_model\.pb\."):
         verify_model_folder(store.root)

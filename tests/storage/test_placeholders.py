@@ -1,4 +1,4 @@
-"""Values in which a placeholder stayed."""
+"""Rejection of parameters with placeholders."""
 
 import re
 
@@ -8,30 +8,30 @@ from kfp_distributed.storage.placeholders import refuse_placeholders
 
 PROGRAM_TEXTS = ("train_specification.source", "train_specification.command")
 
-REFUSED = {
-    "a default that nobody replaces": ({"bucket": "{{$.pipeline_job_uuid}}"}, "bucket", "{{$.pipeline_job_uuid}}"),
-    "inside a longer text": (
+REJECTED = {
+    "default value": ({"bucket": "{{$.pipeline_job_uuid}}"}, "bucket", "{{$.pipeline_job_uuid}}"),
+    "inside a longer string": (
         {"source": "https://user:secret@host/{{$.pipeline_job_uuid}}.csv?key=secret"},
         "source",
         "{{$.pipeline_job_uuid}}",
     ),
-    "of Argo": ({"checkpoint_uri": "s3://b/{{workflow.uid}}/c"}, "checkpoint_uri", "{{workflow.uid}}"),
-    "without an end": ({"runner": "{{"}, "runner", "{{"),
-    "without an end, before a secret": ({"source": "https://host/{{$.run?key=secret"}, "source", "{{"),
-    "in a dict": ({"train_parameters": {"a": {"b": "{{x}}"}}}, "train_parameters.a.b", "{{x}}"),
+    "Argo placeholder": ({"checkpoint_uri": "s3://b/{{workflow.uid}}/c"}, "checkpoint_uri", "{{workflow.uid}}"),
+    "without closing braces": ({"runner": "{{"}, "runner", "{{"),
+    "without closing braces, before a secret": ({"source": "https://host/{{$.run?key=secret"}, "source", "{{"),
+    "in a dict value": ({"train_parameters": {"a": {"b": "{{x}}"}}}, "train_parameters.a.b", "{{x}}"),
     "in a list": ({"drop_columns": ["id", "{{x}}"]}, "drop_columns[1]", "{{x}}"),
-    "in a key": ({"train_parameters": {"{{x}}": 1}}, "train_parameters.{{x}}", "{{x}}"),
-    "KFP's in a source": (
+    "in a dict key": ({"train_parameters": {"{{x}}": 1}}, "train_parameters.{{x}}", "{{x}}"),
+    "KFP placeholder in source code": (
         {"train_specification": {"source": "run = '{{$.pipeline_job_uuid}}'"}},
         "train_specification.source",
         "{{$.pipeline_job_uuid}}",
     ),
-    "KFP's in a command": (
+    "KFP placeholder in a command": (
         {"train_specification": {"command": ["python", "{{$.pipeline_job_uuid}}"]}},
         "train_specification.command[1]",
         "{{$.pipeline_job_uuid}}",
     ),
-    "in the image beside a source": (
+    "in the image of a specification with source code": (
         {"train_specification": {"source": "{{ x }}", "image": "i:{{tag}}"}},
         "train_specification.image",
         "{{tag}}",
@@ -39,15 +39,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("parameters", "name", "placeholder"), REFUSED.values(), ids=REFUSED)
-def test_refused(parameters, name, placeholder):
+@pytest.mark.parametrize(("parameters", "name", "placeholder"), REJECTED.values(), ids=REJECTED)
+def test_placeholder_is_rejected(parameters, name, placeholder):
     with pytest.raises(ValueError, match=f"^{re.escape(name)} has the placeholder ") as error:
         refuse_placeholders(parameters, PROGRAM_TEXTS)
     assert repr(placeholder) in str(error.value)
     assert "secret" not in str(error.value)
 
 
-def test_allowed():
+def test_braces_in_source_code_are_allowed():
     refuse_placeholders(
         {
             "train_specification": {

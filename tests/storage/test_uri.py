@@ -24,7 +24,7 @@ def test_parse_uri(uri, location):
 
 
 @pytest.mark.parametrize(
-    ("uri", "said"),
+    ("uri", "redacted"),
     [
         ("gs://bucket/key", "gs://bucket"),
         ("https://host/key", "https://host"),
@@ -36,9 +36,9 @@ def test_parse_uri(uri, location):
         ("ftp://me:s3cret@host/x.csv?signature=s3cret", "ftp://host"),
     ],
 )
-def test_parse_uri_refuses_and_repeats_no_secret(uri, said):
-    allowed = "s3://bucket/key, minio://bucket/key, file:///path, a path"
-    with pytest.raises(ValueError, match=f"^'{said}' is no address: allowed are {allowed}$"):
+def test_parse_uri_error_contains_no_secret(uri, redacted):
+    allowed = "s3://bucket/key, minio://bucket/key, file:///path or a local path"
+    with pytest.raises(ValueError, match=f"^'{redacted}' is not .*{allowed}$"):
         parse_uri(uri)
 
 
@@ -65,6 +65,6 @@ def test_relative_path(key):
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a\0b"])
-def test_relative_path_refuses(key):
-    with pytest.raises(ValueError, match="is no relative path"):
+def test_unsafe_relative_path(key):
+    with pytest.raises(ValueError, match="is not a relative path"):
         relative_path(key)

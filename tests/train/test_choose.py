@@ -30,7 +30,7 @@ def test_without_a_cluster_it_is_local(name):
 
 
 def test_pods_cannot_reach_the_store_of_a_local_run(tmp_path):
-    with local_run(tmp_path), pytest.raises(ValueError, match=r"^runner = 'kubernetes': .*embedded_store=False\)$"):
+    with local_run(tmp_path), pytest.raises(ValueError, match=r"^runner = 'kubernetes': .*embedded_store=False\)"):
         choose_runner("kubernetes")
 
 
@@ -40,7 +40,7 @@ def test_auto_asks_the_cluster_that_kubeconfig_names(monkeypatch, tmp_path, text
     if text:
         file.write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(file))
-    with pytest.raises(ValueError, match=f"^{file} is no configuration of a cluster, set KUBECONFIG to one: .*$"):
+    with pytest.raises(ValueError, match=f"^{file} .* set KUBECONFIG .*$"):
         choose_runner("auto")
 
 
@@ -82,7 +82,7 @@ def test_a_secret_that_the_environment_names(monkeypatch, secret):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example.com")
     found = _object_store(of_cluster(keys), "team-a", "s3://models")
     assert found == StoreReference("store.example.com", "own-keys", "team-a", secure=True)
-    with pytest.raises(ValueError, match=r"^there is no Secret team-a/own-keys, "):
+    with pytest.raises(ValueError, match=r"^Secret team-a/own-keys .* does not exist"):
         _object_store(of_cluster(), "team-a", "s3://models")
 
 

@@ -73,7 +73,7 @@ def test_a_bucket_that_is_missing_does_not_hide_the_cause(data, tmp_path, monkey
         point_to(monkeypatch, server.endpoint, server.access_key, server.secret_key)
         text = failed_step(data, tmp_path)
     assert re.search(CAUSE, text)
-    assert re.search(r"\nReport not stored: .*no such bucket", text)
+    assert re.search(r"\nReport not stored: .*NoSuchBucket", text)
 
 
 @contextmanager

@@ -327,7 +327,7 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
     with pytest.raises(TrainingFailed) as error:
         launch(request(data, tmp_path), Careless(), lambda line: None)
     why = f"the one in {model} is of the job {job_name('train', ('an earlier run',))!r}."
-    missing = f"{model} has no model.json: no model was saved there whole."
+    missing = f"{model} has no model.json: no complete model was saved there."
     assert str(error.value) == f"The job succeeded, but left no complete model: {why if earlier else missing}"
 
 

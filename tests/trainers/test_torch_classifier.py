@@ -18,7 +18,7 @@ from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
-from kfp_distributed.library.content import REPLICA_ROOMS, read_library
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.trainers.runtime.feed import steps_of_epoch
 
 pytestmark = pytest.mark.takes(28)
@@ -52,7 +52,7 @@ def data(tmp_path, write_dataset):
         arrays, labels = table(rows, seed)
         write_dataset(tmp_path / split, COLUMNS, arrays, labels, CLASSES, [rows], split)
     # The environment with PyTorch lacks this package, so it is imported from an archive, as in replicas.
-    (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_ROOMS)))
+    (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from kfp_distributed.components.train.runners.kubernetes.remote import open_remo
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
-from kfp_distributed.library.content import REPLICA_ROOMS, read_library
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.kfp_store import (
     KFP_SECRET,
     SECRET_VARIABLE,
@@ -103,7 +103,7 @@ def kubernetes_runner(
         api.namespace,
         environment=tuple(environment),
         object_store=keys,
-        library=read_library(REPLICA_ROOMS),
+        library=read_library(REPLICA_PACKAGES),
         owner=owner,
         task=read_task_settings(task_config or {}),
     )

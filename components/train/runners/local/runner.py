@@ -34,7 +34,7 @@ from kfp_distributed.components.train.runners.local.ports import free_ports, is_
 from kfp_distributed.components.train.runners.local.restart_policy import Step, next_step
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
-from kfp_distributed.library.content import REPLICA_ROOMS, read_library
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.library.packages import install_command, without_passwords
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here
@@ -103,7 +103,7 @@ class LocalRunner:
         self._packages = self._folder / "packages"
         self._code = self._folder / "code"
         self._code.mkdir()
-        (self._code / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_ROOMS)))
+        (self._code / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
         (self._code / "job.json").write_text(job.description.to_json())
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
         self._group = self._resources.enter_context(ProcessGroup())
