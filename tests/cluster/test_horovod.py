@@ -69,7 +69,7 @@ def test_an_elastic_training_goes_on_without_the_worker_of_rank_0(start, api, mp
     deleted = time.time()
     api.delete_namespaced_pod(f"{step.name}-{worker}", mpi_namespace, grace_period_seconds=0)
     step.told_within(SECONDS, deleted, rf"^{worker}: failed \(pod deleted\)")
-    step.wait_for("rank 0 of 2 has .* continues after epoch", 500)
+    step.wait_for("rank 0 of 2 has .* goes on after epoch", 500)
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log
     shown = [int(found[1]) for _, text in step.lines if (found := re.search(r"\] epoch (\d+)/", text))]
@@ -116,6 +116,6 @@ def test_an_elastic_training_with_too_few_workers_left(start, api, mpi_namespace
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
     verdict = step.verdict(90)
     assert not verdict["succeeded"], step.log
-    assert "1 workers are left, which is fewer than min_workers=2" in verdict["cause"]
+    assert "1 of the workers are left, and min_workers is 2" in verdict["cause"]
     assert "as a process of worker-1 did" in verdict["cause"]
     assert left_behind(step) == []

@@ -71,7 +71,7 @@ def test_a_worker_leaves_and_others_come_while_it_trains(train):
     assert verdict["succeeded"], step.log
     assert "[worker-2] " in step.log, "the lines of a worker that was added"
     # Each time that all have met: how many there are, and the epoch after which they go on.
-    found = re.findall(r"\] rank 0 of (\d) on cpu has \d+ rows and continues after epoch (\d+)", step.log)
+    found = re.findall(r"\] rank 0 of (\d) on cpu has \d+ rows and goes on after epoch (\d+)", step.log)
     meetings = [tuple(map(int, each)) for each in found]
     assert meetings[0][1] == 0
     later = meetings[[size for size, _ in meetings].index(3) + 1 :]
