@@ -50,7 +50,7 @@ Send = Callable[[MlflowClient, Run], object]
 class MlflowTracker(Tracker):
     """Logs one training to the run MLFLOW_RUN_ID, or to a new run if that variable is not set.
 
-    The run is ended by the one who created it. Kubeflow Pipelines creates one for each task, and ends it.
+    A tracker ends only a run that it created. Kubeflow Pipelines creates a run for each task and ends it.
     """
 
     def __init__(self, variables: Mapping[str, str], log: Log) -> None:
@@ -165,7 +165,7 @@ class MlflowTracker(Tracker):
         return client.create_run(experiment, self._job.name, {JOB_TAG: self._job.name}, time.time())
 
     def _read_epochs(self) -> Metrics:
-        self._store = self._store or open_store(self._job.description.metrics_uri)
+        self._store = self._store or open_store(self._job.description.metrics_uri, retry_seconds=LOOK_SECONDS)
         return stored_metrics(self._store)
 
     def _add_metrics(self, epochs: Metrics) -> None:
@@ -177,11 +177,12 @@ class MlflowTracker(Tracker):
         self._add_metrics(epochs)
         if report_uri:
             self._unsent.append(lambda client, run: client.set_tags(run.id, {"kfp_distributed.report": report_uri}))
-        if report:
-            page = report.encode()
-            self._unsent.append(lambda client, run: client.upload_artifact(run, "report.html", page, "text/html"))
         if self._owns_run:
             self._unsent.append(lambda client, run: client.update_run(run.id, status, self._end_time))
+        if report:
+            # Last: a server that cannot store artifacts must not leave the run open.
+            page = report.encode()
+            self._unsent.append(lambda client, run: client.upload_artifact(run, "report.html", page, "text/html"))
 
 
 def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterator[Metric]:
