@@ -25,8 +25,8 @@ from kfp_distributed.storage.uri import parse_uri
 
 # Cause and advice by a pattern of the error's code or text. The first match counts.
 _ADVICE = {
-    "NoSuchKey": "the object does not exist, check its key",
-    "NoSuchBucket": "the bucket does not exist, create it or correct its name",
+    "NoSuchKey": "there is no such object, check its key",
+    "NoSuchBucket": "there is no such bucket, create it or correct its name",
     "Inval.*Key|Signature|AccessDenied": "access denied, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
     "(or the Secret with the keys) and the permissions of the account",
     "resolve|refused|timed out": "the server does not answer, check AWS_ENDPOINT_URL and that the server runs",

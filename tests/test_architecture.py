@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "kfp_distributed."
 
-ROOMS = {
+IMPORTABLE_PACKAGES = {
     "cli": {"pipelines", "deploy", "components", "reports", "library", "trainers", "storage", "processes"},
     "pipelines": {"components", "reports", "library", "trainers", "storage", "processes"},
     "components": {"reports", "library", "trainers", "storage", "processes"},
@@ -22,7 +22,7 @@ ROOMS = {
     "storage": {"processes"},
     "processes": set(),
 }
-"""The rooms, and the rooms below each of them, which it may import."""
+"""The packages of the library, each with the packages that it may import."""
 
 SHARED_BY_STEPS = (
     "components.artifacts",
@@ -124,7 +124,7 @@ class Import(NamedTuple):
 def library() -> Mapping[str, tuple[Import, ...]]:
     """Return the imports of each module of the library, by names such as "storage.uri"."""
     files = {}
-    for package in ROOMS:
+    for package in IMPORTABLE_PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             parts = file.relative_to(ROOT).with_suffix("").parts
             files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
@@ -192,7 +192,7 @@ def test_packages_import_only_lower_packages():
     violations = [
         f"{module}:{statement.line} imports {statement.module}"
         for module, statement in own_imports()
-        if top_package(statement.module) not in ROOMS[top_package(module)] | {top_package(module)}
+        if top_package(statement.module) not in IMPORTABLE_PACKAGES[top_package(module)] | {top_package(module)}
     ]
     assert violations == []
 

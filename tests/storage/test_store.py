@@ -106,7 +106,7 @@ class TestS3(StoreContract):
         wrong = Credentials(server.credentials().endpoint, server.access_key, "not-the-secret", secure=False)
         unknown = replace(wrong, access_key="nobody")
         cases = {
-            server.credentials(): ("the bucket does not exist, ", "(NoSuchBucket)"),
+            server.credentials(): ("there is no such bucket, ", "(NoSuchBucket)"),
             wrong: ("access denied, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ", "(SignatureDoesNotMatch)"),
             unknown: ("access denied, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ", "(InvalidAccessKeyId)"),
         }
