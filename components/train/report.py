@@ -195,11 +195,14 @@ def _best(lines: Mapping[str, Sequence[Point]], measure: str) -> Mark | None:
 def _usage(
     status: JobStatus, title: str, unit: str, read: Callable[[ReplicaSample], float | None], max_points: int
 ) -> Chart:
-    # In the order of the replicas, then those that are not in the topology.
-    replicas = {**dict.fromkeys(status.replicas, ()), **status.samples}
+    # In the order of the topology, then replicas that are not in it.
     lines = {
-        replica: [(sample.time - status.started, value) for sample in samples if (value := read(sample)) is not None]
-        for replica, samples in replicas.items()
+        replica: [
+            (sample.time - status.started, value)
+            for sample in status.samples.get(replica, ())
+            if (value := read(sample)) is not None
+        ]
+        for replica in dict.fromkeys([*status.replicas, *status.samples])
     }
     lines = {replica: points for replica, points in lines.items() if points}
     return line_chart(
