@@ -95,7 +95,7 @@ def row_hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
 
 def _hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
     values = np.where(np.isnan(features), np.float32(np.nan), features + np.float32(0))
-    pairs = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).view(np.uint64)
+    pairs = np.ascontiguousarray(np.pad(values, ((0, 0), (0, values.shape[1] % 2)))).view(np.uint64)
     # A different number for each position, so that equal values at different positions have different hashes.
     positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return _mixed(_mixed(pairs + positions).sum(axis=1, dtype=np.uint64))

@@ -61,6 +61,7 @@ def test_different_rows_have_different_hashes_of_random_bits(width):
     # Small whole numbers differ in few bits of a float32.
     rows = np.stack(np.meshgrid(*[np.arange(int(4000 ** (1 / width)))] * width), axis=-1).reshape(-1, width)
     hashes = row_hashes(rows.astype(np.float32))
+    np.testing.assert_array_equal(row_hashes(np.asfortranarray(rows, np.float32)), hashes)
     assert len(np.unique(hashes)) == len(rows)
     # Binomial: five standard deviations of the share of rows whose bit is set.
     for bit in range(64):
