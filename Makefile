@@ -103,7 +103,7 @@ clean:
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
 $(STAMP): pyproject.toml Makefile
 	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@echo 'Installing into $(VENV) with $(PYTHON) (once; some 600 MB, a minute or two)'
+	@echo 'Installing into $(VENV) with $(PYTHON) (once; a download of some 600 MB, 2.3 GB on the disk, a minute or two)'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tf_keras==2.21.0

@@ -74,6 +74,7 @@ OPTIONAL_PACKAGES = {
     "kubernetes",
     "onnx",
     "onnxruntime",
+    "packaging",
     "PIL",
     "pyarrow",
     "tensorflow",

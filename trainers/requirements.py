@@ -77,7 +77,7 @@ def image_of(program: Mapping[str, Any], distribution_type: str, variables: Mapp
 
 def checked_image(key: str, name: str) -> str:
     """The name of an image, of which `key` says where it stands; ValueError where no image can be called so."""
-    if re.fullmatch(r"(?a)([\w.:[\]-]+/)?[a-z\d]+([._/-]+[a-z\d]+)*(:[\w.-]+)?(@\w+:\w+)?", name):
+    if re.fullmatch(r"(?a)([\w.:[\]-]+/)?[a-z\d]+([._/-]+[a-z\d]+)*(:[\w.-]+)?(@sha256:[a-f\d]{64})?", name):
         return name
     raise ValueError(f"{key} = {name!r:.200} is no image's name; write it as HOST/NAME:TAG, with NAME in lower case")
 
