@@ -238,7 +238,8 @@ def test_a_step_imports_the_library_with_the_rights_of_the_role_alone(account, n
     refused = step()
     assert refused.returncode == 1
     assert f"ConfigMap {namespace}/{LIBRARY}: configmaps" in refused.stderr
-    assert refused.stderr.rstrip().endswith(f"run kfp-distributed install --namespace {namespace}")
+    command = f"run kfp-distributed install --namespace {namespace} --service-account pipeline-runner"
+    assert refused.stderr.rstrip().endswith(command)
     run("install", "--namespace", namespace)
     end = time.monotonic() + 30
     while "forbidden" in (done := step()).stderr and time.monotonic() < end:

@@ -223,7 +223,7 @@ def test_leave_to_make_secrets_is_asked_for_where_one_is_made(pem, server):
     server.refused = ["create secrets", "delete secrets"]
     runner = kubernetes_runner(Home(described(pem, host, **STORE)), "s3://models", "gpu")
     missing = "^the account of this step may not, in namespace training: create secrets, delete secrets; "
-    advice = "run kfp-distributed install --namespace training, and apply deploy/remote-object-store.yaml "
+    advice = "run kfp-distributed install --namespace training .*, and apply deploy/remote-object-store.yaml "
     with pytest.raises(ValueError, match=missing + advice) as caught:
         runner.check(make_job([]))
     assert TOKEN not in str(caught.value)
