@@ -54,11 +54,11 @@ SIDE_BY_SIDE = -n 5 --maxschedchunk 1
 FILE_BY_FILE = -n 2 --dist loadfile --no-loadscope-reorder
 
 test-cluster: cluster-named $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
-	$(BIN)/python -m pytest -m 'cluster and not alone' $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m 'cluster and alone'
+	$(BIN)/python -m pytest tests/cluster -m 'not alone' $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest tests/cluster/test_alone.py
 
 test-cluster-mpi: cluster-named $(STAMP)  ## of these what concerns MPIJob, in the version that the cluster has: v1 or v2beta1
-	$(BIN)/python -m pytest -m 'cluster and mpi' $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest tests/cluster -m mpi $(SIDE_BY_SIDE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

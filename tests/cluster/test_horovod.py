@@ -25,7 +25,14 @@ def mpi_namespace(api, object_store_secret):
 
 
 @pytest.mark.takes(60)
-@pytest.mark.parametrize(("trainer", "image"), [("keras_horovod", "horovod"), ("torch_horovod", "horovod-pytorch")])
+@pytest.mark.parametrize(
+    ("trainer", "image"),
+    # The manifests of both versions are tested in test_mpi.py, so a training with each framework in one of them is enough.
+    [
+        pytest.param("keras_horovod", "horovod", marks=pytest.mark.mpi("v1")),
+        pytest.param("torch_horovod", "horovod-pytorch", marks=pytest.mark.mpi("v2beta1")),
+    ],
+)
 def test_ranks_in_slots_of_two_workers_train_one_model(start, api, mpi_namespace, image_name, trainer, image):
     distribution = {
         "distribution_type": "MPI",

@@ -15,7 +15,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-EPOCHS = 30
+EPOCHS = 20
 SERVED = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
 
 
@@ -54,7 +54,7 @@ def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
     The pod is deleted first: of a job that is given up within a minute of another failure that one may be told first.
     """
     step = start({"trainer": "keras_classifier"}, SERVED, {"epochs": EPOCHS})
-    for epoch, (replica, said) in zip((5, 15), lost.items(), strict=True):
+    for epoch, (replica, said) in zip((3, 10), lost.items(), strict=True):
         step.wait_for(rf"\[chief-0\] epoch {epoch}/{EPOCHS} ", 300)
         before, harmed = len(step.lines), time.time()
         HARM[said](api, step.namespace, f"{step.name}-{replica}")
@@ -75,8 +75,8 @@ def test_a_training_goes_on_when_a_replica_is_lost(start, api, lost):
 def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
     workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
-    step = start({"trainer": "keras_classifier"}, workers, {"epochs": 20})
-    step.wait_for(r"\[worker-1\] epoch 3/20 ", 240)
+    step = start({"trainer": "keras_classifier"}, workers, {"epochs": 12})
+    step.wait_for(r"\[worker-1\] epoch 3/12 ", 240)
     ended = time.time()
     end(api, step.namespace, f"{step.name}-worker-1")
     step.told_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
@@ -91,8 +91,8 @@ def test_mirrored_workers_go_on_from_their_checkpoint_when_one_is_lost(start, ap
     after = after[after.index(min(after)) :]
     # What was being stored just then is lost.
     assert 1 < after[0] <= before[-1] + 1, (before, after)
-    assert after == list(range(after[0], 21))
-    assert [each["epoch"] for each in verdict["metrics"]["worker-0"]] == list(range(1, 21))
+    assert after == list(range(after[0], 13))
+    assert [each["epoch"] for each in verdict["metrics"]["worker-0"]] == list(range(1, 13))
     assert left_behind(step) == []
 
 
