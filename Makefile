@@ -54,11 +54,11 @@ SIDE_BY_SIDE = -n 5 --maxschedchunk 1
 FILE_BY_FILE = -n 2 --dist loadfile --no-loadscope-reorder
 
 test-cluster: cluster-named $(STAMP)  ## what needs a Kubernetes cluster: the one of KUBECONFIG
-	$(BIN)/python -m pytest -m 'cluster and not alone' $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m 'cluster and alone'
+	$(BIN)/python -m pytest tests/cluster -m 'not alone' $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest tests/cluster/test_alone.py
 
 test-cluster-mpi: cluster-named $(STAMP)  ## of these what concerns MPIJob, in the version that the cluster has: v1 or v2beta1
-	$(BIN)/python -m pytest -m 'cluster and mpi' $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest tests/cluster -m mpi $(SIDE_BY_SIDE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -119,7 +119,7 @@ clean:
 # tf_keras asks for the package named tensorflow; tensorflow-cpu is the same code in a fifth of the size.
 $(STAMP): pyproject.toml Makefile
 	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is needed; name one: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@echo 'Installing into $(VENV) with $(PYTHON) (once; some 600 MB, a minute or two)'
+	@echo 'Installing into $(VENV) with $(PYTHON) (once; a download of some 600 MB, 2.3 GB on the disk, a minute or two)'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev,docs]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tf_keras==2.21.0

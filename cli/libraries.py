@@ -52,8 +52,8 @@ def library_fault(config_map: Mapping[str, Any], hash_: str) -> str:
         return f"it has no {ARCHIVE_KEY}"
     try:
         content = read_archive(base64.b64decode(text, validate=True))
-    # The errors of zipfile for damaged archives, beside those of base64.
-    except (ValueError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    # The errors of zipfile and of its decompressors for damaged archives, beside those of base64.
+    except (ValueError, OSError, EOFError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         return f"its {ARCHIVE_KEY} cannot be read: {error}"
     actual = content_hash(content)
     return "" if actual == hash_ else f"its content has the hash {actual[:12]}, not {hash_[:12]}"

@@ -6,14 +6,17 @@ import shlex
 import signal
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from kfp_distributed.components.train.kinds import object_name, read_entry
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
+from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 from kfp_distributed.trainers.requirements import checked_image
 
@@ -56,9 +59,9 @@ class Age(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic f
 
 
 def check_namespace(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Check that a value is a valid name of a namespace. "" means the default."""
-    value = value or str(param.get_default(context) or "")
-    return as_namespace("--namespace", value) if value else ""
+    """Refuse a value that cannot be the name of a namespace, such as "", which an unset shell variable leaves."""
+    is_set = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    return as_namespace("--namespace", value) if value or is_set else ""
 
 
 def as_namespace(key: str, value: object) -> str:
@@ -167,3 +170,13 @@ def connected(namespace: str) -> ClusterApi:
     # YAML parses a namespace of digits as a number.
     api.namespace = as_namespace("the namespace of the configuration's context", api.namespace)
     return api
+
+
+def refused(error: ClusterError) -> click.ClickException:
+    """Return the error of a command whose request the API server refused, with what to do about credentials."""
+    if error.status != HTTPStatus.UNAUTHORIZED:
+        return click.ClickException(str(error))
+    advice = "log in again, or choose another context: kubectl config get-contexts"
+    return click.ClickException(
+        f"the API server does not accept the credentials of the configuration ({error}); {advice}"
+    )

@@ -1,5 +1,6 @@
 """How a compiled step gets the library and the packages that it needs."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ EVALUATE_IMAGE_VARIABLE = "KFP_DISTRIBUTED_EVALUATE_IMAGE"
 
 PACKAGE_VARIABLE = "KFP_DISTRIBUTED_PACKAGE"
 """Environment variable with a pip requirement or URL."""
+
+_REQUIREMENT = re.compile(r"(?a)(\w[\w.-]* *(\[[\w,. -]+\])? *(@ *\S+|([<>=!~]=?=?[^<>=!~]+)*))|[\w+.-]+://\S+|\S*/\S+")
+"""A requirement as pip takes it (PEP 508, without markers), a URL, or the path of a file."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class Delivery:
                 "https://files.example.com/kfp_distributed-0.1.0-py3-none-any.whl".
 
         Raises:
-            ValueError: `requirement` is empty, or has an account or a password, which the compiled YAML would show.
+            ValueError: `requirement` is empty, is neither a requirement nor a URL or path, or has an account or a
+                password, which the compiled YAML would show.
         """
         if not requirement:
             raise ValueError("the package is '': name a requirement or URL for pip")
@@ -68,6 +73,10 @@ class Delivery:
             raise ValueError(
                 f"the package {without_passwords(requirement)!r} has an account or a query, which the compiled YAML "
                 "would show; set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
+            )
+        if not _REQUIREMENT.fullmatch(requirement):
+            raise ValueError(
+                f"the package {requirement!r:.200} is no requirement such as 'name==1.0', and no URL or path"
             )
         return cls(requirement=requirement)
 

@@ -17,8 +17,9 @@ from kfp_distributed.trainers.requirements import STOCK_IMAGE
 # the program by the quoted path and "$@".
 _RUN = """\
 program_path=$(mktemp -d)
-printf "%s" "$0" > "$program_path/ephemeral_component.py"
-python3 "$program_path/ephemeral_component.py" --component_module_path "$program_path/ephemeral_component.py" "$@"
+program="$program_path/ephemeral_component.py"
+printf "%s" "$0" > "$program"
+python3 "$program" --component_module_path "$program" "$@"
 """
 
 # The library cannot install itself. The waits are those of library/packages.py.

@@ -1,5 +1,5 @@
 # Imports the kfp-distributed that compiled this step, installed here or in a ConfigMap.
-import base64, hashlib, http.client, io, json, os, ssl, sys, tempfile, time, zipfile
+import base64, hashlib, http.client, io, json, os, re, ssl, sys, tempfile, time, zipfile
 NAME, HASH = '@NAME@', '@HASH@'
 ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount/'
 
@@ -8,21 +8,20 @@ def find_library():
     from kfp_distributed.library.content import content_hash, read_library
     if content_hash(read_library()) == HASH: return
   except ImportError: pass
-  if not os.path.exists(ACCOUNT):
-    sys.exit(f'{NAME} is not installed in {sys.executable}, and there is no token to fetch it')
+  if not os.path.exists(ACCOUNT + 'token'): sys.exit(f'{sys.executable} lacks {NAME}: install it, or compile anew')
   namespace, token = (open(ACCOUNT + name).read().strip() for name in ('namespace', 'token'))
   for pause in 1, 2, 4, 8, 0:
     try: return fetch(f'/api/v1/namespaces/{namespace}/configmaps/{NAME}', token)
     except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
       if not pause: sys.exit(f'ConfigMap {namespace}/{NAME} cannot be read: {error!r}')
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
-      sys.exit(f'ConfigMap {namespace}/{NAME}: {error}; run kfp-distributed install --namespace {namespace}')
+    except Exception as error:
+      mend = [f'run kfp-distributed install --namespace {namespace}', *re.findall(r':([^:\s]+)"', f'{error}')]
+      sys.exit(f'ConfigMap {namespace}/{NAME}: {error}; {" --service-account ".join(mend)}')
     time.sleep(pause)
 
 def fetch(path, token):
   host = (os.environ['KUBERNETES_SERVICE_' + part] for part in ('HOST', 'PORT'))
-  context = ssl.create_default_context(cafile=ACCOUNT + 'ca.crt')
-  server = http.client.HTTPSConnection(*host, timeout=10, context=context)
+  server = http.client.HTTPSConnection(*host, timeout=10, context=ssl.create_default_context(cafile=ACCOUNT + 'ca.crt'))
   server.request('GET', path, headers={'Authorization': 'Bearer ' + token})
   reply = server.getresponse()
   if reply.status > 428: raise OSError(reply.status)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 # pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
 # not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together.
@@ -19,7 +20,7 @@ _WAITS = (2, 5, 10)
 
 
 def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> None:
-    """Install requirements, in up to four attempts, and make them importable in this process.
+    """Install the requirements that are not met, in up to four attempts, and make them importable in this process.
 
     Args:
         requirements: Requirements or URLs, as pip takes them.
@@ -29,6 +30,8 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
     Raises:
         SystemExit: pip failed four times, or was killed; the exit code is pip's, or 128 and the signal's number.
     """
+    if not folder:
+        requirements, alone = unmet(requirements), unmet(alone)
     if not (requirements or alone):
         return
     target = ["--target", folder] if folder else []
@@ -46,6 +49,24 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
         if site.ENABLE_USER_SITE:
             # pip may have made the folder for this user's packages.
             site.addsitedir(site.getusersitepackages())
+
+
+def unmet(requirements: Sequence[str]) -> tuple[str, ...]:
+    """Return the requirements that the installed packages do not meet, and those that only pip can judge."""
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:  # As in a stock image.
+        return tuple(requirements)
+
+    def is_met(text: str) -> bool:
+        try:
+            requirement = Requirement(text)
+            is_plain = not (requirement.url or requirement.extras or requirement.marker)
+            return is_plain and requirement.specifier.contains(version(requirement.name), prereleases=True)
+        except (InvalidRequirement, PackageNotFoundError):
+            return False
+
+    return tuple(text for text in requirements if not is_met(text))
 
 
 def _run_with_retries(command: Sequence[str], sleep: Callable[[float], object] = time.sleep) -> None:

@@ -34,6 +34,8 @@ def main() -> int:
     # Standard output is redirected later.
     console = Console(file=sys.stdout)
     try:
+        if not options.distribution:
+            raise ValueError("--distribution is empty: write JSON, or leave it out")
         specification = parse_distribution(options.distribution)
     except ValueError as error:
         console.print(f"demo: {error}", style="red", markup=False)

@@ -82,6 +82,7 @@ OPTIONAL_PACKAGES = {
     "kubernetes",
     "onnx",
     "onnxruntime",
+    "packaging",
     "PIL",
     "pyarrow",
     "tensorflow",

@@ -111,7 +111,7 @@ def checked_image(key: str, name: str) -> str:
     Raises:
         ValueError: The name is not valid.
     """
-    if re.fullmatch(r"(?a)([\w.:[\]-]+/)?[a-z\d]+([._/-]+[a-z\d]+)*(:[\w.-]+)?(@\w+:\w+)?", name):
+    if re.fullmatch(r"(?a)([\w.:[\]-]+/)?[a-z\d]+([._/-]+[a-z\d]+)*(:[\w.-]+)?(@sha256:[a-f\d]{64})?", name):
         return name
     raise ValueError(
         f"{key} = {name!r:.200} is not a valid name of an image; write HOST/NAME:TAG, with NAME in lower case"

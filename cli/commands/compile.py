@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from kfp_distributed.cli.options import WrongArgument
-from kfp_distributed.components.delivery import Delivery
+from kfp_distributed.components.delivery import EVALUATE_IMAGE_VARIABLE, Delivery
 from kfp_distributed.pipelines.specs import write_specs
 
 
@@ -28,10 +28,12 @@ def command(folder: Path, image: str, evaluate_image: str, package: str, task_co
     `kfp-distributed install` creates.
     """
     try:
-        if image or evaluate_image or package:
+        if image or package:
             delivery = Delivery.from_options(image, evaluate_image, package)
         else:
-            delivery = Delivery.from_environment(os.environ)
+            # The image of evaluate adds to what the environment names for the other steps.
+            added = {EVALUATE_IMAGE_VARIABLE: evaluate_image} if evaluate_image else {}
+            delivery = Delivery.from_environment({**os.environ, **added})
     except ValueError as error:
         raise WrongArgument(str(error)) from None
     try:

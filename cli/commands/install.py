@@ -15,7 +15,7 @@ from kfp_distributed.cli.installation import (
     plan_prune,
 )
 from kfp_distributed.cli.namespace import Namespace
-from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option
+from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option, refused
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library import VERSION
 
@@ -57,7 +57,7 @@ def command(
     try:
         _install(Namespace(api, api.namespace), api.namespace, account, prune, dry_run=dry_run)
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise refused(error) from None
 
 
 def _install(target: Namespace, name: str, account: str, prune: timedelta | None, *, dry_run: bool) -> None:

@@ -4,7 +4,7 @@ import click
 
 from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, change_line, installed_objects, plan_uninstall
 from kfp_distributed.cli.namespace import Namespace
-from kfp_distributed.cli.options import connected, namespace_option
+from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
@@ -25,7 +25,7 @@ def command(namespace: str, dry_run: bool) -> None:
         if not dry_run:
             target.apply(changes)
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise refused(error) from None
     for change in changes:
         click.echo(change_line(change, dry_run=dry_run))
     if not changes:

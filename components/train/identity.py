@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect, install_advice
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
@@ -106,9 +106,8 @@ def read_node_name(api: ClusterApi, pod_name: str) -> str:
     try:
         pod = api.read(f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}") or {}
     except ClusterError as error:
-        raise ValueError(
-            f"{error}. {_POD_IS_NEEDED}: run kfp-distributed install --namespace {api.namespace} to allow `get pods`"
-        ) from None
+        advice = f"{install_advice(api.namespace)} to allow `get pods`"
+        raise ValueError(f"{error}. {_POD_IS_NEEDED}: {advice}") from None
     node_name = pod.get("metadata", {}).get("annotations", {}).get(_NODE_ANNOTATION)
     if not node_name:
         raise ValueError(f"the pod {api.namespace}/{pod_name} has no annotation {_NODE_ANNOTATION}. {_POD_IS_NEEDED}")

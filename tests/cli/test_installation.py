@@ -110,8 +110,12 @@ def test_a_library_of_the_same_content_has_no_fault_whatever_its_bytes(archive):
 
 
 OTHER = {**CONTENT, "kfp_distributed/a.py": b"x = 2\n"}
-DAMAGED = bytearray(make_archive(CONTENT))
-DAMAGED[DAMAGED.index(b"a.py") + len("a.py") + 1] ^= 0xFF  # In the compressed data.
+
+
+def damaged(compression):
+    archive = bytearray(make_archive(CONTENT, compression))
+    archive[archive.index(b"a.py") + len("a.py") + 1] ^= 0xFF  # In the compressed data.
+    return bytes(archive)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,8 @@ DAMAGED[DAMAGED.index(b"a.py") + len("a.py") + 1] ^= 0xFF  # In the compressed d
         ({"binaryData": {"library.zip": "@@@@"}}, "its library.zip cannot be read: "),
         (config_map(b""), "its library.zip cannot be read: File is not a zip file"),
         (config_map(make_archive(CONTENT)[:-50]), "its library.zip cannot be read: "),
-        (config_map(bytes(DAMAGED)), "its library.zip cannot be read: "),
+        (config_map(damaged(zipfile.ZIP_DEFLATED)), "its library.zip cannot be read: "),
+        (config_map(damaged(zipfile.ZIP_BZIP2)), "its library.zip cannot be read: "),
         (
             config_map(make_archive(OTHER)),
             f"its content has the hash {content_hash(OTHER)[:12]}, not {content_hash(CONTENT)[:12]}",

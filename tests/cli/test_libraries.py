@@ -2,11 +2,13 @@
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from kfp import compiler
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
 from kfp_distributed.cli.libraries import StepLibrary, read_step_libraries
 from kfp_distributed.cli.library_checks import judge_libraries
+from kfp_distributed.cli.main import main
 from kfp_distributed.components import Delivery, steps
 from kfp_distributed.library.archive import library_config_map
 
@@ -114,3 +116,15 @@ def test_a_library_that_may_not_be_read():
             f"ask somebody who may: kubectl get configmap {NAME} --namespace team",
         )
     ]
+
+
+def test_the_image_of_evaluate_adds_to_the_environment(tmp_path, monkeypatch):
+    arguments = ["compile", str(tmp_path), "--evaluate-image", "evaluate:1"]
+    monkeypatch.setenv("KFP_DISTRIBUTED_PACKAGE", "name==1")
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+    monkeypatch.delenv("KFP_DISTRIBUTED_PACKAGE")
+    monkeypatch.setenv("KFP_DISTRIBUTED_IMAGE", "steps:1")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    libraries = read_step_libraries((tmp_path / "train_and_export.yaml").read_text())
+    images = dict.fromkeys(["prepare-data", "train", "export-model"], "steps:1")
+    assert {library.step: library.image for library in libraries} == {**images, "evaluate": "evaluate:1"}

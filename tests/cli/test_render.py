@@ -244,7 +244,7 @@ def test_an_image_that_the_environment_names_wrongly(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "image", ["python:3.11", "[::1]:5000/a/b__c-d:V1.2", "reg.example.com:5000/fit@sha256:0123abcd", "localhost/fit"]
+    "image", ["python:3.11", "[::1]:5000/a/b__c-d:V1.2", f"reg.example.com:5000/fit@sha256:{64 * 'a'}", "localhost/fit"]
 )
 def test_the_name_of_an_image(image):
     job, *_ = objects({"command": ["run"], "image": image})
@@ -326,10 +326,11 @@ def test_a_wrong_specification_is_the_steps_own_error(arguments, error):
     assert (made.exit_code, made.output) == (2, f"Error: {error}\n")
 
 
-def test_a_namespace_that_is_empty_is_not_given():
+def test_an_empty_namespace_is_refused():
+    """An unset variable of a shell leaves it, and a default would be another namespace than the user means."""
     specification = ["--train-specification", '{"trainer": "keras_classifier"}']
-    given, empty = (CliRunner().invoke(main, ["render", *specification, *more]) for more in ((), ("--namespace", "")))
-    assert (empty.exit_code, empty.output) == (0, given.output)
+    refused = CliRunner().invoke(main, ["render", *specification, "--namespace", ""])
+    assert (refused.exit_code, refused.output.partition(" is not")[0]) == (2, "Error: --namespace = ''")
 
 
 @pytest.mark.parametrize("value", ["{", "@/nowhere.json"])

@@ -232,9 +232,9 @@ def test_a_step_without_its_library_fails_before_anything_is_installed(api, trai
     for case, cause in causes.items():
         name = config_map_of(namespace, {}, hashes[case])["metadata"]["name"]
         sentence, end = logs[case].splitlines()[-2:]
-        assert sentence == (
-            f"ConfigMap {namespace}/{name}: {cause.format(name)}; run kfp-distributed install --namespace {namespace}"
-        ), logs[case]
+        command = f"kfp-distributed install --namespace {namespace}"
+        command += " --service-account default" if case == "forbidden" else ""
+        assert sentence == f"ConfigMap {namespace}/{name}: {cause.format(name)}; run {command}", logs[case]
         seconds = re.fullmatch(r"exit code 1 after (\d+) ms", end)
         assert seconds, logs[case]
         # tests/components/test_bootstrap.py tests that there are no retries. Python may start slowly on a busy node.

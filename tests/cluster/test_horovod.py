@@ -25,7 +25,14 @@ def mpi_namespace(api, object_store_secret):
 
 
 @pytest.mark.takes(60)
-@pytest.mark.parametrize(("trainer", "image"), [("keras_horovod", "horovod"), ("torch_horovod", "horovod-pytorch")])
+@pytest.mark.parametrize(
+    ("trainer", "image"),
+    # test_mpi.py runs with both versions of MPIJob, so one of them is enough for a training with each framework.
+    [
+        pytest.param("keras_horovod", "horovod", marks=pytest.mark.mpi("v1")),
+        pytest.param("torch_horovod", "horovod-pytorch", marks=pytest.mark.mpi("v2beta1")),
+    ],
+)
 def test_ranks_in_the_slots_of_two_workers_train_one_model(start, api, mpi_namespace, image_name, trainer, image):
     distribution = {
         "distribution_type": "MPI",
@@ -60,7 +67,7 @@ ELASTIC = {"distribution_type": "MPI", "number_of_workers": 3}
 @pytest.mark.takes(60)
 def test_an_elastic_training_continues_without_the_worker_of_rank_0(start, api, mpi_namespace, image_name):
     """Another rank saves the model."""
-    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 20
+    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 12
     keys = {**ELASTIC, "min_workers": 2, "restart_limit": 0}
     step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
     step.wait_for("rank 0 of 3 has .* after epoch 0", 500)
@@ -87,7 +94,7 @@ def test_an_elastic_training_continues_without_the_worker_of_rank_0(start, api, 
 @pytest.mark.takes(75)
 def test_a_launcher_of_an_elastic_training_that_dies_restarts(start, api, mpi_namespace, image_name):
     """Ranks can continue without their launcher, but must end before the next ones use their folders."""
-    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 60
+    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 30
     keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
     step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
     step.wait_for(r"\] epoch 3/", 500)

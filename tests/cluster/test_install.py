@@ -238,7 +238,8 @@ def test_the_permissions_of_the_role_suffice_to_import_the_library(account, name
     refused = step()
     assert refused.returncode == 1
     assert f"ConfigMap {namespace}/{LIBRARY}: configmaps" in refused.stderr
-    assert refused.stderr.rstrip().endswith(f"run kfp-distributed install --namespace {namespace}")
+    command = f"run kfp-distributed install --namespace {namespace} --service-account pipeline-runner"
+    assert refused.stderr.rstrip().endswith(command)
     run("install", "--namespace", namespace)
     deadline = time.monotonic() + 30
     while "forbidden" in (result := step()).stderr and time.monotonic() < deadline:

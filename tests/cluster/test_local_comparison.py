@@ -43,7 +43,6 @@ def fetch(store_environment, tmp_path):
 @pytest.mark.parametrize(
     ("program", "distribution", "leader", "tolerance"),
     [
-        pytest.param(KERAS, {}, "worker-0", 0.01, id="one process"),
         pytest.param(MIRRORED, {}, "worker-0", 0.01, id="two devices"),
         pytest.param(KERAS, ALL_REDUCE, "worker-0", 0.01, id="all-reduce"),
         pytest.param(KERAS, WITH_SERVERS, "chief-0", 0.05, id="parameter servers", marks=pytest.mark.takes(85)),

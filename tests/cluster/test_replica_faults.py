@@ -15,7 +15,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-EPOCHS = 30
+EPOCHS = 20
 WITH_SERVERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
 
 
@@ -55,7 +55,7 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
     as the cause.
     """
     step = start({"trainer": "keras_classifier"}, WITH_SERVERS, {"epochs": EPOCHS})
-    for epoch, (replica, reason) in zip((5, 15), lost.items(), strict=True):
+    for epoch, (replica, reason) in zip((3, 10), lost.items(), strict=True):
         step.wait_for(rf"\[chief-0\] epoch {epoch}/{EPOCHS} ", 300)
         before, lost_at = len(step.lines), time.time()
         ACTIONS[reason](api, step.namespace, f"{step.name}-{replica}")
@@ -76,8 +76,8 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
 def test_mirrored_workers_resume_from_their_checkpoint_after_the_loss_of_a_worker(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
     workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
-    step = start({"trainer": "keras_classifier"}, workers, {"epochs": 20})
-    step.wait_for(r"\[worker-1\] epoch 3/20 ", 240)
+    step = start({"trainer": "keras_classifier"}, workers, {"epochs": 12})
+    step.wait_for(r"\[worker-1\] epoch 3/12 ", 240)
     ended = time.time()
     end(api, step.namespace, f"{step.name}-worker-1")
     step.assert_logged_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
@@ -92,8 +92,8 @@ def test_mirrored_workers_resume_from_their_checkpoint_after_the_loss_of_a_worke
     after = after[after.index(min(after)) :]
     # A checkpoint that was not stored completely is lost.
     assert 1 < after[0] <= before[-1] + 1, (before, after)
-    assert after == list(range(after[0], 21))
-    assert [epoch["epoch"] for epoch in verdict["metrics"]["worker-0"]] == list(range(1, 21))
+    assert after == list(range(after[0], 13))
+    assert [epoch["epoch"] for epoch in verdict["metrics"]["worker-0"]] == list(range(1, 13))
     assert left_behind(step) == []
 
 

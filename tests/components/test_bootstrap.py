@@ -19,7 +19,8 @@ from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_li
 
 NAME = "kfp-distributed-0.1.0-0123456789ab"
 PATH = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
-SENTENCE = f"ConfigMap team-a/{NAME}: {{}}; run kfp-distributed install --namespace team-a\n"
+SENTENCE = f"ConfigMap team-a/{NAME}: {{}}; run kfp-distributed install --namespace team-a"
+FORBIDDEN = f'configmaps "{NAME}" is forbidden: User "system:serviceaccount:team-a:default-editor" cannot get resource'
 
 
 def library(source: str) -> dict[str, bytes]:
@@ -151,14 +152,14 @@ def test_library_of_the_config_map_is_used_otherwise(api_server, start_step, ins
 def test_step_outside_of_a_pod_fails(start_step, tmp_path):
     done = start_step(ApiServer(tmp_path / "no-pod"), installed=OTHER)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"{NAME} is not installed in {sys.executable}, and there is no token")
+    assert done.stderr == f"{sys.executable} lacks {NAME}: install it, or compile anew\n"
 
 
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
         (status(404, f'configmaps "{NAME}" not found'), f'configmaps "{NAME}" not found'),
-        (status(403, "User cannot get resource"), "User cannot get resource"),
+        (status(403, FORBIDDEN), FORBIDDEN),
         (config_map(OTHER), "its content has another hash"),
         ((200, b'{"binaryData": {"library.zip": "bm8gemlw"}}'), "File is not a zip file"),
     ],
@@ -167,7 +168,9 @@ def test_step_outside_of_a_pod_fails(start_step, tmp_path):
 def test_permanent_errors_are_not_retried(api_server, start_step, answer, cause):
     api_server.answers = [answer]
     done = start_step(api_server)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", SENTENCE.format(cause))
+    assert (done.returncode, done.stdout) == (1, "")
+    account = " --service-account default-editor" if cause == FORBIDDEN else ""
+    assert done.stderr == f"{SENTENCE.format(cause)}{account}\n"
     assert len(api_server.requests) == 1
 
 

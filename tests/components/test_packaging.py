@@ -43,7 +43,7 @@ def test_bootstrap_has_the_hash_of_the_library_and_at_most_forty_lines():
     assert f"NAME, HASH = '{library_name(hash_)}', '{hash_}'" in bootstrap().splitlines()
     imports = [node for node in ast.parse(bootstrap()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert [alias.name for node in imports for alias in node.names] == [
-        *("base64", "hashlib", "http.client", "io", "json", "os", "ssl", "sys", "tempfile", "time", "zipfile"),
+        *("base64", "hashlib", "http.client", "io", "json", "os", "re", "ssl", "sys", "tempfile", "time", "zipfile"),
     ]
 
 
@@ -98,6 +98,20 @@ def test_contradictions_are_refused(options, words):
     with pytest.raises(ValueError, match=words) as refusal:
         Delivery.from_options(*options)
     assert "s3cret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("requirement", ["not a requirement ??", "http://x/y z.whl", "-r file", "a\nb"])
+def test_a_text_that_is_no_requirement_is_refused(requirement):
+    with pytest.raises(ValueError, match="is no requirement"):
+        Delivery.package(requirement)
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    ["kfp-distributed", "kfp-distributed[x] == 0.1.0", "kfp-distributed @ git+https://h/r.git@v1", "/wheels/a-1.whl"],
+)
+def test_requirements_and_urls_and_files_are_taken(requirement):
+    assert Delivery.package(requirement).requirement == requirement
 
 
 @pytest.mark.parametrize("make", [Delivery.image, Delivery.package])

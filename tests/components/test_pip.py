@@ -10,7 +10,7 @@ from package_index import package_index, write_wheel
 from kfp_distributed.components.packaging import make_step
 from kfp_distributed.library.archive import make_archive
 from kfp_distributed.library.content import read_library
-from kfp_distributed.library.packages import install_command
+from kfp_distributed.library.packages import install_command, unmet
 
 GADGET = "tiny_gadget-1-py3-none-any.whl"
 
@@ -87,6 +87,13 @@ def test_an_installation_survives_a_download_that_stalls_and_says_how_long_it_to
     assert "pip failed with exit code 2; next attempt in 0 s" in done.stdout
     assert result.startswith("pip installed tiny-gadget in ")
     assert "image" in result
+
+
+def test_requirements_that_are_met_are_not_installed(monkeypatch):
+    requirements = ["Jinja2>=3", "jinja2 >= 99", "no-such-package", "jinja2 @ https://x/y.whl", "-r file"]
+    assert unmet(requirements) == tuple(requirements[1:])
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)  # As in a stock image.
+    assert unmet(requirements) == tuple(requirements)
 
 
 def test_missing_package_ends_the_step_with_the_exit_code_of_pip(run):

@@ -16,15 +16,16 @@ pytestmark = pytest.mark.takes(30)
 DEMO = [sys.executable, "-m", "kfp_distributed.pipelines.demo"]
 
 
-def test_a_wrong_distribution_is_refused_before_anything_starts(tmp_path):
+@pytest.mark.parametrize("distribution", ['{"distribution_type": "tf"}', ""])
+def test_a_wrong_distribution_is_refused_before_anything_starts(tmp_path, distribution):
     done = subprocess.run(
-        [*DEMO, "--folder", tmp_path / "run", "--distribution", '{"distribution_type": "tf"}'],
+        [*DEMO, "--folder", tmp_path / "run", "--distribution", distribution],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert "distribution_type" in done.stdout
+    assert "distribution" in done.stdout
     assert not (tmp_path / "run").exists()
 
 

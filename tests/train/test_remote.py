@@ -228,7 +228,7 @@ def test_permissions_for_secrets_are_checked_if_a_secret_is_created(pem, server)
     server.refused = ["create secrets", "delete secrets"]
     runner = kubernetes_runner(OwnCluster(secret_values(pem, host, **STORE)), "s3://models", "gpu")
     missing = "namespace training: create secrets, delete secrets; "
-    advice = "run kfp-distributed install --namespace training, and apply deploy/remote-object-store.yaml"
+    advice = "run kfp-distributed install --namespace training .*, and apply deploy/remote-object-store.yaml"
     with pytest.raises(ValueError, match=missing + advice) as caught:
         runner.check(make_job([]))
     assert TOKEN not in str(caught.value)

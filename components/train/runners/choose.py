@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect, install_advice
 from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
@@ -117,7 +117,7 @@ def _reader(api: ClusterApi) -> Read:
         except ClusterError as error:
             if error.status != 403:
                 raise ValueError(str(error)) from None
-            advice = f"run kfp-distributed install --namespace {api.namespace}"
+            advice = install_advice(api.namespace)
             if "/secrets/" in path and not path.endswith(f"/{KFP_SECRET}"):
                 advice += ", and add this Secret to the Role kfp-distributed-train"
             raise MayNotRead(f"{error}; {advice}") from None

@@ -175,6 +175,11 @@ def connect(namespace: str = "") -> ClusterApi:
     return ClusterApi(configuration, namespace or default_namespace)
 
 
+def install_advice(namespace: str) -> str:
+    """Return what to do about a permission that a step lacks."""
+    return f"run kfp-distributed install --namespace {namespace} (and --service-account, if it is not pipeline-runner)"
+
+
 def _query_text(query: Mapping[str, str] | None) -> str:
     return f"?{urlencode(query)}" if query else ""
 

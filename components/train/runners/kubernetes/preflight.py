@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kfp_distributed.components.train.manifests import JobKind
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, install_advice
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
@@ -95,7 +95,7 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
     if missing := missing_permissions(api, needed):
         raise ValueError(
             f"the account of this step lacks permissions in namespace {api.namespace}: {', '.join(missing)}; "
-            f"run kfp-distributed install --namespace {api.namespace}"
+            f"{install_advice(api.namespace)}"
             + (", and apply deploy/remote-object-store.yaml for Secrets" if "Secret" in kinds else "")
         )
     for manifest in () if job_exists else objects:
