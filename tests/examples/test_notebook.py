@@ -66,13 +66,19 @@ def test_an_interrupt_ends_all_processes_of_a_training(jupyter):
     thread = Thread(target=interrupt_after_an_epoch)
     thread.start()
     with pytest.raises(CellExecutionError, match="KeyboardInterrupt"):
-        jupyter.execute_cell(nbformat.v4.new_code_cell(LONG_TRAINING), 0)
+        _run(jupyter, LONG_TRAINING)
     thread.join()
     assert len(started) >= 4, "the S3 server, the step train and its two workers"
     assert _running(started) == []
-    cell = nbformat.v4.new_code_cell("import os; print('AWS_SECRET_ACCESS_KEY' in os.environ)")
-    jupyter.execute_cell(cell, 0)
+    cell = _run(jupyter, "import os; print('AWS_SECRET_ACCESS_KEY' in os.environ)")
     assert _text(cell).strip() == "False"
+
+
+def _run(jupyter, code):
+    """Append a cell to the notebook, and run it."""
+    cells = jupyter.nb.cells
+    cells.append(nbformat.v4.new_code_cell(code))
+    return jupyter.execute_cell(cells[-1], len(cells) - 1)
 
 
 def _running(processes):
