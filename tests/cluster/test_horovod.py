@@ -123,6 +123,6 @@ def test_an_elastic_training_with_fewer_than_min_workers_fails(start, api, mpi_n
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
     verdict = step.verdict(90)
     assert not verdict["succeeded"], step.log
-    assert "1 of the workers are left, and min_workers is 2" in verdict["cause"]
+    assert "1 workers are left, which is fewer than min_workers=2" in verdict["cause"]
     assert "as a process of worker-1 did" in verdict["cause"]
     assert left_behind(step) == []

@@ -43,7 +43,7 @@ class Requests(HTMLParser):
             self.addresses.append(address)
 
 
-@pytest.mark.takes(seconds=20)
+@pytest.mark.takes(20)
 def test_a_browser_fetches_nothing_from_other_hosts(site):
     addresses = {}
     for page in site.rglob("*.html"):
