@@ -105,4 +105,5 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return each number with its bits mixed, as the generator SplitMix64 does it."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    return numbers ^ (numbers >> np.uint64(31))
+    mixed: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
+    return mixed
