@@ -1,4 +1,4 @@
-# Imports the kfp-distributed that compiled this step, installed here or in a ConfigMap.
+# Imports the kfp-distributed that compiled this step: installed, or in a ConfigMap.
 import base64, hashlib, http.client, io, json, os, re, ssl, sys, tempfile, time, zipfile
 NAME, HASH = '@NAME@', '@HASH@'
 ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount/'

@@ -12,7 +12,6 @@ import bokeh
 from bokeh.embed import json_item
 from bokeh.themes import Theme
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 """Escape sequences of terminals (ECMA-48): control sequences such as colours, control strings such as links, others."""
@@ -80,11 +79,11 @@ _THEME = Theme(
 """What figures look like in both color schemes. The colors of axes and grids are CSS variables in style.css."""
 
 
-def _figure_json(figure: Any) -> Markup:  # noqa: ANN401
+def _figure_json(figure: Any) -> str:  # noqa: ANN401
     """Return a Bokeh model as JSON for a `script` element."""
     text = json.dumps(_clean_texts(json_item(figure, theme=_THEME)), separators=(",", ":"))
     # JSON inside HTML must neither end its element nor begin a comment.
-    return Markup(text.replace("<", "\\u003c"))
+    return text.replace("<", "\\u003c")
 
 
 def _clean_texts(value: Any) -> Any:  # noqa: ANN401

@@ -67,8 +67,8 @@ def test_a_cluster_that_does_not_answer(configure):
         ),
         (
             ["--service-account", "Bad Name!"],
-            "--service-account = 'Bad Name!' is not the name of a Kubernetes object: at most 253 of a-z, 0-9, '-' and "
-            "'.'; kubectl get serviceaccounts lists",
+            "--service-account = 'Bad Name!' is not the name of a Kubernetes object: at most 253 "
+            "characters out of a-z, 0-9, '-' and '.'",
         ),
         (["--image", "NOT VALID"], "--image = 'NOT VALID' is not a valid name of an image; write HOST/NAME:TAG"),
         (["--bucket", "bucket"], "--bucket: 'bucket' is not in object storage; allowed are s3://bucket/key and"),

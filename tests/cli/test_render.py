@@ -312,7 +312,7 @@ def test_from_files(tmp_path):
         ),
         (
             ({"trainer": "keras_classifier"}, {"launcher_lost_timeout": 10}),
-            "launcher_lost_timeout = 10: on Kubernetes at least 60 seconds",
+            "launcher_lost_timeout = 10 is too short on Kubernetes; set it to at least 60 seconds",
         ),
         (
             ({"function": "fit", "source": "def fit(model_dir, epochs: int): pass"}, {}, {}),

@@ -115,17 +115,6 @@ def parse_command(words: list[str]) -> None:
         command.make_context(name, rest, parent=context)
 
 
-@pytest.mark.cluster
-@pytest.mark.parametrize(
-    "page", [page for page in pages_with("sh") if "test: cluster" in (ROOT / page).read_text("utf-8")]
-)
-def test_commands_that_are_marked_run_on_a_cluster(page, folder):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    for block in blocks_of(page, "sh"):
-        if block.mark == "cluster":
-            subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], env=environment, check=True, timeout=120)
-
-
 PAGE = """\
 ```python
 first = 1
