@@ -178,6 +178,7 @@ def _predictor_chart(predictors: Sequence[Predictor]) -> Chart | None:
         {"error reduction": [max(0.0, predictor.error_reduction) for predictor in best]},
         x="column",
         y="error reduction",
+        y_end=1.0,
     )
 
 

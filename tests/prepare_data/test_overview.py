@@ -73,6 +73,7 @@ def test_content_of_an_overview():
             {"error reduction": [0.9, 0.0]},
             x="column",
             y="error reduction",
+            y_end=1.0,
         ),
         duplicates=Table(
             ("rows of", "with the inputs of a row of", "rows", "share"), (("test", "train", "1,200", "12.3%"),)
@@ -124,7 +125,7 @@ def test_a_page_with_images():
     page = Page(render_page("prepare_data.html", content))
     sources = [image["src"] for image in page.all("img")]
     assert sources == [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in content.images[0].images]
-    assert {image["alt"] for image in page.all("img")} == {""}
+    assert {image["alt"] for image in page.all("img")} == {"image of class a"}
 
 
 def test_a_page_stays_small_whatever_it_shows():

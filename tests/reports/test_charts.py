@@ -5,7 +5,9 @@ import pytest
 
 from kfp_distributed.reports.charts import (
     FEW_LINES,
+    MAX_REMARKS,
     SERIES_ROWS,
+    SMOOTHED,
     TABLE_ROWS,
     Chart,
     LegendEntry,
@@ -59,7 +61,7 @@ def test_line_chart():
             LegendEntry("worker-0 validation", SERIES[1], "dashed"),
             LegendEntry("best: epoch 3", MARK, "mark"),
         ),
-        ("worker-0 validation: nan in epoch 2",),
+        ("worker-0 validation: nan at epoch 2",),
     )
     assert lines(chart) == {"worker-0": [(1, 2), (2, 1)], "worker-0 validation": [(1, 3), (3, 2.5)]}
     assert ([3], [2.5], ["best: epoch 3"]) in data(chart, "x", "y", "label")
@@ -73,8 +75,17 @@ def test_a_series_of_one_point_is_a_dot():
 
 def test_a_line_chart_without_finite_values_has_remarks_alone():
     chart = line_chart("loss", "epoch", "loss", {"a": [(1, math.nan), (2, math.nan)], "b": []})
-    assert (chart.table.rows, chart.legend, chart.remarks) == ((), (), ("a: nan in epochs 1 to 2",))
-    assert lines(chart) == {}
+    assert (chart.table.rows, chart.legend, chart.remarks) == ((), (), ("a: nan from epoch 1 to 2",))
+    assert chart.figure is None
+
+
+def test_the_remarks_name_some_of_many_lines():
+    series = {f"a-{i}": [(1, math.nan), (2, 1.0)] for i in range(MAX_REMARKS + 5)}
+    remarks = line_chart("loss", "epoch", "loss", series).remarks
+    assert len(remarks) == MAX_REMARKS + 2
+    assert remarks[-2:] == ("5 more lines have values that are not finite.", SMOOTHED)
+    two = line_chart("Memory", "time", "MiB", {"a": [(3671.2, math.inf)], "b": [(0, 1)]}, x_is_time=True)
+    assert two.remarks == ("a: inf at time 1:01:11",)
 
 
 def test_a_curve_may_have_many_points_at_one_x():
@@ -120,6 +131,16 @@ def test_bar_chart():
     )
     assert data(chart, "category", "top") == [(["zero", "one"], [1200, 3]), (["zero", "one"], [300, 1])]
     assert bar_chart("", [], {"train": []}).table.rows == ()
+    assert bar_chart("", ["a"], {"train": [0.2]}, y_end=1.0).figure.y_range.end == 1
+
+
+def test_long_names_are_shortened_in_figures_and_whole_in_tables():
+    names = [f"a_long_common_beginning_of_names_{i}" for i in range(2)]
+    chart = bar_chart("", names, {"train": [1, 2]}, x="x" * 100)
+    labels = chart.figure.xaxis[0].major_label_overrides
+    assert labels == {i: f"a_long_comm…g_of_names_{i}" for i in range(2)}
+    assert len(chart.figure.xaxis[0].axis_label) == 40
+    assert [row[0] for row in chart.table.rows] == names
 
 
 def test_histogram():
@@ -169,6 +190,12 @@ def test_timeline():
         ([0, 0, 1], ["waiting", "running", "running"], [0, 4, 3], [4, 10, 10], ["", "", ""]),
         ([1], ["failed"], [10], [10], ["exit code 1"]),
     ]
+
+
+def test_a_failure_that_was_restarted_has_a_marker():
+    chart = timeline("Replicas", {"worker-0": [Span("failed", 5, 6, "signal 9"), Span("running", 6, 900)]})
+    bars, markers = data(chart, "state", "begin")
+    assert (bars, markers) == ((["failed", "running"], [0, 1]), (["failed"], [0]))
 
 
 def test_the_table_of_a_long_timeline_has_the_spans_with_a_reason():
