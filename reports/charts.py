@@ -3,7 +3,6 @@
 The macro `chart` of `templates/macros.html` places a chart on a page.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -298,24 +297,6 @@ def heatmap(
             )
         ),
         figures.draw_heatmap(x, y, rows, columns, counts),
-    )
-
-
-def scatter_chart(title: str, x: str, y: str, points: Sequence[tuple[float, float, str]]) -> Chart:
-    """Return a chart of single points.
-
-    Args:
-        title: Title of the chart.
-        x: Label of the x axis.
-        y: Label of the y axis.
-        points: x, y and label of each point. The label is shown on hover.
-    """
-    finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
-    return Chart(
-        title,
-        f"Scatter chart of {y} by {x}: {_count(len(finite), 'point', 'points')}.",
-        _cut(Table((x, y, "label"), tuple((_number(point[0]), _number(point[1]), point[2]) for point in finite))),
-        figures.draw_points(x, y, finite),
     )
 
 

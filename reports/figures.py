@@ -235,15 +235,6 @@ def draw_heatmap(
     return plot
 
 
-def draw_points(x: str, y: str, points: Sequence[tuple[float, float, str]]) -> figure:
-    """Draw single points with labels on hover."""
-    plot = _figure(x, y)
-    source = ColumnDataSource({name: [point[i] for point in points] for i, name in enumerate(("x", "y", "label"))})
-    dots = plot.scatter("x", "y", source=source, size=8, fill_color=SERIES[0], fill_alpha=0.7, line_color=None)
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@label"), (x, "@x{0.[0000]}"), (y, "@y{0.[0000]}")]))
-    return plot
-
-
 def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
     """Draw a row for each replica and a bar for each span. Failures and the end of a replica are markers."""
     height = max(140, min(640, 90 + 26 * len(replicas)))

@@ -16,7 +16,6 @@ from kfp_distributed.reports.charts import (
     heatmap,
     histogram,
     line_chart,
-    scatter_chart,
     timeline,
 )
 from kfp_distributed.reports.palette import MARK, SERIES, STATES
@@ -155,12 +154,6 @@ def test_heatmap():
     assert data(chart, "row", "column", "text", "share") == [
         (["a", "a", "b", "b"], ["a", "b", "a", "b"], ["3", "1", "", ""], [0.75, 0.25, 0, 0])
     ]
-
-
-def test_scatter_chart():
-    chart = scatter_chart("Calibration", "confidence", "accuracy", [(0.5, 0.4, "9 rows"), (math.nan, 1, "none")])
-    assert chart.table == Table(("confidence", "accuracy", "label"), (("0.5", "0.4", "9 rows"),))
-    assert data(chart, "x", "y", "label") == [([0.5], [0.4], ["9 rows"])]
 
 
 def test_timeline():
