@@ -1,5 +1,6 @@
 """Draws the figures of charts by Bokeh. Pure: data -> a Bokeh model."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -128,7 +129,7 @@ def _source_of_lines(lines: Sequence[Line]) -> ColumnDataSource:
         {
             "xs": [_short(line.points[:, 0]) for line in lines],
             "ys": [_short(line.points[:, 1]) for line in lines],
-            "label": [line.label for line in lines],
+            "label": [_breakable(line.label) for line in lines],
             "color": [line.color for line in lines],
         }
     )
@@ -151,7 +152,7 @@ def draw_bars(
                 "left": left,
                 "right": [edge + width * 0.92 for edge in left],
                 "top": list(values),
-                "category": list(categories),
+                "category": list(map(_breakable, categories)),
             }
         )
         bars = plot.quad(left="left", right="right", bottom=0, top="top", source=source, color=color, line_color=None)
@@ -198,8 +199,8 @@ def draw_heatmap(
         {
             "x": [j for _, j, _, _ in cells],
             "y": [i for i, _, _, _ in cells],
-            "row": [rows[i] for i, _, _, _ in cells],
-            "column": [columns[j] for _, j, _, _ in cells],
+            "row": [_breakable(rows[i]) for i, _, _, _ in cells],
+            "column": [_breakable(columns[j]) for _, j, _, _ in cells],
             "count": [value for _, _, value, _ in cells],
             "text": [f"{value:,}" if value else "" for _, _, value, _ in cells],
             "share": [value / total if total else 0.0 for _, _, value, total in cells],
@@ -239,7 +240,8 @@ def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
     """Draw a row for each replica and a bar for each span. Failures and the end of a replica are markers."""
     height = max(140, min(640, 90 + 26 * len(replicas)))
     plot = _figure("time since the start (h:mm:ss)", "", height=height, tools="box_zoom")
-    plot.y_range = Range1d(len(replicas) - 0.4, -0.6)
+    margin = max(0.6, len(replicas) / 100)  # Leaves room for the markers of the first and the last row.
+    plot.y_range = Range1d(len(replicas) - 1 + margin, -margin)
     color = factor_cmap("state", palette=[*STATES.values()], factors=[*STATES])
     tooltips = [("", "@replica"), ("state", "@state"), ("from", "@begin{00:00:00}"), ("to", "@end{00:00:00}")]
     tooltips += [("reason", "@reason")]
@@ -326,7 +328,7 @@ def _source_of_bars(bars: Sequence[Bar]) -> ColumnDataSource:
             "state": [bar.state for bar in bars],
             "begin": [round(bar.begin, 1) for bar in bars],
             "end": [round(bar.end, 1) for bar in bars],
-            "reason": [bar.reason for bar in bars],
+            "reason": [_breakable(bar.reason) for bar in bars],
         }
     )
 
@@ -349,6 +351,11 @@ def _name_columns(plot: figure, names: Sequence[str]) -> None:
     """Name the integers of the x axis. Many or long names are rotated."""
     _name_ticks(plot.xaxis[0], names, 40)
     plot.xaxis.major_label_orientation = 0.7 if sum(map(len, names)) > 60 else 0
+
+
+def _breakable(text: str) -> str:
+    """Return a text that breaks within long words, because a tooltip would be as wide as its longest word."""
+    return re.sub(r"\S{16}", "\\g<0>\N{ZERO WIDTH SPACE}", text)
 
 
 def _shorten(text: str, length: int) -> str:

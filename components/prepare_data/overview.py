@@ -1,7 +1,7 @@
 """The HTML overview of a prepared dataset."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -115,6 +115,7 @@ def overview_page(
             *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
             ("inputs", f"{len(train.columns):,}"),
             ("classes", f"{len(classes):,}"),
+            ("rows per class", _range(map(sum, zip(*(m.class_counts for m in manifests.values()), strict=True)))),
         ),
         warnings=tuple(warnings),
         classes=bar_chart(
@@ -146,6 +147,11 @@ def overview_page(
         training_rows=profile.sample.total,
         duplicates_are_exact=all(pair.is_exact for pair in profile.duplicates),
     )
+
+
+def _range(numbers: Iterable[int]) -> str:
+    ordered = sorted(numbers)
+    return f"{ordered[0]:,}" if ordered[0] == ordered[-1] else f"{ordered[0]:,} to {ordered[-1]:,}"
 
 
 def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[str, ...]:

@@ -55,6 +55,7 @@ def test_content_of_an_overview():
             ("test rows", "200"),
             ("inputs", "2"),
             ("classes", "2"),
+            ("rows per class", "0 to 2,000"),
         ),
         warnings=("a warning",),
         classes=bar_chart(

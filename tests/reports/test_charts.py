@@ -191,6 +191,13 @@ def test_a_failure_that_was_restarted_has_a_marker():
     assert (bars, markers) == ((["failed", "running"], [0, 1]), (["failed"], [0]))
 
 
+def test_long_words_break_in_tooltips():
+    chart = timeline("Replicas", {"worker-0": [Span("waiting", 0, 1, f"pulls {'x' * 40}")]})
+    (reasons,) = data(chart, "reason")
+    assert max(map(len, reasons[0][0].split("\N{ZERO WIDTH SPACE}"))) < 24
+    assert chart.table.rows[0][-1] == f"pulls {'x' * 40}"
+
+
 def test_the_table_of_a_long_timeline_has_the_spans_with_a_reason():
     rows = {f"worker-{i}": [Span("running", 0, 9), Span("failed", 9, 9, "signal 9")] for i in range(TABLE_ROWS)}
     table = timeline("Replicas", rows).table
