@@ -143,20 +143,14 @@ def line_chart(
         group: LegendEntry(group, series_color(index), "dashed" if group in dashed else "solid")
         for index, group in enumerate(dict.fromkeys(groups.values()))
     }
+    drawn = _lines(lines, {label: entries[group] for label, group in groups.items()}, max_points)
+    points = [(mark.x, mark.y, mark.label) for mark in marks]
+    bands = _bands(lines, groups, entries)
     return Chart(
         title,
         _summary_of_lines(title, x, y, lines, format_x),
         _table_of_lines(x, y, lines, format_x),
-        figures.draw_lines(
-            x,
-            y,
-            _lines(lines, {label: entries[group] for label, group in groups.items()}, max_points),
-            _bands(lines, groups, entries),
-            [(mark.x, mark.y, mark.label) for mark in marks],
-            x_is_time=x_is_time,
-        )
-        if lines
-        else None,
+        figures.draw_lines(x, y, drawn, bands, points, x_is_time=x_is_time) if lines else None,
         (*entries.values(), *(LegendEntry(mark.label, MARK, "mark") for mark in marks)),
         _remarks({label: describe_not_finite(array, x, format_x) for label, array in arrays.items()}, len(lines)),
     )

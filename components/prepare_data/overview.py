@@ -1,7 +1,7 @@
 """The HTML overview of a prepared dataset."""
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -110,13 +110,7 @@ def overview_page(
     numbers = [column for column in train.columns if column.kind != "category"]
     return OverviewPage(
         title=train.source,
-        facts=(
-            ("rows", f"{rows:,}"),
-            *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
-            ("inputs", f"{len(train.columns):,}"),
-            ("classes", f"{len(classes):,}"),
-            ("rows per class", _range(map(sum, zip(*(m.class_counts for m in manifests.values()), strict=True)))),
-        ),
+        facts=_facts(manifests),
         warnings=tuple(warnings),
         classes=bar_chart(
             f"Rows of each class of {train.label.name}",
@@ -149,9 +143,18 @@ def overview_page(
     )
 
 
-def _range(numbers: Iterable[int]) -> str:
-    ordered = sorted(numbers)
-    return f"{ordered[0]:,}" if ordered[0] == ordered[-1] else f"{ordered[0]:,} to {ordered[-1]:,}"
+def _facts(manifests: Mapping[str, DatasetManifest]) -> tuple[tuple[str, str], ...]:
+    """Return name and value of the main numbers."""
+    train = manifests["train"]
+    class_rows = sorted(map(sum, zip(*(manifest.class_counts for manifest in manifests.values()), strict=True)))
+    fewest, most = f"{class_rows[0]:,}", f"{class_rows[-1]:,}"
+    return (
+        ("rows", f"{sum(class_rows):,}"),
+        *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
+        ("inputs", f"{len(train.columns):,}"),
+        ("classes", f"{len(class_rows):,}"),
+        ("rows per class", fewest if fewest == most else f"{fewest} to {most}"),
+    )
 
 
 def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[str, ...]:
@@ -162,7 +165,9 @@ def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[
         kind = f"{kind}, {len(column.vocabulary):,} values"
     if moments is None or not moments.count:
         return (column.name, kind, f"{missing:,}")
-    numbers = (moments.mean, moments.std, moments.low, moments.high)
+    # `std` is 1 for a constant column, because trainers divide by it.
+    deviation = moments.std if moments.low < moments.high else 0.0
+    numbers = (moments.mean, deviation, moments.low, moments.high)
     return (column.name, kind, f"{missing:,}", *(f"{number:,.6g}" for number in numbers))
 
 

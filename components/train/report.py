@@ -92,7 +92,6 @@ def job_page(
     succeeded = bool(end and end.succeeded) and not cause
     end_time = end.time if end else status.started
     duration = format_seconds(end_time - status.started)
-    events = sorted(status.timeline)
     last_lines, _, sentences = cause.rpartition("\n")
     measures = _measures(metrics)
     samples = [(title, unit, read) for title, unit, read in _USAGE if _has_values(status, read)]
@@ -117,11 +116,7 @@ def job_page(
             ("replica", "state", "end", "restarts", "peak memory", "pip", "node"),
             tuple(_replica_row(replica) for replica in status.replicas.values()),
         ),
-        events=Table(
-            ("after", "what happened"),
-            tuple((format_seconds(time - status.started), _cut(text)) for time, text in events[-MAX_EVENTS:]),
-            len(events),
-        ),
+        events=_events(status),
         manifest=json.dumps(manifest, indent=1, ensure_ascii=False) if manifest else "",
     )
 
@@ -144,6 +139,11 @@ def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[st
     if peak_memory:
         facts.append(("Peak memory of a replica", f"{peak_memory:,.0f} MiB"))
     return tuple(facts)
+
+
+def _events(status: JobStatus) -> Table:
+    rows = [(format_seconds(time - status.started), _cut(text)) for time, text in sorted(status.timeline)]
+    return Table(("after", "what happened"), tuple(rows[-MAX_EVENTS:]), len(rows))
 
 
 def _short_line(line: str) -> str:

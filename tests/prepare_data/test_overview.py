@@ -117,6 +117,13 @@ def test_a_page_without_problems_says_so():
     assert "Estimated" not in text
 
 
+def test_a_constant_column_has_no_deviation():
+    columns = (Column("x", "number", "float32"),)
+    profile = profile_of([[7], [7]], [0, 1], {"x": Moments(2, 0, 7.0, 0.0, 7.0, 7.0)})
+    page = overview_page(splits_of(columns, ("a", "b")), profile, {"x": 0})
+    assert page.columns.rows == (("x", "number", "0", "7", "0", "7", "7"),)
+
+
 def test_a_page_with_images():
     columns = (Column("image", "tensor", "uint8", (2, 2)),)
     profile = profile_of([[0, 0, 0, 0], [255] * 4], [0, 0])

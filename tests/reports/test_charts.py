@@ -133,7 +133,7 @@ def test_bar_chart():
     assert bar_chart("", ["a"], {"train": [0.2]}, y_end=1.0).figure.y_range.end == 1
 
 
-def test_long_names_are_shortened_in_figures_and_whole_in_tables():
+def test_long_names_are_shortened_in_figures_but_not_in_tables():
     names = [f"a_long_common_beginning_of_names_{i}" for i in range(2)]
     chart = bar_chart("", names, {"train": [1, 2]}, x="x" * 100)
     labels = chart.figure.xaxis[0].major_label_overrides

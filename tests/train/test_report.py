@@ -116,7 +116,7 @@ def test_content_of_a_report():
     )
 
 
-def test_the_page_shows_the_whole_content():
+def test_the_page_shows_all_content():
     content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"})
     page = Page(render_page("train.html", content))
     charts = [*content.curves, content.timeline, *content.usage]
@@ -200,7 +200,7 @@ def test_a_page_stays_small_whatever_a_training_writes():
     assert f"{MAX_CURVES} of {2 * MAX_CURVES} measures." in page
 
 
-def test_what_still_ran_when_its_job_ended_was_stopped():
+def test_a_replica_that_runs_at_the_end_of_its_job_was_stopped():
     page = job_page(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {})
     assert page.replicas.rows == (
         ("worker-0", "waiting", "", "0", "", "", ""),
