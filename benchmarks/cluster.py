@@ -248,18 +248,18 @@ def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
 
 def _logs(namespace: str, request: Request) -> str:
     """Run a job with many lines. Return the numbers of lost and duplicated lines as a sentence."""
-    told: Counter[str] = Counter()
+    lines: Counter[str] = Counter()
     stamps: list[float] = []
 
     def show(entry: LogEntry) -> None:
         if entry.message.startswith("line "):
-            told[f"{entry.replica} {entry.message}"] += 1
+            lines[f"{entry.replica} {entry.message}"] += 1
             stamps.append(time.monotonic())
 
     launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)
     workers = int(request.distribution_specification["number_of_workers"])
-    lost, duplicated = workers * _LINES - len(told), sum(told.values()) - len(told)
-    rate = len(told) / (stamps[-1] - stamps[0])
+    lost, duplicated = workers * _LINES - len(lines), sum(lines.values()) - len(lines)
+    rate = len(lines) / (stamps[-1] - stamps[0])
     return (
         f"The {workers} workers of a TFJob print {_LINES:,} lines each: {lost} were lost and {duplicated} duplicated, "
         f"at {rate:,.0f} lines/s."

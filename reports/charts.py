@@ -3,7 +3,6 @@
 The macro `chart` of `templates/macros.html` places a chart on a page.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -37,6 +36,12 @@ TABLE_ROWS = 300
 SERIES_ROWS = 100
 """Number of rows of the table of a line chart that has a row for each series."""
 
+MAX_REMARKS = 8
+"""Number of series whose values that are NaN or infinite the remarks of a chart name."""
+
+SMOOTHED = "Lines of many points show means over intervals. The area is the range of all values."
+"""Remark of a chart with more than `FEW_LINES` lines."""
+
 
 @dataclass(frozen=True)
 class LegendEntry:
@@ -61,9 +66,9 @@ class Chart:
         title: Title, shown above the figure.
         summary: One sentence for screen readers: what the chart shows.
         table: The data, shown below the figure when the reader opens it.
-        figure: The Bokeh model.
+        figure: The Bokeh model; None if there is nothing to draw.
         legend: Entries of the legend; () shows none.
-        remarks: Sentences below the title, such as "worker-0 loss: nan in epochs 3 to 5".
+        remarks: Sentences below the title, such as "worker-0: nan from epoch 3 to 5".
     """
 
     title: str
@@ -121,7 +126,7 @@ def line_chart(
         x: Label of the x axis, such as "epoch".
         y: Label of the y axis, such as "loss".
         series: Points by label. Points whose y is NaN or infinite are named in `remarks`. Points whose x is not
-            finite are left out.
+            finite are left out. Without any finite point the chart has no figure.
         marks: Marked points.
         groups: Legend entry by label of the series, default the label itself. The lines of a group have one color.
         dashed: Groups that are drawn as dashed lines.
@@ -130,7 +135,7 @@ def line_chart(
             the range of all values of a group.
         x_is_time: Whether x is a time in seconds, shown as h:mm:ss.
     """
-    format_x = figures.format_clock if x_is_time else _number
+    format_x = figures.format_clock if x_is_time else "{:g}".format
     arrays = {label: to_series(points) for label, points in series.items()}
     lines = {label: finite(array) for label, array in arrays.items() if np.isfinite(array[:, 1]).any()}
     groups = {label: (groups or {}).get(label, label) for label in lines}
@@ -138,21 +143,30 @@ def line_chart(
         group: LegendEntry(group, series_color(index), "dashed" if group in dashed else "solid")
         for index, group in enumerate(dict.fromkeys(groups.values()))
     }
+    drawn = _lines(lines, {label: entries[group] for label, group in groups.items()}, max_points)
+    points = [(mark.x, mark.y, mark.label) for mark in marks]
+    bands = _bands(lines, groups, entries)
     return Chart(
         title,
         _summary_of_lines(title, x, y, lines, format_x),
         _table_of_lines(x, y, lines, format_x),
-        figures.draw_lines(
-            x,
-            y,
-            _lines(lines, {label: entries[group] for label, group in groups.items()}, max_points),
-            _bands(lines, groups, entries),
-            [(mark.x, mark.y, mark.label) for mark in marks],
-            x_is_time=x_is_time,
-        ),
+        figures.draw_lines(x, y, drawn, bands, points, x_is_time=x_is_time) if lines else None,
         (*entries.values(), *(LegendEntry(mark.label, MARK, "mark") for mark in marks)),
-        tuple(f"{label}: {text}" for label, array in arrays.items() for text in describe_not_finite(array, x)),
+        _remarks({label: describe_not_finite(array, x, format_x) for label, array in arrays.items()}, len(lines)),
     )
+
+
+def _remarks(not_finite: Mapping[str, str], lines: int) -> tuple[str, ...]:
+    """Return the remarks of a line chart.
+
+    Args:
+        not_finite: Description of the values of each series that are NaN or infinite; "" if there are none.
+        lines: Number of lines.
+    """
+    remarks = [f"{label}: {text}" for label, text in not_finite.items() if text]
+    more = len(remarks) - MAX_REMARKS
+    remarks = [*remarks[:MAX_REMARKS], *([f"{more} more lines have values that are not finite."] if more > 0 else [])]
+    return (*remarks, SMOOTHED) if lines > FEW_LINES else tuple(remarks)
 
 
 def _lines(lines: Mapping[str, Series], entries: Mapping[str, LegendEntry], max_points: int) -> list[figures.Line]:
@@ -177,7 +191,13 @@ def _bands(
 
 
 def bar_chart(
-    title: str, categories: Sequence[str], series: Mapping[str, Sequence[float]], *, x: str = "", y: str = "rows"
+    title: str,
+    categories: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    x: str = "",
+    y: str = "rows",
+    y_end: float | None = None,
 ) -> Chart:
     """Return a chart with a group of bars for each category and a bar for each series.
 
@@ -187,6 +207,7 @@ def bar_chart(
         series: Values by label, one for each category.
         x: Label of the x axis.
         y: Label of the y axis.
+        y_end: Upper end of the y axis; by default it follows the highest bar.
     """
     legend = _legend(series)
     bars = {entry.label: (entry.color, series[entry.label]) for entry in legend}
@@ -207,7 +228,7 @@ def bar_chart(
                 ),
             )
         ),
-        figures.draw_bars(x, y, categories, bars),
+        figures.draw_bars(x, y, categories, bars, y_end),
         legend if len(legend) > 1 else (),
     )
 
@@ -270,24 +291,6 @@ def heatmap(
             )
         ),
         figures.draw_heatmap(x, y, rows, columns, counts),
-    )
-
-
-def scatter_chart(title: str, x: str, y: str, points: Sequence[tuple[float, float, str]]) -> Chart:
-    """Return a chart of single points.
-
-    Args:
-        title: Title of the chart.
-        x: Label of the x axis.
-        y: Label of the y axis.
-        points: x, y and label of each point. The label is shown on hover.
-    """
-    finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
-    return Chart(
-        title,
-        f"Scatter chart of {y} by {x}: {_count(len(finite), 'point', 'points')}.",
-        _cut(Table((x, y, "label"), tuple((_number(point[0]), _number(point[1]), point[2]) for point in finite))),
-        figures.draw_points(x, y, finite),
     )
 
 

@@ -1,5 +1,6 @@
 """Draws the figures of charts by Bokeh. Pure: data -> a Bokeh model."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,12 @@ from bokeh.models import (
     AdaptiveTicker,
     Axis,
     BasicTicker,
+    BasicTickFormatter,
     ColumnDataSource,
     FixedTicker,
     HoverTool,
     LabelSet,
+    NoOverlap,
     NumeralTickFormatter,
     Range1d,
 )
@@ -35,6 +38,12 @@ _BAND = ("x", "low", "high")
 
 _ROW_LABELS = 40
 """Number of rows up to which a timeline names each row at its axis."""
+
+_LABEL_LENGTH = 24
+"""Number of characters of a tick's label. A longer one would leave no room for the figure."""
+
+_AXIS_LABEL_LENGTH = 40
+"""Number of characters of an axis' label. A longer one would not fit beside a figure."""
 
 _FINAL_STATES = {"succeeded": "circle", "failed": "x", "stopped": "square"}
 """Markers of the states in which a replica ends."""
@@ -120,13 +129,19 @@ def _source_of_lines(lines: Sequence[Line]) -> ColumnDataSource:
         {
             "xs": [_short(line.points[:, 0]) for line in lines],
             "ys": [_short(line.points[:, 1]) for line in lines],
-            "label": [line.label for line in lines],
+            "label": [_breakable(line.label) for line in lines],
             "color": [line.color for line in lines],
         }
     )
 
 
-def draw_bars(x: str, y: str, categories: Sequence[str], series: Mapping[str, tuple[str, Sequence[float]]]) -> figure:
+def draw_bars(
+    x: str,
+    y: str,
+    categories: Sequence[str],
+    series: Mapping[str, tuple[str, Sequence[float]]],
+    y_end: float | None = None,
+) -> figure:
     """Draw a group of bars for each category; `series` has the color and the values by label."""
     plot = _figure(x, y, x_range=Range1d(-0.5, max(len(categories), 1) - 0.5))
     width = 0.8 / max(len(series), 1)
@@ -137,15 +152,16 @@ def draw_bars(x: str, y: str, categories: Sequence[str], series: Mapping[str, tu
                 "left": left,
                 "right": [edge + width * 0.92 for edge in left],
                 "top": list(values),
-                "category": list(categories),
+                "category": list(map(_breakable, categories)),
             }
         )
         bars = plot.quad(left="left", right="right", bottom=0, top="top", source=source, color=color, line_color=None)
         plot.add_tools(HoverTool(renderers=[bars], tooltips=[(x or label, "@category"), (label, "@top{0,0.[0000]}")]))
-    _name_ticks(plot.xaxis[0], categories, 40)
+    _name_columns(plot, categories)
     plot.xgrid.visible = False
-    plot.xaxis.major_label_orientation = 0.7 if sum(map(len, categories)) > 60 else 0
     plot.y_range.start = 0
+    if y_end is not None:
+        plot.y_range.end = y_end
     return plot
 
 
@@ -183,8 +199,8 @@ def draw_heatmap(
         {
             "x": [j for _, j, _, _ in cells],
             "y": [i for i, _, _, _ in cells],
-            "row": [rows[i] for i, _, _, _ in cells],
-            "column": [columns[j] for _, j, _, _ in cells],
+            "row": [_breakable(rows[i]) for i, _, _, _ in cells],
+            "column": [_breakable(columns[j]) for _, j, _, _ in cells],
             "count": [value for _, _, value, _ in cells],
             "text": [f"{value:,}" if value else "" for _, _, value, _ in cells],
             "share": [value / total if total else 0.0 for _, _, value, total in cells],
@@ -214,27 +230,18 @@ def draw_heatmap(
                 tags=[TEXT],
             )
         )
-    _name_ticks(plot.xaxis[0], columns, 40)
+    _name_columns(plot, columns)
     _name_ticks(plot.yaxis[0], rows, 40)
     plot.grid.visible = False
-    plot.xaxis.major_label_orientation = 0.7 if sum(map(len, columns)) > 60 else 0
-    return plot
-
-
-def draw_points(x: str, y: str, points: Sequence[tuple[float, float, str]]) -> figure:
-    """Draw single points with labels on hover."""
-    plot = _figure(x, y)
-    source = ColumnDataSource({name: [point[i] for point in points] for i, name in enumerate(("x", "y", "label"))})
-    dots = plot.scatter("x", "y", source=source, size=8, fill_color=SERIES[0], fill_alpha=0.7, line_color=None)
-    plot.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@label"), (x, "@x{0.[0000]}"), (y, "@y{0.[0000]}")]))
     return plot
 
 
 def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
-    """Draw a row for each replica and a bar for each span. The end of a replica is a marker."""
+    """Draw a row for each replica and a bar for each span. Failures and the end of a replica are markers."""
     height = max(140, min(640, 90 + 26 * len(replicas)))
     plot = _figure("time since the start (h:mm:ss)", "", height=height, tools="box_zoom")
-    plot.y_range = Range1d(len(replicas) - 0.4, -0.6)
+    margin = max(0.6, len(replicas) / 100)  # Leaves room for the markers of the first and the last row.
+    plot.y_range = Range1d(len(replicas) - 1 + margin, -margin)
     color = factor_cmap("state", palette=[*STATES.values()], factors=[*STATES])
     tooltips = [("", "@replica"), ("state", "@state"), ("from", "@begin{00:00:00}"), ("to", "@end{00:00:00}")]
     tooltips += [("reason", "@reason")]
@@ -243,14 +250,16 @@ def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
         y="row",
         left="begin",
         right="end",
-        height=0.72 if len(replicas) <= _ROW_LABELS else 1.0,
+        # Bars that only touch would leave seams.
+        height=0.72 if len(replicas) <= _ROW_LABELS else 1.2,
         source=_source_of_bars(lasting),
         fill_color=color,
         line_color=None,
     )
     plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
     for state, marker in _FINAL_STATES.items():
-        ends = [bar for bar in bars if bar.state == state and bar.end <= bar.begin]
+        # The bar of a failure between many replicas is too small to be seen.
+        ends = [bar for bar in bars if bar.state == state and (bar.end <= bar.begin or state == "failed")]
         if ends:
             renderer = plot.scatter(
                 "begin",
@@ -265,7 +274,7 @@ def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
     _name_ticks(plot.yaxis[0], replicas, _ROW_LABELS)
     plot.ygrid.visible = False
     _show_time(plot)
-    plot.x_range = Range1d(0, max((bar.end for bar in bars), default=0.0) * 1.01 or 1.0)
+    plot.x_range = Range1d(0, max((bar.end for bar in bars), default=0.0) * 1.03 or 1.0)
     return plot
 
 
@@ -277,15 +286,19 @@ def format_clock(seconds: float) -> str:
 
 
 def _figure(x: str, y: str, *, height: int = HEIGHT, tools: str = "", **ranges: Range1d) -> figure:
-    return figure(
+    plot = figure(
         height=height,
         sizing_mode="stretch_width",
-        x_axis_label=x or None,
-        y_axis_label=y or None,
+        x_axis_label=_shorten(x, _AXIS_LABEL_LENGTH) or None,
+        y_axis_label=_shorten(y, _AXIS_LABEL_LENGTH) or None,
         tools=tools,
         toolbar_location=None,
         **ranges,
     )
+    plot.axis.major_label_policy = NoOverlap()
+    # Powers of ten are harder to read than some zeros.
+    plot.axis.formatter = BasicTickFormatter(power_limit_high=7)
+    return plot
 
 
 def _draw_marks(plot: figure, marks: Sequence[tuple[float, float, str]]) -> None:
@@ -315,7 +328,7 @@ def _source_of_bars(bars: Sequence[Bar]) -> ColumnDataSource:
             "state": [bar.state for bar in bars],
             "begin": [round(bar.begin, 1) for bar in bars],
             "end": [round(bar.end, 1) for bar in bars],
-            "reason": [bar.reason for bar in bars],
+            "reason": [_breakable(bar.reason) for bar in bars],
         }
     )
 
@@ -331,12 +344,34 @@ def _name_ticks(axis: Axis, names: Sequence[str], most: int) -> None:
     """Name the integers of an axis; with more than `most` names only each nth."""
     step = -(-len(names) // most) if names else 1
     axis.ticker = FixedTicker(ticks=list(range(0, len(names), step)), minor_ticks=[])
-    axis.major_label_overrides = {index: names[index] for index in range(0, len(names), step)}
+    axis.major_label_overrides = {index: _shorten(names[index], _LABEL_LENGTH) for index in range(0, len(names), step)}
+
+
+def _name_columns(plot: figure, names: Sequence[str]) -> None:
+    """Name the integers of the x axis. Many or long names are rotated."""
+    _name_ticks(plot.xaxis[0], names, 40)
+    plot.xaxis.major_label_orientation = 0.7 if sum(map(len, names)) > 60 else 0
+
+
+def _breakable(text: str) -> str:
+    """Return a text that breaks within long words, because a tooltip would be as wide as its longest word."""
+    return re.sub(r"\S{16}", "\\g<0>\N{ZERO WIDTH SPACE}", text)
+
+
+def _shorten(text: str, length: int) -> str:
+    """Return a text of at most `length` characters, without its middle, because names often differ at the end."""
+    if len(text) <= length:
+        return text
+    end = length // 2
+    return f"{text[: length - end - 1]}…{text[-end:]}"
 
 
 def _short(numbers: NDArray[np.float64]) -> list[float]:
     """Round to four digits, and large numbers to integers: the page must be small, and no screen shows more."""
     return [
-        round(number) if number.is_integer() or 1000 <= abs(number) < 1e15 else float(f"{number:.4g}")
+        # JavaScript has no larger integers.
+        round(number)
+        if abs(number) < 2**53 and (number.is_integer() or abs(number) >= 1000)
+        else float(f"{number:.4g}")
         for number in numbers.tolist()
     ]

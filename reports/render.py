@@ -79,11 +79,9 @@ _THEME = Theme(
 """What figures look like in both color schemes. The colors of axes and grids are CSS variables in style.css."""
 
 
-def _figure_json(figure: Any) -> str:  # noqa: ANN401
-    """Return a Bokeh model as JSON for a `script` element."""
-    text = json.dumps(_clean_texts(json_item(figure, theme=_THEME)), separators=(",", ":"))
-    # JSON inside HTML must neither end its element nor begin a comment.
-    return text.replace("<", "\\u003c")
+def _figure_data(figure: Any) -> str:  # noqa: ANN401
+    """Return a Bokeh model as compressed JSON."""
+    return _compressed(json.dumps(_clean_texts(json_item(figure, theme=_THEME)), separators=(",", ":")).encode())
 
 
 def _clean_texts(value: Any) -> Any:  # noqa: ANN401
@@ -97,9 +95,13 @@ def _clean_texts(value: Any) -> Any:  # noqa: ANN401
 
 @cache
 def _bokeh_script() -> str:
-    """Return BokehJS from the package bokeh, compressed: it has 1.3 MB, and 0.4 MB as base64 of gzip."""
-    script = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
-    return base64.b64encode(gzip.compress(script.read_bytes(), mtime=0)).decode("ascii")
+    """Return BokehJS from the package bokeh, compressed from 1.3 MB to 0.4 MB."""
+    return _compressed((Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js").read_bytes())
+
+
+def _compressed(content: bytes) -> str:
+    """Return content for a `script` element as base64 of gzip. The page's script decompresses it."""
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
 
 
 _ENVIRONMENT = Environment(
@@ -112,5 +114,5 @@ _ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 _ENVIRONMENT.filters["png_uri"] = _png_uri
-_ENVIRONMENT.filters["figure_json"] = _figure_json
+_ENVIRONMENT.filters["figure_data"] = _figure_data
 _ENVIRONMENT.globals["bokeh_script"] = _bokeh_script

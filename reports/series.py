@@ -1,6 +1,6 @@
 """Series of points as arrays, and their reduction to as many points as a chart can show. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 Point = tuple[float, float]
 Series = NDArray[np.float64]
 """Points as rows of x and y."""
+
+MAX_RUNS = 3
+"""Number of runs of values that are NaN or infinite that the description of a series names."""
 
 LARGEST = 1e300
 """Largest absolute value of a point. The length of an axis must be a finite float, too."""
@@ -29,17 +32,23 @@ def finite(series: Series) -> Series:
     return series[np.isfinite(series[:, 1])]
 
 
-def describe_not_finite(series: Series, x: str) -> list[str]:
-    """Return the runs of equal values that are NaN or infinite, such as "nan in epochs 3 to 5"."""
+def describe_not_finite(series: Series, x: str, format_x: Callable[[float], str] = "{:g}".format) -> str:
+    """Describe the values that are NaN or infinite, such as "nan from epoch 3 to 5"; "" if all values are finite.
+
+    Args:
+        series: The points.
+        x: Label of the x axis.
+        format_x: Converts an x to text.
+    """
     if np.isfinite(series[:, 1]).all():
-        return []
+        return ""
     texts = []
     for text, run in groupby(series, lambda point: "" if np.isfinite(point[1]) else str(point[1])):
-        places = [f"{point[0]:g}" for point in run]
+        xs = [format_x(point[0]) for point in run]
         if text:
-            where = f"{x} {places[0]}" if len(places) == 1 else f"{x}s {places[0]} to {places[-1]}"
-            texts.append(f"{text} in {where}")
-    return texts
+            texts.append(f"{text} at {x} {xs[0]}" if len(xs) == 1 else f"{text} from {x} {xs[0]} to {xs[-1]}")
+    more = len(texts) - MAX_RUNS
+    return ", ".join(texts[:MAX_RUNS]) + (f" and {more} more times" if more > 0 else "")
 
 
 def decimate(series: Series, limit: int) -> Series:

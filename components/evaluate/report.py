@@ -1,7 +1,7 @@
 """The HTML report of an evaluation."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,8 +55,8 @@ class EvaluationPage:
         confusion: Confusion matrix; None if there are too many classes.
         confusions: The most frequent confusions of two classes.
         classes: Scores of each class.
-        roc: ROC curves.
-        precision_recall: Precision-recall curves.
+        roc: ROC curves; None if all rows are of one class.
+        precision_recall: Precision-recall curves; None if all rows are of one class.
         curves: Which curves are shown.
         calibration: Accuracy by probability of the predicted class.
         certainty: Rows by probability of the predicted class.
@@ -70,8 +70,8 @@ class EvaluationPage:
     confusion: Chart | None
     confusions: Table
     classes: Table
-    roc: Chart
-    precision_recall: Chart
+    roc: Chart | None
+    precision_recall: Chart | None
     curves: str
     calibration: Chart
     certainty: Chart
@@ -97,20 +97,8 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> Evalua
         confusion=_confusion_chart(scores),
         confusions=_confusion_table(scores),
         classes=_class_table(scores, curves),
-        roc=line_chart(
-            "ROC curves",
-            "false positive rate",
-            "recall",
-            {name: _points(curve.false_positive_rate, curve.recall) for name, curve in shown.items()}
-            | {"chance": [(0.0, 0.0), (1.0, 1.0)]},
-            dashed=["chance"],
-        ),
-        precision_recall=line_chart(
-            "Precision-recall curves",
-            "recall",
-            "precision",
-            {name: _points(curve.recall, curve.precision) for name, curve in shown.items()},
-        ),
+        roc=_roc_chart(shown) if shown else None,
+        precision_recall=_precision_recall_chart(shown) if shown else None,
         curves=explanation,
         calibration=_calibration_chart(evaluation.calibration),
         certainty=histogram(
@@ -152,6 +140,17 @@ def _choose_curves(scores: Scores, curves: Sequence[Curve]) -> tuple[dict[str, C
         known = {name: known[name] for name in known if name in hardest}
         explanation += f" The {_CURVES} classes with the lowest average precision are shown."
     return {name: curve.thinned(_CURVE_POINTS) for name, curve in known.items()}, explanation
+
+
+def _roc_chart(curves: Mapping[str, Curve]) -> Chart:
+    lines = {name: _points(curve.false_positive_rate, curve.recall) for name, curve in curves.items()}
+    chance = {"chance": [(0.0, 0.0), (1.0, 1.0)]}
+    return line_chart("ROC curves", "false positive rate", "recall", lines | chance, dashed=["chance"])
+
+
+def _precision_recall_chart(curves: Mapping[str, Curve]) -> Chart:
+    lines = {name: _points(curve.recall, curve.precision) for name, curve in curves.items()}
+    return line_chart("Precision-recall curves", "recall", "precision", lines)
 
 
 def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:

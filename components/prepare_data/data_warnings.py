@@ -91,9 +91,9 @@ def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:
 def duplicate_warnings(duplicates: Sequence[Duplicates]) -> list[str]:
     """Return one line for each pair of splits that have rows in common."""
     return [
-        f"{'' if pair.is_exact else 'about '}{pair.rows:,} rows of the {pair.split} split ({pair.share:.1%}) have the "
-        f"same inputs as rows of the {pair.other} split, so that scores on them can be too good. Remove duplicates "
-        "from the source"
+        f"{pair.share:.1%} of the rows of the {pair.split} split ({'' if pair.is_exact else 'about '}{pair.rows:,}) "
+        f"have the same inputs as rows of the {pair.other} split, so that scores on them can be too good. Remove "
+        "duplicates from the source"
         for pair in duplicates
         if pair.rows
     ]

@@ -110,12 +110,7 @@ def overview_page(
     numbers = [column for column in train.columns if column.kind != "category"]
     return OverviewPage(
         title=train.source,
-        facts=(
-            ("rows", f"{rows:,}"),
-            *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
-            ("inputs", f"{len(train.columns):,}"),
-            ("classes", f"{len(classes):,}"),
-        ),
+        facts=_facts(manifests),
         warnings=tuple(warnings),
         classes=bar_chart(
             f"Rows of each class of {train.label.name}",
@@ -148,6 +143,20 @@ def overview_page(
     )
 
 
+def _facts(manifests: Mapping[str, DatasetManifest]) -> tuple[tuple[str, str], ...]:
+    """Return name and value of the main numbers."""
+    train = manifests["train"]
+    class_rows = sorted(map(sum, zip(*(manifest.class_counts for manifest in manifests.values()), strict=True)))
+    fewest, most = f"{class_rows[0]:,}", f"{class_rows[-1]:,}"
+    return (
+        ("rows", f"{sum(class_rows):,}"),
+        *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
+        ("inputs", f"{len(train.columns):,}"),
+        ("classes", f"{len(class_rows):,}"),
+        ("rows per class", fewest if fewest == most else f"{fewest} to {most}"),
+    )
+
+
 def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[str, ...]:
     kind: str = column.kind
     if column.shape:
@@ -156,7 +165,9 @@ def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[
         kind = f"{kind}, {len(column.vocabulary):,} values"
     if moments is None or not moments.count:
         return (column.name, kind, f"{missing:,}")
-    numbers = (moments.mean, moments.std, moments.low, moments.high)
+    # `std` is 1 for a constant column, because trainers divide by it.
+    deviation = moments.std if moments.low < moments.high else 0.0
+    numbers = (moments.mean, deviation, moments.low, moments.high)
     return (column.name, kind, f"{missing:,}", *(f"{number:,.6g}" for number in numbers))
 
 
@@ -178,6 +189,7 @@ def _predictor_chart(predictors: Sequence[Predictor]) -> Chart | None:
         {"error reduction": [max(0.0, predictor.error_reduction) for predictor in best]},
         x="column",
         y="error reduction",
+        y_end=1.0,
     )
 
 

@@ -23,7 +23,14 @@ MAX_POINTS = 60_000
 MAX_EVENTS = 500
 """Number of events that the page shows, the newest."""
 
+MAX_CURVES = 30
+"""Number of measures that have a chart. A chart takes 0.15 s to render."""
+
+MAX_TEXT = 2000
+"""Number of characters of a log line or an event that the page shows."""
+
 _MAX_POINTS_OF_CHART = 20_000
+_MAX_BEST = 4
 _FINAL_STATES = ("succeeded", "failed", "stopped")
 _LOWER_IS_BETTER = ("loss", "error", "mae", "mse", "rmse", "perplexity")
 _HIGHER_IS_BETTER = ("accuracy", "acc", "auc", "precision", "recall", "f1", "score")
@@ -41,7 +48,8 @@ class JobPage:
         cause: Why it failed, in a few sentences; "" if it succeeded.
         last_lines: Last log lines of the replica that failed first; "" if there are none.
         facts: Label and value of the job's most important numbers.
-        curves: One chart for each measure that replicas recorded.
+        curves: One chart for each measure that replicas recorded, at most `MAX_CURVES`.
+        measure_count: Number of all measures.
         timeline: States of all replicas over time.
         usage: Throughput, memory and GPU usage of the replicas over time, as far as they are known.
         replicas: One row for each replica.
@@ -57,6 +65,7 @@ class JobPage:
     last_lines: str
     facts: tuple[tuple[str, str], ...]
     curves: tuple[Chart, ...]
+    measure_count: int
     timeline: Chart
     usage: tuple[Chart, ...]
     replicas: Table
@@ -83,11 +92,10 @@ def job_page(
     succeeded = bool(end and end.succeeded) and not cause
     end_time = end.time if end else status.started
     duration = format_seconds(end_time - status.started)
-    events = sorted(status.timeline)
     last_lines, _, sentences = cause.rpartition("\n")
     measures = _measures(metrics)
     samples = [(title, unit, read) for title, unit, read in _USAGE if _has_values(status, read)]
-    max_points = min(_MAX_POINTS_OF_CHART, MAX_POINTS // max(1, len(measures) + len(samples)))
+    max_points = min(_MAX_POINTS_OF_CHART, MAX_POINTS // max(1, len(measures[:MAX_CURVES]) + len(samples)))
     return JobPage(
         title=status.title or status.job,
         succeeded=succeeded,
@@ -96,7 +104,8 @@ def job_page(
         cause=sentences,
         last_lines="\n".join(map(_short_line, last_lines.splitlines())),
         facts=_facts(status, metrics, duration),
-        curves=tuple(_curves(measure, metrics, max_points) for measure in measures),
+        curves=tuple(_curves(measure, metrics, max_points) for measure in measures[:MAX_CURVES]),
+        measure_count=len(measures),
         timeline=timeline(
             "Replicas over time",
             {replica: _closed(spans, end_time) for replica, spans in status.spans.items()},
@@ -107,11 +116,7 @@ def job_page(
             ("replica", "state", "end", "restarts", "peak memory", "pip", "node"),
             tuple(_replica_row(replica) for replica in status.replicas.values()),
         ),
-        events=Table(
-            ("after", "what happened"),
-            tuple((format_seconds(time - status.started), text) for time, text in events[-MAX_EVENTS:]),
-            len(events),
-        ),
+        events=_events(status),
         manifest=json.dumps(manifest, indent=1, ensure_ascii=False) if manifest else "",
     )
 
@@ -127,7 +132,7 @@ def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[st
     facts = [("Duration", duration), ("Replicas", f"{len(replicas)}" + (f", {failed} failed" if failed else ""))]
     if epochs is not None:
         facts.append(("Epochs", f"{epochs:g}"))
-    for measure in _measures(metrics):
+    for measure in _measures(metrics)[:_MAX_BEST]:
         if best := _best(_points(measure, metrics), measure):
             facts.append((f"Best {measure}", f"{best.y:.4g}"))
     facts.append(("Restarts of replicas", str(sum(replica.restart for replica in replicas))))
@@ -136,10 +141,19 @@ def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[st
     return tuple(facts)
 
 
+def _events(status: JobStatus) -> Table:
+    rows = [(format_seconds(time - status.started), _cut(text)) for time, text in sorted(status.timeline)]
+    return Table(("after", "what happened"), tuple(rows[-MAX_EVENTS:]), len(rows))
+
+
 def _short_line(line: str) -> str:
-    """Return a log line without time and level."""
+    """Return a log line without time and level, and at most `MAX_TEXT` characters of it."""
     entry = parse_line(line)
-    return f"[{entry.replica}] {entry.message}" if entry else line
+    return _cut(f"[{entry.replica}] {entry.message}" if entry else line)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
 
 
 def _measures(metrics: Metrics) -> list[str]:
@@ -252,7 +266,7 @@ def _replica_row(replica: ReplicaChanged) -> tuple[str, ...]:
         "stopped" if replica.state == "running" else replica.state,
         how_it_ended(replica),
         str(replica.restart),
-        f"{replica.peak_memory / 1024:.0f} MiB" if replica.peak_memory else "",
+        f"{replica.peak_memory / 1024:,.0f} MiB" if replica.peak_memory else "",
         format_seconds(replica.install_seconds) if replica.install_seconds else "",
         replica.node,
     )

@@ -3,12 +3,16 @@
 (async () => {
   const scheme = matchMedia("(prefers-color-scheme: dark)");
 
-  // Adds BokehJS to the page, which has it as base64 of gzip.
-  const load = async () => {
-    const bytes = Uint8Array.from(atob(document.getElementById("bokeh").textContent), (c) => c.charCodeAt(0));
+  // Returns the text of an element that contains it as base64 of gzip.
+  const decompress = (element) => {
+    const bytes = Uint8Array.from(atob(element.textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  };
+
+  const load = async () => {
     const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
+    script.textContent = await decompress(document.getElementById("bokeh"));
     document.head.append(script);
     Bokeh.logger.set_level("warn");
   };
@@ -25,14 +29,16 @@
   };
 
   const draw = async (element) => {
-    const data = element.querySelector("script");
-    const [view] = await Bokeh.embed.embed_item(JSON.parse(data.textContent), element);
+    const data = await decompress(element.querySelector("script"));
+    const [view] = await Bokeh.embed.embed_item(JSON.parse(data), element);
     paint(view);
     scheme.addEventListener("change", () => paint(view));
     // Bokeh makes the layer that takes events focusable, and gives it no name.
     const layer = view.canvas_view.events_el;
     layer.setAttribute("role", "img");
     layer.setAttribute("aria-label", element.dataset.figure);
+    // By default a chart that can be zoomed takes every touch, and the page cannot be scrolled there.
+    layer.style.touchAction = "pan-y pinch-zoom";
     const reset = () => view.model.reset.emit();
     layer.addEventListener("dblclick", reset);
     layer.addEventListener("keydown", (event) => event.key === "Escape" && reset());

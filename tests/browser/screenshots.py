@@ -112,9 +112,6 @@ def take(browser: Browser, page_file: Path, scheme: str) -> Image.Image:
 
 def save(image: Image.Image, file: Path) -> None:
     """Save an image with as many colors as `MAX_BYTES` allows."""
-    image.save(file, optimize=True)
-    if file.stat().st_size < MAX_BYTES:
-        return
     for colors in (256, 128, 64, 32, 16):
         image.quantize(colors, dither=Image.Dither.NONE).save(file, optimize=True)
         if file.stat().st_size < MAX_BYTES:

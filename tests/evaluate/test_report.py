@@ -138,7 +138,9 @@ def test_a_class_without_rows_or_predictions_has_dashes():
         ("b", "0", "—", "—", "—", "—", "—"),
     )
     assert [name for name, _ in page.facts] == ["accuracy", "loss", "examples", "macro F1", "calibration error"]
+    assert (page.roc, page.precision_recall) == (None, None)
     text = render_page("evaluate.html", page)
+    assert "There is no curve: the split has rows of one class alone." in text
     assert "No row was classified wrongly." in text
     assert "Most frequent confusions" not in text
 

@@ -149,9 +149,11 @@ def test_columns_that_predict_the_label_alone():
 def test_duplicates_between_splits():
     pairs = [Duplicates("validation", "train", 0, 0.0), Duplicates("test", "train", 1200, 0.1234)]
     (line,) = duplicate_warnings(pairs)
-    assert line.startswith("1,200 rows of the test split (12.3%) have the same inputs as rows of the train split")
+    assert line.startswith(
+        "12.3% of the rows of the test split (1,200) have the same inputs as rows of the train split"
+    )
     (line,) = duplicate_warnings([Duplicates("test", "train", 7, 0.1, is_exact=False)])
-    assert line.startswith("about 7 rows ")
+    assert line.startswith("10.0% of the rows of the test split (about 7) have")
 
 
 def test_the_number_of_warnings_is_bounded():
@@ -178,7 +180,7 @@ def test_warnings_are_logged_and_shown_in_the_overview(run, file, tmp_path, caps
         "warning: column 'price' has numbers in text form, such as '0,5', ",
         "warning: column 'version' has the same value in all 140 rows: ",
         "warning: column 'code' alone predicts the label of 100.0% of the rows; ",
-        "warning: 7 rows of the test split ",
+        "warning: 50.0% of the rows of the test split (7) ",
     ]
     assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
     page = html.unescape((tmp_path / "out" / "overview.html").read_text())

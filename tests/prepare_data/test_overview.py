@@ -55,6 +55,7 @@ def test_content_of_an_overview():
             ("test rows", "200"),
             ("inputs", "2"),
             ("classes", "2"),
+            ("rows per class", "0 to 2,000"),
         ),
         warnings=("a warning",),
         classes=bar_chart(
@@ -73,6 +74,7 @@ def test_content_of_an_overview():
             {"error reduction": [0.9, 0.0]},
             x="column",
             y="error reduction",
+            y_end=1.0,
         ),
         duplicates=Table(
             ("rows of", "with the inputs of a row of", "rows", "share"), (("test", "train", "1,200", "12.3%"),)
@@ -115,6 +117,13 @@ def test_a_page_without_problems_says_so():
     assert "Estimated" not in text
 
 
+def test_a_constant_column_has_no_deviation():
+    columns = (Column("x", "number", "float32"),)
+    profile = profile_of([[7], [7]], [0, 1], {"x": Moments(2, 0, 7.0, 0.0, 7.0, 7.0)})
+    page = overview_page(splits_of(columns, ("a", "b")), profile, {"x": 0})
+    assert page.columns.rows == (("x", "number", "0", "7", "0", "7", "7"),)
+
+
 def test_a_page_with_images():
     columns = (Column("image", "tensor", "uint8", (2, 2)),)
     profile = profile_of([[0, 0, 0, 0], [255] * 4], [0, 0])
@@ -124,7 +133,7 @@ def test_a_page_with_images():
     page = Page(render_page("prepare_data.html", content))
     sources = [image["src"] for image in page.all("img")]
     assert sources == [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in content.images[0].images]
-    assert {image["alt"] for image in page.all("img")} == {""}
+    assert {image["alt"] for image in page.all("img")} == {"image of class a"}
 
 
 def test_a_page_stays_small_whatever_it_shows():

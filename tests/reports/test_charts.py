@@ -5,7 +5,9 @@ import pytest
 
 from kfp_distributed.reports.charts import (
     FEW_LINES,
+    MAX_REMARKS,
     SERIES_ROWS,
+    SMOOTHED,
     TABLE_ROWS,
     Chart,
     LegendEntry,
@@ -14,7 +16,6 @@ from kfp_distributed.reports.charts import (
     heatmap,
     histogram,
     line_chart,
-    scatter_chart,
     timeline,
 )
 from kfp_distributed.reports.palette import MARK, SERIES, STATES
@@ -59,7 +60,7 @@ def test_line_chart():
             LegendEntry("worker-0 validation", SERIES[1], "dashed"),
             LegendEntry("best: epoch 3", MARK, "mark"),
         ),
-        ("worker-0 validation: nan in epoch 2",),
+        ("worker-0 validation: nan at epoch 2",),
     )
     assert lines(chart) == {"worker-0": [(1, 2), (2, 1)], "worker-0 validation": [(1, 3), (3, 2.5)]}
     assert ([3], [2.5], ["best: epoch 3"]) in data(chart, "x", "y", "label")
@@ -73,8 +74,17 @@ def test_a_series_of_one_point_is_a_dot():
 
 def test_a_line_chart_without_finite_values_has_remarks_alone():
     chart = line_chart("loss", "epoch", "loss", {"a": [(1, math.nan), (2, math.nan)], "b": []})
-    assert (chart.table.rows, chart.legend, chart.remarks) == ((), (), ("a: nan in epochs 1 to 2",))
-    assert lines(chart) == {}
+    assert (chart.table.rows, chart.legend, chart.remarks) == ((), (), ("a: nan from epoch 1 to 2",))
+    assert chart.figure is None
+
+
+def test_the_remarks_name_some_of_many_lines():
+    series = {f"a-{i}": [(1, math.nan), (2, 1.0)] for i in range(MAX_REMARKS + 5)}
+    remarks = line_chart("loss", "epoch", "loss", series).remarks
+    assert len(remarks) == MAX_REMARKS + 2
+    assert remarks[-2:] == ("5 more lines have values that are not finite.", SMOOTHED)
+    two = line_chart("Memory", "time", "MiB", {"a": [(3671.2, math.inf)], "b": [(0, 1)]}, x_is_time=True)
+    assert two.remarks == ("a: inf at time 1:01:11",)
 
 
 def test_a_curve_may_have_many_points_at_one_x():
@@ -120,6 +130,16 @@ def test_bar_chart():
     )
     assert data(chart, "category", "top") == [(["zero", "one"], [1200, 3]), (["zero", "one"], [300, 1])]
     assert bar_chart("", [], {"train": []}).table.rows == ()
+    assert bar_chart("", ["a"], {"train": [0.2]}, y_end=1.0).figure.y_range.end == 1
+
+
+def test_long_names_are_shortened_in_figures_but_not_in_tables():
+    names = [f"a_long_common_beginning_of_names_{i}" for i in range(2)]
+    chart = bar_chart("", names, {"train": [1, 2]}, x="x" * 100)
+    labels = chart.figure.xaxis[0].major_label_overrides
+    assert labels == {i: f"a_long_comm…g_of_names_{i}" for i in range(2)}
+    assert len(chart.figure.xaxis[0].axis_label) == 40
+    assert [row[0] for row in chart.table.rows] == names
 
 
 def test_histogram():
@@ -134,12 +154,6 @@ def test_heatmap():
     assert data(chart, "row", "column", "text", "share") == [
         (["a", "a", "b", "b"], ["a", "b", "a", "b"], ["3", "1", "", ""], [0.75, 0.25, 0, 0])
     ]
-
-
-def test_scatter_chart():
-    chart = scatter_chart("Calibration", "confidence", "accuracy", [(0.5, 0.4, "9 rows"), (math.nan, 1, "none")])
-    assert chart.table == Table(("confidence", "accuracy", "label"), (("0.5", "0.4", "9 rows"),))
-    assert data(chart, "x", "y", "label") == [([0.5], [0.4], ["9 rows"])]
 
 
 def test_timeline():
@@ -169,6 +183,19 @@ def test_timeline():
         ([0, 0, 1], ["waiting", "running", "running"], [0, 4, 3], [4, 10, 10], ["", "", ""]),
         ([1], ["failed"], [10], [10], ["exit code 1"]),
     ]
+
+
+def test_a_failure_that_was_restarted_has_a_marker():
+    chart = timeline("Replicas", {"worker-0": [Span("failed", 5, 6, "signal 9"), Span("running", 6, 900)]})
+    bars, markers = data(chart, "state", "begin")
+    assert (bars, markers) == ((["failed", "running"], [0, 1]), (["failed"], [0]))
+
+
+def test_long_words_break_in_tooltips():
+    chart = timeline("Replicas", {"worker-0": [Span("waiting", 0, 1, f"pulls {'x' * 40}")]})
+    (reasons,) = data(chart, "reason")
+    assert max(map(len, reasons[0][0].split("\N{ZERO WIDTH SPACE}"))) < 24
+    assert chart.table.rows[0][-1] == f"pulls {'x' * 40}"
 
 
 def test_the_table_of_a_long_timeline_has_the_spans_with_a_reason():

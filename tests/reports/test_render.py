@@ -27,7 +27,13 @@ CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style
 
 def job_page(**values):
     texts = {"title": "train", "outcome": "failed after 1 s", "job": "a-job", "cause": "", "last_lines": ""}
-    charts = {"curves": (), "timeline": timeline("Replicas over time", {}), "usage": (), "facts": ()}
+    charts = {
+        "curves": (),
+        "measure_count": 0,
+        "timeline": timeline("Replicas over time", {}),
+        "usage": (),
+        "facts": (),
+    }
     tables = {"replicas": Table(("replica",), ()), "events": Table(("after", "what happened"), ())}
     return JobPage(**{**texts, **charts, **tables, "succeeded": False, "manifest": "", **values})
 
@@ -78,18 +84,28 @@ def test_a_page_contains_bokeh_once_and_each_figure_without_markup():
     chart = line_chart(text, "epoch", "loss", {text: [(1, 2.0), (2, 1.0)]})
     page = render_page("train.html", job_page(curves=(chart, chart)))
     (script,) = re.findall(r'<script type="application/gzip" id="bokeh">(.*?)</script>', page)
-    version = f'version="{bokeh.__version__}"'.encode()
-    assert version in gzip.decompress(base64.b64decode(script)).replace(b" = ", b"=")
-    figures = re.findall(r'<script type="application/json">(.*?)</script>', page)
-    assert [text.count("</script><!-- red\\ufffd".replace("<", "\\u003c")) for text in figures] == [1, 1, 0]
+    version = f'version="{bokeh.__version__}"'
+    assert version in decompress(script).replace(" = ", "=")
+    figures = [decompress(text) for text in re.findall(r'<script type="application/gzip">(.*?)</script>', page)]
+    assert [figure.count("</script><!-- red\\ufffd") for figure in figures] == [1, 1, 0]
     assert [json.loads(figure)["version"] for figure in figures] == [bokeh.__version__] * 3
+
+
+def decompress(text):
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def test_a_chart_without_a_figure_says_so():
+    page = Page(render_page("train.html", job_page(curves=(line_chart("loss", "epoch", "loss", {"a": []}),))))
+    assert {"loss", "No values."} <= set(page.texts)
+    assert "Data of loss" not in page.texts
 
 
 def test_a_chart_has_a_title_a_summary_a_legend_and_its_data():
     chart = line_chart("loss", "epoch", "loss", {"a": [(1, 2.0)], "b": [(1, float("nan")), (2, 1.0)]})
     page = Page(render_page("train.html", job_page(curves=(chart,))))
     assert page.tables[0] == [["epoch", "a", "b"], ["1", "2", ""], ["2", "", "1"]]
-    assert {"loss", "a", "b", "b: nan in epoch 1", "Data of loss"} <= set(page.texts)
+    assert {"loss", "a", "b", "b: nan at epoch 1", "Data of loss"} <= set(page.texts)
     assert page.all("div")[1]["data-figure"] == chart.summary
     assert page.all("div")[2]["aria-label"] == "Data of loss"
 

@@ -21,15 +21,16 @@ def test_points_become_an_array(points, series):
 
 
 @pytest.mark.parametrize(
-    ("values", "texts"),
+    ("values", "text"),
     [
-        ([4.0, 2.0], []),
-        ([4.0, math.inf, 2.0], ["inf in epoch 2"]),
-        ([4.0, -math.inf, math.nan, math.nan, 2.0], ["-inf in epoch 2", "nan in epochs 3 to 4"]),
+        ([4.0, 2.0], ""),
+        ([4.0, math.inf, 2.0], "inf at epoch 2"),
+        ([4.0, -math.inf, math.nan, math.nan, 2.0], "-inf at epoch 2, nan from epoch 3 to 4"),
+        ([math.nan, 1.0] * 5, "nan at epoch 1, nan at epoch 3, nan at epoch 5 and 2 more times"),
     ],
 )
-def test_values_that_are_not_finite_are_described(values, texts):
-    assert describe_not_finite(to_series([*enumerate(values, 1)]), "epoch") == texts
+def test_values_that_are_not_finite_are_described(values, text):
+    assert describe_not_finite(to_series([*enumerate(values, 1)]), "epoch") == text
 
 
 def test_decimation_keeps_the_ends_and_the_extremes_in_order():

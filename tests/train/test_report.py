@@ -4,10 +4,10 @@ import pytest
 from pages import Page
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged, ReplicaSample, Span
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
 from kfp_distributed.components.train.launch import read_metrics
-from kfp_distributed.components.train.report import MAX_EVENTS, JobPage, job_page
-from kfp_distributed.components.train.status import advance, begin
+from kfp_distributed.components.train.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
+from kfp_distributed.components.train.status import advance, begin, failure_cause
 from kfp_distributed.reports.charts import Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
@@ -71,6 +71,7 @@ def test_content_of_a_report():
                 dashed=["worker-0 validation"],
             ),
         ),
+        measure_count=1,
         timeline=timeline(
             "Replicas over time",
             {
@@ -115,7 +116,7 @@ def test_content_of_a_report():
     )
 
 
-def test_the_page_shows_the_whole_content():
+def test_the_page_shows_all_content():
     content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"})
     page = Page(render_page("train.html", content))
     charts = [*content.curves, content.timeline, *content.usage]
@@ -183,7 +184,23 @@ def test_the_newest_events_are_shown():
     assert (table.rows[0][1], len(table.rows), table.total) == ("event 10", MAX_EVENTS, MAX_EVENTS + 10)
 
 
-def test_what_still_ran_when_its_job_ended_was_stopped():
+def test_a_page_stays_small_whatever_a_training_writes():
+    replica = "worker-0"
+    facts = [LogLine(1001, replica, "é" * 65_000) for _ in range(20)]
+    facts += [JobEvent(1001, "x" * 65_000)] * MAX_EVENTS
+    facts += [ReplicaChanged(1002, replica, "failed", exit_code=1), JobEnded(1003, False, "")]
+    failed = status(*facts)
+    measures = {f"measure {i}": 1.0 for i in range(2 * MAX_CURVES)}
+    content = job_page(failed, {replica: [{"epoch": 1, **measures}]}, {}, failure_cause(failed))
+    assert (len(content.curves), content.measure_count) == (MAX_CURVES, 2 * MAX_CURVES)
+    assert content.last_lines.splitlines()[0].endswith("é… (65,011 characters)")
+    assert len(content.events.rows[0][1]) < MAX_TEXT + 30
+    page = render_page("train.html", content)
+    assert len(page.encode()) < 2_000_000
+    assert f"{MAX_CURVES} of {2 * MAX_CURVES} measures." in page
+
+
+def test_a_replica_that_runs_at_the_end_of_its_job_was_stopped():
     page = job_page(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {})
     assert page.replicas.rows == (
         ("worker-0", "waiting", "", "0", "", "", ""),
@@ -213,7 +230,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
         evil,
         "failed after 2 s",
         f"Job {evil}",
-        f"{evil}: nan in epoch 2",
+        f"{evil}: nan at epoch 2",
         f"ValueError: {evil}",
         json.dumps({"metadata": {"name": evil}}, indent=1, ensure_ascii=False),
     } <= set(page.texts)
@@ -228,13 +245,13 @@ def test_a_loss_that_became_nan_is_named(tmp_path):
     for epoch, loss in enumerate((2.0, 1.0, float("nan"), float("nan")), 1):
         record_epoch(tmp_path / "training.json", "worker-0", epoch, 4, {"loss": loss})
     (chart,), page = page_of_metrics(read_metrics(str(tmp_path)))
-    assert "worker-0: nan in epochs 3 to 4" in page.texts
+    assert "worker-0: nan from epoch 3 to 4" in page.texts
     assert chart.table.rows == (("1", "2"), ("2", "1"))
 
 
 def test_a_loss_that_was_never_a_number_has_no_curve():
     (chart,), page = page_of_metrics({"worker-0": [{"epoch": 1, "loss": float("nan")}]})
-    assert "worker-0: nan in epoch 1" in page.texts
+    assert "worker-0: nan at epoch 1" in page.texts
     assert chart.table.rows == ()
 
 
@@ -246,7 +263,7 @@ def test_numbers_of_any_size_do_not_fail_the_report(tmp_path):
     kept = {"replica": "worker-0", "epochs": [{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": 10**400}]}
     (tmp_path / "training.json").write_text(json.dumps(kept))
     (chart,), page = page_of_metrics(read_metrics(str(tmp_path)))
-    assert "worker-0: inf in epoch 1" in page.texts
+    assert "worker-0: inf at epoch 1" in page.texts
     assert chart.table.rows == (("0", "2"),)
 
 
