@@ -2,7 +2,6 @@
 
 import logging
 import re
-import shutil
 import threading
 from functools import partial
 from html.parser import HTMLParser
@@ -10,8 +9,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from environments import chromium
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
+from playwright.sync_api import sync_playwright
 
 from kfp_distributed.cli.main import main
 
@@ -89,13 +90,10 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_searches_the_site_without_an_error(address, scheme):
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("chromium is not installed: apt-get install chromium")
+    executable = chromium()
     problems: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_context(color_scheme=scheme).new_page()
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("requestfailed", lambda request: problems.append(request.url))
