@@ -29,7 +29,7 @@ def test_missing_environment_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypat
 def test_missing_chromium_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypatch, ci, outcome):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CI", ci)
-    with pytest.raises(outcome, match="^no chromium on this machine: apt-get install chromium$"):
+    with pytest.raises(outcome, match=r"^no chromium on this machine: apt-get install chromium$"):
         chromium()
 
 
