@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 import threading
 from functools import partial
 from html.parser import HTMLParser
@@ -26,7 +27,8 @@ def _without_advertisement(monkeypatch):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Folder with the whole site, as `make docs` builds it."""
+    """Folder with the site, as `make docs` builds it in a fresh checkout."""
+    shutil.rmtree(ROOT / "build" / "api", ignore_errors=True)
     folder = tmp_path_factory.mktemp("site")
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True))
     return folder
