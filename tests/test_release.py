@@ -98,7 +98,7 @@ def repository(tmp_path_factory):
 def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
     monkeypatch.setenv("VERSION", VERSION)
     first = content_of(tmp_path / "first", build_release(VERSION, tmp_path / "first", repository))
-    clone = tmp_path / "another place"
+    clone = tmp_path / "another folder"
     subprocess.run(["git", "clone", "--quiet", repository, clone], check=True)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("PREFIX", "registry.example.com/other")

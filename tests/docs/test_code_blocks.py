@@ -103,9 +103,9 @@ def parse_command(words: list[str]) -> None:
     if words in (["--help"], ["--version"]):
         return
     context = main.make_context("kfp-distributed", list(words))
-    name, command, rest = main.resolve_command(context, list(words))
-    if rest != ["--help"]:
-        command.make_context(name, rest, parent=context)
+    name, command, arguments = main.resolve_command(context, list(words))
+    if arguments != ["--help"]:
+        command.make_context(name, arguments, parent=context)
 
 
 PAGE = """\
