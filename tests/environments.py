@@ -125,7 +125,7 @@ def _look_up(name: str, find: Callable[[], Path]) -> Path:
     """Return the Python of an environment. If it does not exist, the test is skipped, and fails in CI."""
     try:
         return find()
-    except _images.EnvironmentUnavailableError as error:
+    except (_images.EnvironmentUnavailableError, ModuleNotFoundError) as error:  # Python 3.10 has no tomllib.
         _unavailable(name, str(error))
 
 
