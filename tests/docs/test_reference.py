@@ -13,6 +13,8 @@ from kfp import dsl
 from release import IMAGES
 
 from kfp_distributed.components.evaluate.scores import Evaluation
+from kfp_distributed.components.prepare_data import data_warnings
+from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.job import State
 from kfp_distributed.components.train.log_format import Level, parse_line
 from kfp_distributed.components.train.specification import KEYS, parse_distribution
@@ -219,6 +221,12 @@ def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
     assert split_sample(sample) == ("", Sample(512, 1200, 85, 10240))
     states = re.search(r"The states of a replica are (.+?)\. The cause", page, re.DOTALL)[1]
     assert {*re.findall("`([a-z]+)`", states)} == {*get_args(State)}
+
+
+def test_the_limits_of_data_are_those_of_the_code():
+    page = (PAGES / "data.md").read_text("utf-8")
+    assert f"At most {MAXIMUM_DISTINCT} different values" in page
+    assert f"numbers above {data_warnings._EXACT_NUMBERS:,}," in page
 
 
 def test_every_metric_of_evaluate_is_described():
