@@ -1,4 +1,4 @@
-"""Training on a CSV file: `python own_data.py wine.csv cultivar`, for example."""
+"""Train on a CSV file, such as `python own_data.py wine.csv cultivar`."""
 
 import sys
 
@@ -26,4 +26,4 @@ def train_on_own_data(source: str, label_column: str) -> float:
 if __name__ == "__main__":
     with local_run("own-data-run"):
         task = train_on_own_data(source=sys.argv[1], label_column=sys.argv[2])
-        print(f"accuracy on the test dataset: {task.output:.3f}")
+    print(f"accuracy on the test dataset: {task.output:.3f}")

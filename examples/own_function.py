@@ -59,4 +59,4 @@ def train_with_own_function(epochs: int = 5) -> float:
 if __name__ == "__main__":
     with local_run("own-function-run"):
         task = train_with_own_function()
-        print(f"accuracy on the test dataset: {task.output:.3f}")
+    print(f"accuracy on the test dataset: {task.output:.3f}")

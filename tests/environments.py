@@ -7,11 +7,13 @@ Python. Tests only look them up, like those of images/, because an installation 
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -114,12 +116,21 @@ def trainer_python(image: str) -> str:
     return os.environ.get(variable_of(image, "PYTHON")) or str(_look_up(image, partial(_images.MAKERS[image], False)))
 
 
+def chromium() -> str:
+    """Return the path of chromium. If it does not exist, the test is skipped, and fails in CI."""
+    return shutil.which("chromium") or _unavailable("chromium", "apt-get install chromium")
+
+
 def _look_up(name: str, find: Callable[[], Path]) -> Path:
     """Return the Python of an environment. If it does not exist, the test is skipped, and fails in CI."""
     try:
         return find()
-    except _images.EnvironmentUnavailableError as error:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {name} on this machine: {error}")
+    except (_images.EnvironmentUnavailableError, ModuleNotFoundError) as error:  # Python 3.10 has no tomllib.
+        _unavailable(name, str(error))
+
+
+def _unavailable(name: str, reason: str) -> NoReturn:
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {name} on this machine: {reason}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from environments import TEST_ENVIRONMENTS, environment, trainer_python
+from environments import TEST_ENVIRONMENTS, chromium, environment, trainer_python
 
 from kfp_distributed.trainers.requirements import variable_of
 
@@ -23,6 +23,14 @@ def test_missing_environment_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypat
     with pytest.raises(outcome, match=f"^no {name} on this machine: "):
         LOOK_UPS[name](name)
     assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith(name)] == []
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_missing_chromium_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypatch, ci, outcome):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match=r"^no chromium on this machine: apt-get install chromium$"):
+        chromium()
 
 
 def test_make_environments_creates_all_environments():

@@ -98,7 +98,7 @@ def repository(tmp_path_factory):
 def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
     monkeypatch.setenv("VERSION", VERSION)
     first = content_of(tmp_path / "first", build_release(VERSION, tmp_path / "first", repository))
-    clone = tmp_path / "another place"
+    clone = tmp_path / "another folder"
     subprocess.run(["git", "clone", "--quiet", repository, clone], check=True)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.setenv("PREFIX", "registry.example.com/other")
@@ -128,8 +128,18 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
     # Every file has the library of the commit, not the installed one.
     library = next(item for item in yaml.safe_load_all(first["install.yaml"]) if item["kind"] == "ConfigMap")
     assert library["metadata"]["name"] in first["component_specs/train.yaml"].decode()
+    packages = {folder.parent.name for folder in ROOT.glob("*/__init__.py")}
+    names = subprocess.run(["git", "ls-files"], cwd=repository, check=True, capture_output=True, text=True).stdout
+    sources = {name for name in names.split() if name.partition("/")[0] in packages}
     with zipfile.ZipFile(io.BytesIO(first[wheel])) as files:
         assert b"RELEASED" in files.read("kfp_distributed/storage/uri.py")
+        metadata = {name for name in files.namelist() if ".dist-info/" in name}
+        assert {*files.namelist()} - metadata == {f"kfp_distributed/{name}" for name in sources}
+        assert [name for name in metadata if name.endswith("/licenses/LICENSE")]
+    with tarfile.open(fileobj=io.BytesIO(first[f"kfp_distributed-{VERSION}.tar.gz"])) as files:
+        listed = {member.name.partition("/")[2] for member in files if member.isfile()}
+    generated = {name for name in listed if name.startswith("kfp_distributed.egg-info/")} | {"PKG-INFO", "setup.cfg"}
+    assert listed - generated == {*sources, "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml"}
 
 
 def test_uncommitted_changes_are_refused(repository, tmp_path):

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from reference import generated_parts, insert_parts
 
 ROOT = Path(__file__).parents[1]
 
 
+@event_priority(100)  # Before mkdocstrings, which ignores a folder that does not exist at its own event.
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Create build/api, in which the folders of the repository are the packages of `kfp_distributed`."""
     link_packages(ROOT / "build" / "api" / "kfp_distributed")
@@ -18,7 +20,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that the benchmarks write. Their links into docs/ become links within the site."""
+    """Add the pages that the benchmarks write, and change their links to pages of docs/ to links of the site."""
     for page in sorted((ROOT / "benchmarks").glob("*.md")):
         text = page.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("](README.md", "](train-step.md")
         files.append(File.generated(config, f"benchmarks/{page.name.replace('README', 'train-step')}", content=text))

@@ -1,9 +1,9 @@
-import shutil
 from contextlib import contextmanager
 
 import pytest
+from environments import chromium
+from playwright.sync_api import sync_playwright
 
-CHROMIUM = shutil.which("chromium")
 MAX_SECONDS = 2.0
 """Processor time in which a page must be drawn. Other processes change it less than the time on the clock."""
 
@@ -12,12 +12,10 @@ VIEWPORT = {"width": 1280, "height": 900}
 
 @pytest.fixture(scope="package")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM:
-        pytest.skip("chromium is not installed: apt-get install chromium")
-    with sync_api.sync_playwright() as playwright:
+    executable = chromium()
+    with sync_playwright() as playwright:
         # Its own sandbox needs rights that containers and root do not have.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield browser
         browser.close()
 

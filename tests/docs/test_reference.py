@@ -13,6 +13,8 @@ from kfp import dsl
 from release import IMAGES
 
 from kfp_distributed.components.evaluate.scores import Evaluation
+from kfp_distributed.components.prepare_data import data_warnings
+from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.job import State
 from kfp_distributed.components.train.log_format import Level, parse_line
 from kfp_distributed.components.train.specification import KEYS, parse_distribution
@@ -221,7 +223,34 @@ def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
     assert {*re.findall("`([a-z]+)`", states)} == {*get_args(State)}
 
 
+def test_the_limits_of_data_are_those_of_the_code():
+    page = (PAGES / "data.md").read_text("utf-8")
+    assert f"At most {MAXIMUM_DISTINCT} different values" in page
+    assert f"numbers above {data_warnings._EXACT_NUMBERS:,}," in page
+
+
 def test_every_metric_of_evaluate_is_described():
     table = (PAGES / "metrics.md").read_text("utf-8").partition("metric of `evaluate`")[2]
     described = {*re.findall("^\\| `(\\w+)`", table.partition("## ")[0], re.MULTILINE)} - {"precision_CLASS"}
     assert described == {*re.findall(r'^ +"(\w+)":', inspect.getsource(Evaluation.summary), re.MULTILINE)}
+
+
+def message_patterns(folder: str) -> list[str]:
+    """Return a regular expression for each text of the sources with at least five literal characters."""
+    patterns = []
+    for source in (reference.ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text("utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            literals = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            if sum(len(text) for text in literals if isinstance(text, str)) >= 5:
+                patterns.append("".join(".*" if text is None else re.escape(str(text)) for text in literals))
+    return patterns
+
+
+@pytest.mark.parametrize("page", ["reference/command-line.md", "tutorials/on-a-cluster.md"])
+def test_the_output_of_doctor_is_that_of_the_code(page):
+    text = (PAGES.parent / page).read_text("utf-8")
+    messages = re.findall(r"^(?:ok|warning|failed) +[\w -]+: (.+)$", text, re.MULTILINE)
+    assert len(messages) > 4
+    patterns = [*message_patterns("cli"), "https?://.*"]
+    assert [message for message in messages if not any(re.fullmatch(p, message) for p in patterns)] == []
