@@ -71,7 +71,10 @@ class MlflowTracker(Tracker):
         self._store: Store | None = None
         self._end: tuple[RunStatus, Metrics, str, str] | None = None
         self._end_time = 0.0
-        self._unsent: deque[Send] = deque()
+        self._unsent: deque[tuple[str, Send]] = deque()
+        """What to send, with a name for the log."""
+        self._refused: set[str] = set()
+        """Names of those that MLflow has refused."""
         self._steps: dict[str, int] = {}
         """Latest step of each metric that was sent or is in `_unsent`."""
 
@@ -80,8 +83,8 @@ class MlflowTracker(Tracker):
         self._job = job
         parameters, tags = run_parameters(job), run_tags(job)
         self._unsent += [
-            lambda client, run: client.set_tags(run.id, tags),
-            lambda client, run: client.log_parameters(run.id, parameters),
+            ("tags", lambda client, run: client.set_tags(run.id, tags)),
+            ("parameters", lambda client, run: client.log_parameters(run.id, parameters)),
         ]
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
@@ -104,7 +107,7 @@ class MlflowTracker(Tracker):
         try:
             client = MlflowClient(read_connection(self._variables))
         except (ValueError, OSError) as error:
-            self._log("WARNING", f"MLflow is not used: {error}")
+            self._warn(f"MLflow is not used: {error}")
             return
         pause = LOOK_SECONDS
         while True:
@@ -117,7 +120,7 @@ class MlflowTracker(Tracker):
                     self._give_up(str(error))
                     return
                 if not self._is_away and not is_end:
-                    self._log("WARNING", f"The MLflow run gets the metrics later: {error}")
+                    self._warn(f"The MLflow run gets the metrics later: {error}")
                 self._is_away, pause = True, min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
                 if is_end:
@@ -129,9 +132,13 @@ class MlflowTracker(Tracker):
                 self._ending.wait(pause)
 
     def _give_up(self, reason: str) -> None:
+        self._warn(f"The MLflow run is not complete: {reason}")
+        self._has_given_up = True
+
+    def _warn(self, text: str) -> None:
+        # After the step has given up, the thread must not print: the interpreter may be ending.
         if not self._has_given_up:
-            self._has_given_up = True
-            self._log("WARNING", f"The MLflow run is not complete: {reason}")
+            self._log("WARNING", text)
 
     def _send(self, client: MlflowClient, is_end: bool) -> None:
         """Send all that is new."""
@@ -144,12 +151,16 @@ class MlflowTracker(Tracker):
         elif not is_end and not self._unsent:
             self._add_metrics(self._read_epochs())
         while self._unsent:
+            name, send = self._unsent[0]
             try:
-                self._unsent[0](client, self._run)
+                send(client, self._run)
             except MlflowError as error:
                 if error.status not in _BAD_CONTENT:
                     raise
-                self._log("WARNING", f"MLflow refused a part of the run: {error}")
+                # Once: MLflow would refuse the metrics of a deleted run after each epoch.
+                if name not in self._refused:
+                    self._refused.add(name)
+                    self._warn(f"MLflow refused {name}: {error}")
             self._unsent.popleft()
 
     def _open_run(self, client: MlflowClient) -> Run:
@@ -171,18 +182,21 @@ class MlflowTracker(Tracker):
     def _add_metrics(self, epochs: Metrics) -> None:
         if metrics := list(new_metrics(epochs, self._steps, time.time())):
             self._steps |= {metric.key: metric.step for metric in metrics}
-            self._unsent.append(lambda client, run: client.log_metrics(run.id, metrics))
+            self._unsent.append(("metrics", lambda client, run: client.log_metrics(run.id, metrics)))
 
     def _add_end(self, status: RunStatus, epochs: Metrics, report: str, report_uri: str) -> None:
         self._add_metrics(epochs)
         if report_uri:
-            self._unsent.append(lambda client, run: client.set_tags(run.id, {"kfp_distributed.report": report_uri}))
+            tags = {"kfp_distributed.report": report_uri}
+            self._unsent.append(("tags", lambda client, run: client.set_tags(run.id, tags)))
         if self._owns_run:
-            self._unsent.append(lambda client, run: client.update_run(run.id, status, self._end_time))
+            self._unsent.append(("the status", lambda client, run: client.update_run(run.id, status, self._end_time)))
         if report:
             # Last: a server that cannot store artifacts must not leave the run open.
             page = report.encode()
-            self._unsent.append(lambda client, run: client.upload_artifact(run, "report.html", page, "text/html"))
+            self._unsent.append(
+                ("the report", lambda client, run: client.upload_artifact(run, "report.html", page, "text/html"))
+            )
 
 
 def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterator[Metric]:
@@ -201,8 +215,9 @@ def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterat
         for entry in entries:
             for name, value in entry.items():
                 key, step = valid_key(f"{group}/{name}"), round(entry["epoch"])
-                # A JSON integer may be too large for a double.
-                if name != "epoch" and step > steps.get(key, -1) and (value != value or abs(value) <= _LARGEST):
+                # A JSON integer may be too large for a double. A float may be NaN or infinite.
+                is_double = isinstance(value, float) or abs(value) <= _LARGEST
+                if name != "epoch" and step > steps.get(key, -1) and is_double:
                     yield Metric(key, float(value), step, now)
 
 
