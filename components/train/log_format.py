@@ -54,9 +54,15 @@ def parse_line(line: str) -> LogEntry | None:
     return LogEntry(moment.timestamp(), level, match["replica"], match["message"] or "")
 
 
+def print_entry(entry: LogEntry) -> None:
+    """Print an entry. Threads may do so at the same time."""
+    # In one write: print() would write the line end separately, and another thread could print between the two.
+    print(f"{entry}\n", end="", flush=True)
+
+
 def log(level: Level, message: str) -> None:
     """Print a line of the step itself."""
-    print(LogEntry(time.time(), level, JOB, message), flush=True)
+    print_entry(LogEntry(time.time(), level, JOB, message))
 
 
 def error_lines(text: str) -> str:
