@@ -38,10 +38,10 @@ def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: 
 
 
 def with_stable_defaults(text: str) -> str:
-    """Return a compiled pipeline or component with defaults that read the same in each compilation.
+    """Return a compiled pipeline or component whose defaults are the same in each compilation.
 
-    kfp keeps every number as a double, and so writes 15.0 also for an int or in a dict. Here it becomes 15, which KFP
-    reads as the same value. A default that is declared as a float stays as it is. The comments at the top show dicts
+    kfp keeps every number as a double, so it writes an int as 15.0. Here it becomes 15, which KFP reads as the same
+    value. A default that is declared as a float stays as it is. The comments at the top show dicts
     in the order of a protobuf map, which differs between processes. Here their keys are sorted.
 
     Args:

@@ -82,7 +82,7 @@ class _View:
             self._progress.add_fact(ReplicaChanged(clock(), replica.name, "waiting"))
 
     def add(self, fact: Fact) -> None:
-        """Take a fact of the job."""
+        """Add a fact of the job."""
         self.status = reduce(advance, [fact], self.status)
         self._progress.add_fact(fact)
 

@@ -23,11 +23,10 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks for new epochs."""
+"""Seconds between two readings of the stored epochs."""
 
 LONGEST_PAUSE_SECONDS = 60.0
-"""Longest pause after a failed request. The first pause is twice `LOOK_SECONDS`, and each is twice as long as the
-one before."""
+"""Longest pause after a failed request. The first pause is twice `LOOK_SECONDS`, and each later one doubles it."""
 
 END_SECONDS = 10.0
 """Longest time that the end of a step waits for a slow MLflow server."""
@@ -72,9 +71,9 @@ class MlflowTracker(Tracker):
         self._end: tuple[RunStatus, Metrics, str, str] | None = None
         self._end_time = 0.0
         self._unsent: deque[tuple[str, Send]] = deque()
-        """What to send, with a name for the log."""
+        """Requests to send, each with a name for the log."""
         self._refused: set[str] = set()
-        """Names of those that MLflow has refused."""
+        """Names of the requests that MLflow has refused."""
         self._steps: dict[str, int] = {}
         """Latest step of each metric that was sent or is in `_unsent`."""
 
@@ -103,7 +102,7 @@ class MlflowTracker(Tracker):
             self._give_up(f"no answer within {seconds:g} s")
 
     def _work(self) -> None:
-        """Send what is new until the job has ended and everything is sent."""
+        """Send new data until the job has ended and everything is sent."""
         try:
             client = MlflowClient(read_connection(self._variables))
         except (ValueError, OSError) as error:
@@ -141,7 +140,7 @@ class MlflowTracker(Tracker):
             self._log("WARNING", text)
 
     def _send(self, client: MlflowClient, is_end: bool) -> None:
-        """Send all that is new."""
+        """Send all new data."""
         if not self._run:
             self._run = self._open_run(client)
             self.run_id, self._steps = self._run.id, dict(self._run.steps)
@@ -222,7 +221,7 @@ def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterat
 
 
 def run_parameters(job: TrainingJob) -> dict[str, str]:
-    """Return the parameters of a run: what is trained, with which arguments, and how it is distributed.
+    """Return the parameters of a run: program, arguments and distribution.
 
     The keys differ from those of the step's inputs, which the launcher of Kubeflow Pipelines logs with other values.
     """
@@ -238,7 +237,7 @@ def run_parameters(job: TrainingJob) -> dict[str, str]:
 
 
 def run_tags(job: TrainingJob) -> dict[str, str]:
-    """Return the tags of a run: where its job, its model and its checkpoints are."""
+    """Return the tags of a run: its job, and the addresses of its model and checkpoints."""
     return {
         JOB_TAG: job.name,
         **{f"kfp_distributed.{name}": value for name, value in job.labels.items()},

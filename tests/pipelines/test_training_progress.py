@@ -19,11 +19,11 @@ FACTS = [
     LogLine(10, "worker-0", "epoch 1/5 loss=0.9000 val_loss=1.0000"),
     ReplicaSample(13, "worker-0", 600),
     LogLine(20, "worker-0", "epoch 3/5 loss=0.5000 val_loss=0.6000"),
-    LogLine(21, "worker-0", "goes on"),
+    LogLine(21, "worker-0", "continues"),
     ReplicaChanged(1, "worker-1", "waiting", reason="no node has room"),
     ReplicaChanged(22, "worker-2", "failed", exit_code=3),
 ]
-PS = ReplicaProgress("ps-0", "running", "serves the others")
+PS = ReplicaProgress("ps-0", "running", "serving")
 WORKER = ReplicaProgress(
     "worker-0",
     "running",
@@ -98,7 +98,7 @@ def test_a_table_of_steps_and_replicas():
     assert header.split() == ["replica", "state", "epoch", "metrics", "rows/s", "memory", "time"]
     assert prepare.split() == ["prepare-data", "done", "2.5", "s"]
     assert train.split() == ["train", "failed", "1", "min", "15", "s"]
-    assert ps.split() == ["ps-0", "running", "serves", "the", "others"]
+    assert ps.split() == ["ps-0", "running", "serving"]
     assert worker.split()[2:] == ["3/5", "loss", "0.5000", "1,000", "600", "MiB", "8", "s", "left"]
     assert waiting.split() == ["worker-1", "waiting", "no", "node", "has", "room"]
 

@@ -44,8 +44,8 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
         if busy == _BUSY_LOOKS:
             print(f"{folder.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
         # Two looks may be close together: the last one is when the program ends.
-        rests = state == before and time.monotonic() - since >= LOOK_SECONDS
-        if state != sent and (rests or not at_rest or grows):
+        is_stable = state == before and time.monotonic() - since >= LOOK_SECONDS
+        if state != sent and (is_stable or not at_rest or grows):
 
             def check() -> None:
                 if _state(folder) != state:
@@ -85,7 +85,7 @@ def leave_out(reason: str) -> None:
 
 
 def flush_at_rest() -> None:
-    """Flush periodically and for ever, in a thread beside a program that does not call `flush`."""
+    """Flush periodically in a thread beside a program that does not call `flush`."""
     while True:
         time.sleep(LOOK_SECONDS)
         try:
