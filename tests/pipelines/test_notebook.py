@@ -62,17 +62,17 @@ def kernel(folder, marker):
         km.shutdown_kernel(now=True)
 
 
-def processes(marker, but):
-    """The processes with a marker in their environment, but for one."""
-    found = []
+def processes(marker, excluded):
+    """Return the processes with a marker in their environment, except one."""
+    marked = []
     for process in psutil.process_iter():
         try:
-            alive = process.pid != but and process.status() != psutil.STATUS_ZOMBIE
+            alive = process.pid != excluded and process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get("NOTEBOOK_MARKER") == marker:
-                found.append(process)
+                marked.append(process)
         except psutil.Error:
             continue
-    return found
+    return marked
 
 
 def test_progress_is_in_the_output_of_the_cell(tmp_path):

@@ -359,7 +359,7 @@ def test_the_same_request_is_always_the_same_job(data, tmp_path):
 texts = st.text(max_size=80) | st.from_regex(r"[a-zA-Z0-9-]{0,80}", fullmatch=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts, st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
 def test_a_job_name_is_a_label_that_is_unique_to_its_identity(task, identity, other):
     name = job_name(task, identity)

@@ -204,9 +204,9 @@ def test_packages_are_installed_only_for_the_job(tmp_path):
 
 def test_a_failed_installation_ends_the_job(tmp_path, monkeypatch):
     def command_without_waits(*arguments, **options):
-        python, _, _, *rest = install_command(*arguments, **options)
+        python, _, _, *options_of_pip = install_command(*arguments, **options)
         program = "from kfp_distributed.library import packages as p; p._WAITS = (0, 0, 0); p.main()"
-        return [python, "-c", program, *rest]
+        return [python, "-c", program, *options_of_pip]
 
     monkeypatch.setattr(local_runner, "install_command", command_without_waits)
     program = {"command": ["unused"], "packages": [str(tmp_path / "absent-1-py3-none-any.whl")]}
