@@ -64,7 +64,10 @@ def parse_endpoint(url: str) -> tuple[str, bool]:
     Raises:
         ValueError: The URL has another form.
     """
-    parts = urlsplit(url if "://" in url else f"https://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+    except ValueError:  # Its message may have the password.
+        parts = urlsplit("")
     host = parts.netloc.rpartition("@")[2]
     if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query:
         # The error must not show a user name or a password.
