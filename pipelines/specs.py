@@ -29,8 +29,9 @@ def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    made = steps(delivery, task_config=task_config)
-    for name, deliverable in {**made._asdict(), "train_and_export": make_train_and_export(made)}.items():
+    library_steps = steps(delivery, task_config=task_config)
+    deliverables = {**library_steps._asdict(), "train_and_export": make_train_and_export(library_steps)}
+    for name, deliverable in deliverables.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))
         files[-1].write_text(with_stable_defaults(files[-1].read_text(encoding="utf-8")), encoding="utf-8")

@@ -99,7 +99,7 @@ class _View:
 
 
 def _line(fact: Fact) -> LogEntry | None:
-    """Return the line for a fact where there is no terminal: events of the job, and epochs of replicas."""
+    """Return the line for a fact if there is no terminal: events of the job, and epochs of replicas."""
     if isinstance(fact, LogLine):
         return LogEntry(fact.time, "INFO", fact.replica, fact.line) if parse_progress(fact.line) else None
     return log_entry(fact)

@@ -42,7 +42,7 @@ class LogEntry(NamedTuple):
 
 
 def parse_line(line: str) -> LogEntry | None:
-    """Return the entry that a line was made of, or None if the line has another form."""
+    """Parse a line of the log. Return None for a line of another form."""
     match = _LINE.fullmatch(line)
     if match is None:
         return None

@@ -33,7 +33,7 @@ def test_each_line_of_a_message_is_a_line_of_the_log():
     st.sampled_from(["job", "ps-12"]),
     st.text().filter(lambda text: "\n" not in text),
 )
-def test_what_is_formatted_can_be_parsed(time, level, replica, message):
+def test_a_formatted_entry_can_be_parsed(time, level, replica, message):
     entry = LogEntry(float(time), level, replica, message)
     assert parse_line(str(entry)) == entry
 

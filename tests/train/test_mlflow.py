@@ -216,7 +216,7 @@ def test_without_a_run_one_is_created_and_a_retry_of_the_step_continues_it(serve
     assert step.model.metadata["mlflow_run_id"] == run.id
 
 
-def test_a_server_that_is_killed_costs_a_training_nothing(folder, step, set_variables, capsys, monkeypatch):
+def test_a_server_that_is_killed_does_not_affect_a_training(folder, step, set_variables, capsys, monkeypatch):
     monkeypatch.setattr(mlflow_tracker, "AWAY_SECONDS", 0.1)
     with mlflow_server(folder) as server:
         set_variables(server.variables(MLFLOW_RUN_ID=server.create_run()))

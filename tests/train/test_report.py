@@ -115,7 +115,7 @@ def test_content_of_a_report():
     )
 
 
-def test_the_page_shows_the_whole_content():
+def test_the_page_shows_all_content():
     content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"})
     page = Page(render_page("train.html", content))
     charts = [*content.curves, content.timeline, *content.usage]
@@ -183,7 +183,7 @@ def test_the_newest_events_are_shown():
     assert (table.rows[0][1], len(table.rows), table.total) == ("event 10", MAX_EVENTS, MAX_EVENTS + 10)
 
 
-def test_what_still_ran_when_its_job_ended_was_stopped():
+def test_replicas_that_run_at_the_end_of_the_job_were_stopped():
     page = job_page(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {})
     assert page.replicas.rows == (
         ("worker-0", "waiting", "", "0", "", "", ""),

@@ -127,7 +127,7 @@ def leave(model_dir, code: int):
         (["sh", "-c", "touch $KFP_DISTRIBUTED_MODEL_DIR/model.pt"], {}, 0, "model saved to"),
     ],
 )
-def test_exit_code_and_last_words_of_a_program(make_replicas, digits, program, parameters, code, said):
+def test_exit_code_and_last_lines_of_a_program(make_replicas, digits, program, parameters, code, said):
     program = {"command": program} if isinstance(program, list) else program
     replicas = make_replicas(program, parameters, {"worker": 1}, digits)
     replicas.start_all()

@@ -157,7 +157,7 @@ def test_with_small_batches_the_ranks_learn_as_much_as_one_process(data):
         assert [epoch[name] for epoch in together] == pytest.approx([epoch[name] for epoch in alone], rel=0.1)
 
 
-def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
+def test_a_rank_ends_if_another_one_does_not_answer(data):
     """The connections stay open but nothing arrives, as if a machine were lost."""
     address = rendezvous(2)
     running = [start(data, "two", {"epochs": 100_000}, IMPATIENT, **address, RANK=str(rank)) for rank in (0, 1)]

@@ -59,7 +59,7 @@ def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_p
     assert (probabilities.argmax(axis=1) == digits.test_labels).mean() > 0.93
 
 
-def test_a_killed_rank_restarts_all_where_they_were(digits, tmp_path):
+def test_a_killed_rank_restarts_all_from_their_checkpoint(digits, tmp_path):
     """The curve equals that of ranks that were not killed: all have the weights and the optimizer of the checkpoint."""
     whole, _ = train(digits, tmp_path / "whole", 2, parameters={"epochs": 20})
     killed = []
