@@ -77,8 +77,11 @@ def run_step(
     except (ValueError, OSError, StorageError, ClusterError) as error:
         tracker.finish("FAILED", {})
         raise SystemExit(error_lines(f"{type(error).__name__}: {error}")) from None
+    except (SystemExit, KeyboardInterrupt):  # Raised by a signal.
+        tracker.finish("KILLED", {})
+        raise
     finally:
-        tracker.finish("KILLED", {})  # A signal ended the training.
+        tracker.finish("FAILED", {})  # Only the first call counts.
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     if tracker.run_id:
         model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.

@@ -113,4 +113,4 @@ def test_an_interrupt_leaves_no_process(tmp_path, whole_group):
         assert processes(marker, pid) == []
         assert ("stream", "usable\n") in [
             (kind, content.get("text")) for kind, content in outputs("print('usable')")
-        ], "the kernel goes on"
+        ], "the kernel continues"

@@ -3,11 +3,13 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from step_lines import brief_lines
 from train.test_launch import FIT, function
 
+from kfp_distributed.components.train import step as step_module
 from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.step import run_step
@@ -123,3 +125,21 @@ def test_the_log_of_a_step_with_an_invalid_request_ends_with_one_line(data, tmp_
     entry = parse_line(end.value.code)
     assert entry[1:] == ("ERROR", "job", "ValueError: train_parameters of fit: epochs is 'many'; allowed is int")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(SystemExit(143), "KILLED"), (KeyboardInterrupt(), "KILLED"), (KeyError("bug"), "FAILED")]
+)
+def test_a_tracker_gets_the_status_of_a_training_that_a_signal_or_a_bug_ends(
+    data, tmp_path, monkeypatch, error, status
+):
+    def refuse(*arguments):
+        raise error
+
+    statuses = []
+    tracker = SimpleNamespace(finish=lambda status, *details: statuses.append(status))
+    monkeypatch.setattr(step_module, "open_tracker", lambda *arguments: tracker)
+    monkeypatch.setattr(step_module, "choose_runner", refuse)
+    with pytest.raises(type(error)):
+        step(data, tmp_path)
+    assert statuses[0] == status, "only the first call counts"
