@@ -75,7 +75,6 @@ def run_step(
         tracker.finish("FAILED", failure.metrics, page, report.uri)
         raise SystemExit(last_lines) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
-        tracker.finish("FAILED", {})
         raise SystemExit(error_lines(f"{type(error).__name__}: {error}")) from None
     except (SystemExit, KeyboardInterrupt):  # Raised by a signal.
         tracker.finish("KILLED", {})
