@@ -26,7 +26,7 @@ def accuracy(store_environment, tmp_path):
         credentials = credentials_from_environment(store_environment)
         for name, uri in {"model": model_uri, "data": dataset_uri}.items():
             open_store(uri, credentials).download_folder(tmp_path / name)
-        return evaluate_model(tmp_path / "model", tmp_path / "data")[0].accuracy
+        return evaluate_model(tmp_path / "model", tmp_path / "data")[0].scores.accuracy
 
     return find
 

@@ -95,7 +95,8 @@ def test_each_run_and_task_has_its_own_training_and_a_retry_resumes(train, tmp_p
     assert sorted(Path(folder) for folder in folders) == sorted((tmp_path / "stored").iterdir())
     pages = {path.parts[-4]: path.read_text() for path in (tmp_path / "root").rglob("report") if "train" in path.parts}
     assert f"<title>train of run {RUN_A}</title>" in pages[RUN_A]
-    assert f"<h1>train of run {RUN_B} succeeded after " in pages[RUN_B]
+    assert f"<title>train of run {RUN_B}</title>" in pages[RUN_B]
+    assert re.search('class="good">succeeded after ', pages[RUN_B])
 
 
 def test_only_resume_from_resumes_the_training_of_another_run(train):

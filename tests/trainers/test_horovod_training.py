@@ -118,8 +118,8 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path,
     # Only rank 0 saves and prints.
     assert three.model.format == "saved_model"
     # The evaluation, with another version of TensorFlow, has the same results as the training.
-    scores, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
-    assert scores.accuracy == pytest.approx(three.metrics["worker-0"][-1]["val_accuracy"])
+    evaluation, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
+    assert evaluation.scores.accuracy == pytest.approx(three.metrics["worker-0"][-1]["val_accuracy"])
     assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
         f"[worker-0] epoch {epoch}/{EPOCHS}" for epoch in range(1, EPOCHS + 1)
     ]

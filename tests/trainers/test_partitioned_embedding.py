@@ -85,15 +85,15 @@ def test_a_partitioned_table_learns_resumes_and_is_evaluated(small, users):
     history = outcome.metrics["chief-0"]
     assert [epoch["epoch"] for epoch in history] == done
     assert history[-1]["val_accuracy"] > 0.9
-    scores, _ = evaluate_model(folder / "model", users / "validation")
-    assert scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
-    assert scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
+    evaluation, _ = evaluate_model(folder / "model", users / "validation")
+    assert evaluation.scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
+    assert evaluation.scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
 
 
 def test_no_process_has_the_whole_table_in_memory(small, train, tmp_path):
     """Checkpoints and the model are written in parts."""
     said = []
-    outcome = train(tmp_path, LARGE, said.append, workers=1)
+    outcome = train(tmp_path, LARGE, into(said), workers=1)
     assert partitions(said) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
     # Peak memory compared with a process of the same role and a small table, as a part of the large table.
     replicas, with_small_table = outcome.status.replicas, small[2].status.replicas

@@ -85,9 +85,9 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert set(manifest.metrics) == {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert accuracy(model, digits) >= 0.95
     # The evaluation, with another library, has the same results as the training.
-    scores, _ = evaluate_model(model, digits.folder / "validation")
-    assert scores.accuracy == pytest.approx(manifest.metrics["val_accuracy"])
-    assert scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-3)
+    evaluation, _ = evaluate_model(model, digits.folder / "validation")
+    assert evaluation.scores.accuracy == pytest.approx(manifest.metrics["val_accuracy"])
+    assert evaluation.scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-3)
     assert [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text] == [
         "restart 1 of 3: all replicas (worker-1 failed)"
     ]
