@@ -1,4 +1,4 @@
-"""Checks whether a cluster is ready for training, given facts about it. Each result names a fix. Pure."""
+"""Judge facts about a cluster: is it ready for training? Each result that is not ok names a fix. Pure."""
 
 import json
 import shlex
@@ -74,7 +74,7 @@ class Login(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """What to check.
+    """Options of `doctor`.
 
     Attributes:
         namespace: Namespace of the pipelines' pods.
@@ -213,7 +213,7 @@ def judge_permissions(question: Question, user: str, refused: Sequence[Permissio
     """Return the check of the permissions of the steps.
 
     Args:
-        question: What to check.
+        question: Options of `doctor`.
         user: User of the command, as the API server names it; "" if it does not.
         refused: Permissions that are needed and missing.
     """
@@ -235,10 +235,10 @@ def judge_permissions(question: Question, user: str, refused: Sequence[Permissio
 def judge_image(question: Question, nodes: Sequence[Object] | Refusal) -> Check:
     """Return the check whether nodes have the image. The API does not tell whether other nodes can pull it."""
     unknown = "whether it can be pulled is only known after a pod has tried"
-    image, place = question.image, f"--namespace {question.namespace}"
+    image, namespace = question.image, f"--namespace {question.namespace}"
     if isinstance(image, Refusal):
         return Check("image", "failed", image, "run make images, or choose another image, and pass it as --image NAME")
-    fix = f"kubectl run pull {place} --image {shlex.quote(image)} --restart Never --rm --attach --command -- true"
+    fix = f"kubectl run pull {namespace} --image {shlex.quote(image)} --restart Never --rm --attach --command -- true"
     if isinstance(nodes, Refusal):
         return Check("image", "warning", f"cannot check whether a node has {image}: {nodes}; {unknown}", fix)
     full_name = _full_name(image)
@@ -294,7 +294,7 @@ def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
     """Return the commands that create the Role and bind it to the user.
 
     Args:
-        question: What to check.
+        question: Options of `doctor`.
         user: User of the command, as the API server names it.
         secrets: Secrets to read that are not in the Role.
     """
@@ -311,8 +311,8 @@ def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
     if secrets:
         rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]}
         patch = shlex.quote(json.dumps([{"op": "add", "path": "/rules/-", "value": rule}]))
-        place = f"--namespace {question.namespace} --type json"
-        commands.append(f"kubectl patch role kfp-distributed-train {place} --patch {patch}")
+        options = f"--namespace {question.namespace} --type json"
+        commands.append(f"kubectl patch role kfp-distributed-train {options} --patch {patch}")
     return " && ".join(commands)
 
 

@@ -1,4 +1,4 @@
-"""What `kfp-distributed install` and `uninstall` change, given the objects of a namespace. Pure."""
+"""Plan the changes of `kfp-distributed install` and `uninstall` to the objects of a namespace. Pure."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ _WORDS: dict[Action, tuple[str, str]] = {
 
 
 class Change(NamedTuple):
-    """What happens to one object.
+    """Planned change of one object.
 
     Attributes:
         action: "replace" deletes the object and creates it again.
@@ -59,12 +59,12 @@ def installed_objects(namespace: str, account: str) -> list[Object]:
 
 
 def plan_install(objects: Sequence[Object], existing: Sequence[Object | None]) -> list[Change]:
-    """Return what install changes.
+    """Return the changes of `install`.
 
     Rules and subjects are added and never removed, because steps of another version or another account use them.
 
     Args:
-        objects: What `installed_objects` returns.
+        objects: Objects of `installed_objects`.
         existing: The objects of the same names in the namespace; None for each that does not exist.
     """
     planners = {"Role": _plan_role, "RoleBinding": _plan_binding, "ConfigMap": _plan_library}

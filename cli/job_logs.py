@@ -24,12 +24,12 @@ _IDLE_SECONDS = 60.0
 
 
 def read_logs(api: ClusterApi, job: ClusterJob, replica: str = "") -> Iterator[LogEntry]:
-    """Yield the lines of the replicas by time, without samples and without what TensorFlow prints at each start.
+    """Yield the lines of the replicas by time, without samples and without TensorFlow's remarks at each start.
 
     Args:
         api: The cluster.
         job: The training.
-        replica: Name of the replica whose lines are wanted. Default: "", all replicas.
+        replica: Name of the replica to read. Default: "", all replicas.
 
     Raises:
         ClusterError: The account may not list the pods or read their logs, or the API server does not answer.

@@ -1,4 +1,4 @@
-"""Objects of trainings in a cluster -> what the commands `jobs`, `watch`, `logs` and `cancel` show of them. Pure."""
+"""Read trainings from Kubernetes objects, for the commands `jobs`, `watch`, `logs` and `cancel`. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Object = Mapping[str, Any]
 
 _HEADER = ("NAME", "TYPE", "STATE", "REPLICAS", "AGE", "RUN")
 
-_FURTHEST = {
+_MOST_ADVANCED = {
     "running": "running",
     "succeeded": "running",
     "starting": "starting",
@@ -27,7 +27,7 @@ _FURTHEST = {
     "pulling": "pulling",
     "failed": "starting",
 }
-"""State of a pod -> state of a job of which no pod is further."""
+"""State of the most advanced pod of a job -> state of the job, most advanced first."""
 
 _ELASTIC_LAUNCHER = "kfp_distributed.trainers.runtime.horovodrun"
 """Module that the launcher of an elastic MPI job runs. Its arguments are WORKERS MIN MAX SLOTS COMMAND."""
@@ -96,14 +96,14 @@ def job_row(job: ClusterJob, pods: Sequence[Object] | None, now: datetime) -> Jo
 
 
 def _state(job: ClusterJob, states: Counter[str]) -> str:
-    """Return the state of a job: the furthest one of its replicas, unless it has ended or is not admitted."""
+    """Return the state of a job: that of its most advanced replica, unless it has ended or is not admitted."""
     if "deletionTimestamp" in job.manifest["metadata"]:
         return "deleting"
     if end := job_end(job.manifest):
         return "succeeded" if end[0] else "failed"
     if is_suspended(job.manifest):
         return "queued"
-    return next((shown for state, shown in _FURTHEST.items() if states[state]), "waiting")
+    return next((shown for state, shown in _MOST_ADVANCED.items() if states[state]), "waiting")
 
 
 def format_table(rows: Iterable[Sequence[str]]) -> list[str]:
@@ -150,7 +150,7 @@ def read_distribution(job: ClusterJob) -> dict[str, Any]:
 
 
 def job_objects(job: ClusterJob) -> JobObjects:
-    """Return a job as `Follower` takes it. Only what following needs is filled in."""
+    """Return a job for `Follower`. Only the fields that it reads are set."""
     specification = parse_distribution(read_distribution(job))
     topology = plan_topology(specification)
     description = JobDescription(job.name, {}, {}, "", "", "", "", "", topology.leader, topology.data_replicas)

@@ -1,4 +1,4 @@
-"""Checks whether the libraries that a compiled pipeline needs are in a namespace. Pure."""
+"""Check whether the libraries that a compiled pipeline needs are in a namespace. Pure."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def judge_libraries(
     """Return a check for each library, image and requirement that the steps of the pipeline use.
 
     Args:
-        question: What to check, with the libraries of the steps.
+        question: Options of `doctor`, with the libraries of the steps.
         config_maps: The ConfigMaps of the namespace by name of the library; None for each that does not exist.
         installed: Name of the library that is installed here.
     """

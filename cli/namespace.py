@@ -116,7 +116,7 @@ class Namespace:
         try:
             self._api.call(_METHODS[verb], path, body, query, away_seconds=_AWAY_SECONDS)
         except ClusterError as error:
-            # Deleted by somebody else meanwhile.
+            # Another client has deleted the object.
             if not (verb == "delete" and error.status == 404):
                 raise
 

@@ -52,7 +52,7 @@ def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, 
     """Return the check of the bucket.
 
     Args:
-        question: What to check.
+        question: Options of `doctor`.
         uri: URI in the bucket.
         store: The object store.
         answer: Answer of the bucket; None if its address or its keys are unknown.

@@ -66,8 +66,11 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
             yield Check("cluster", "failed", str(error), "run kubectl cluster-info with the same KUBECONFIG")
         return
     yield Check("cluster", "ok", f"Kubernetes {version}, namespace {question.namespace}")
-    place = f"/api/v1/namespaces/{question.namespace}"
-    namespace, account = _read(api, place), _read(api, f"{place}/serviceaccounts/{question.account or 'default'}")
+    path = f"/api/v1/namespaces/{question.namespace}"
+    namespace, account = (
+        _read(api, path),
+        _read(api, f"{path}/serviceaccounts/{question.account or 'default'}"),
+    )
     yield from judge_namespace(question, namespace, account)
     kinds = kinds_of(served)
     yield from judge_kinds(question, kinds)
@@ -134,10 +137,10 @@ def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference)
 
 def _find_store(read: Read, question: Question) -> tuple[str, StoreReference | Refusal]:
     """Return the URI of the bucket and its object store. The Secret of the store is checked later."""
-    place = f"/api/v1/namespaces/{question.namespace}"
+    path = f"/api/v1/namespaces/{question.namespace}"
     uri = question.bucket or "minio://mlpipeline/v2/artifacts"
     try:
-        launcher = (read(f"{place}/configmaps/kfp-launcher") or {}).get("data") or {}
+        launcher = (read(f"{path}/configmaps/kfp-launcher") or {}).get("data") or {}
         uri = question.bucket or launcher.get("defaultPipelineRoot") or uri
         secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")[2]
 

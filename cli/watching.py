@@ -13,11 +13,11 @@ from kfp_distributed.components.train.runners.kubernetes.watching import Watcher
 from kfp_distributed.components.train.step_log import split_samples
 
 _RESTART_SECONDS = 120.0
-"""How long the train step may take to delete a failed job and to create it again. Pods have a grace period of 30 s."""
+"""Maximum seconds for the train step to delete and recreate a failed job. Pods have a grace period of 30 s."""
 
 
 def follow_job(api: ClusterApi, job: ClusterJob) -> Iterator[Fact]:
-    """Yield what happens to a training until it has ended.
+    """Yield the facts of a training until it has ended.
 
     If the train step restarts the whole job, this follows the new job.
 

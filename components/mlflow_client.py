@@ -6,17 +6,20 @@ integration is on (`backend/src/v2/common/plugins/mlflow/handler.go` of kubeflow
 
 import json
 import math
+import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 import certifi
 from urllib3 import PoolManager, Timeout
 from urllib3.exceptions import HTTPError
 from urllib3.util import make_headers
+
+T = TypeVar("T")
 
 REQUEST_SECONDS = 10.0
 """Timeout of a request. A log-batch of 1,000 metrics takes a server with SQLite about a second."""
@@ -92,13 +95,10 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
         variables: Environment variables. MLFLOW_TRACKING_URI must be set.
 
     Raises:
-        ValueError: MLFLOW_TRACKING_URI is no http:// or https:// address. The message has no credentials.
+        ValueError: MLFLOW_TRACKING_URI is no http:// or https:// address, or a value cannot be sent in an HTTP header.
+            The message has no credentials.
     """
-    parts = urlsplit(variables["MLFLOW_TRACKING_URI"].strip())
-    host = parts.netloc.rpartition("@")[2]
-    if parts.scheme not in ("http", "https") or not host:
-        scheme = parts.scheme or "no scheme"
-        raise ValueError(f"MLFLOW_TRACKING_URI has {scheme}, but must be an http:// or https:// address of a server")
+    parts = _split_address(variables["MLFLOW_TRACKING_URI"].strip())
     kind, username, password, token, workspace = (
         variables.get(name, "").strip()
         for name in (
@@ -109,6 +109,10 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
             "MLFLOW_WORKSPACE",
         )
     )
+    for name, value in (("MLFLOW_TRACKING_TOKEN", token), ("MLFLOW_WORKSPACE", workspace)):
+        # Otherwise http.client refuses the header later, and its message has the value.
+        if not re.fullmatch("[ -~]*", value):
+            raise ValueError(f"{name} has a line break or a character that is not ASCII")
     in_pod = kind in ("kubernetes", "kubernetes-namespaced")
     authorization = ""
     if username and password and not in_pod:
@@ -121,7 +125,7 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
     if kind == "kubernetes-namespaced" and not workspace and namespace.exists():
         workspace = namespace.read_text().strip()
     return Connection(
-        address=urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")),
+        address=urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", "")),
         authorization=authorization,
         uses_pod_token=in_pod and not authorization,
         workspace=workspace,
@@ -129,6 +133,17 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
         ca_bundle=variables.get("MLFLOW_TRACKING_SERVER_CERT_PATH", ""),
         client_certificate=variables.get("MLFLOW_TRACKING_CLIENT_CERT_PATH", ""),
     )
+
+
+def _split_address(uri: str) -> SplitResult:
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # Its message may have the password.
+        raise ValueError("MLFLOW_TRACKING_URI is not a valid address") from None
+    if parts.scheme not in ("http", "https") or not parts.netloc.rpartition("@")[2]:
+        scheme = parts.scheme or "no scheme"
+        raise ValueError(f"MLFLOW_TRACKING_URI has {scheme}, but must be an http:// or https:// address of a server")
+    return parts
 
 
 def _basic(username: str, password: str) -> str:
@@ -191,22 +206,22 @@ class MlflowClient:
             if error.status != 404:
                 raise
         try:
-            return str(self._post("experiments/create", {"name": name})["experiment_id"])
+            return self._post("experiments/create", {"name": name}, lambda answer: str(answer["experiment_id"]))
         except MlflowError as error:
             if error.status != 400:
                 raise
             return self._get_experiment(name)  # Another step has just created it.
 
     def _get_experiment(self, name: str) -> str:
-        answer = self._call("GET", f"experiments/get-by-name?experiment_name={quote(name, safe='')}")
-        return str(answer["experiment"]["experiment_id"])
+        path = f"experiments/get-by-name?experiment_name={quote(name, safe='')}"
+        return self._call("GET", path, lambda answer: str(answer["experiment"]["experiment_id"]))
 
     def find_run(self, experiment: str, tag: str, value: str) -> Run | None:
         """Return the latest run of an experiment that has a tag with a value."""
         quoted = value.replace("'", "''")
         query = {"experiment_ids": [experiment], "filter": f"tags.`{tag}` = '{quoted}'", "max_results": 1}
-        runs = self._post("runs/search", query).get("runs", [])
-        return _read_run(runs[0]) if runs else None
+        runs = self._post("runs/search", query, lambda answer: [_read_run(run) for run in answer.get("runs", ())])
+        return runs[0] if runs else None
 
     def create_run(self, experiment: str, name: str, tags: Mapping[str, str], time: float) -> Run:
         """Create a run.
@@ -223,11 +238,12 @@ class MlflowClient:
             "start_time": round(time * 1000),
             "tags": _pairs(tags, _LONGEST_TAG),
         }
-        return _read_run(self._post("runs/create", body)["run"])
+        return self._post("runs/create", body, lambda answer: _read_run(answer["run"]))
 
     def get_run(self, run_id: str) -> Run:
         """Return a run."""
-        return _read_run(self._call("GET", f"runs/get?run_id={quote(run_id, safe='')}")["run"])
+        path = f"runs/get?run_id={quote(run_id, safe='')}"
+        return self._call("GET", path, lambda answer: _read_run(answer["run"]))
 
     def update_run(self, run_id: str, status: str, time: float | None = None) -> None:
         """Set the status of a run.
@@ -238,12 +254,12 @@ class MlflowClient:
             time: End time in seconds since 1970.
         """
         end = {} if time is None else {"end_time": round(time * 1000)}
-        self._post("runs/update", {"run_id": run_id, "status": status, **end})
+        self._post("runs/update", {"run_id": run_id, "status": status, **end}, _ignore)
 
     def log_parameters(self, run_id: str, parameters: Mapping[str, str]) -> None:
         """Log parameters. Values of more than 6,000 characters are cut off."""
         for batch in _batches(_pairs(parameters, _LONGEST_PARAMETER), _BATCH_PARAMETERS):
-            self._post("runs/log-batch", {"run_id": run_id, "params": batch})
+            self._post("runs/log-batch", {"run_id": run_id, "params": batch}, _ignore)
 
     def log_metrics(self, run_id: str, metrics: Iterable[Metric]) -> None:
         """Log values of metrics."""
@@ -258,12 +274,12 @@ class MlflowClient:
             for metric in metrics
         ]
         for batch in _batches(entries, _BATCH_METRICS):
-            self._post("runs/log-batch", {"run_id": run_id, "metrics": batch})
+            self._post("runs/log-batch", {"run_id": run_id, "metrics": batch}, _ignore)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run. Values of more than 5,000 characters are cut off."""
         for batch in _batches(_pairs(tags, _LONGEST_TAG), _BATCH_PARAMETERS):
-            self._post("runs/log-batch", {"run_id": run_id, "tags": batch})
+            self._post("runs/log-batch", {"run_id": run_id, "tags": batch}, _ignore)
 
     def upload_artifact(self, run: Run, name: str, content: bytes, content_type: str) -> bool:
         """Upload a file as an artifact of a run through the MLflow server.
@@ -279,15 +295,22 @@ class MlflowClient:
         self._request("PUT", path, content, content_type)
         return True
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._call("POST", path, json.dumps(body, allow_nan=False).encode())
+    def _post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        return self._call("POST", path, read, json.dumps(body, allow_nan=False).encode())
 
-    def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+    def _call(self, method: str, path: str, read: Callable[[Any], T], body: bytes | None = None) -> T:
+        """Send a request.
+
+        Args:
+            method: HTTP method.
+            path: Path below that of the API.
+            read: Returns the result from the JSON of the answer. It may raise for JSON of another form.
+            body: JSON to send. Default: none.
+        """
         data = self._request(method, f"{self.connection.address}/api/2.0/mlflow/{path}", body, "application/json")
         try:
-            answer: dict[str, Any] = json.loads(data or b"{}")
-            return answer
-        except ValueError:
+            return read(json.loads(data or b"{}"))
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
             raise MlflowError(200, f"{self.connection.address} does not answer as MLflow does") from None
 
     def _request(self, method: str, url: str, body: bytes | None, content_type: str) -> bytes:
@@ -304,12 +327,16 @@ class MlflowClient:
         return response.data
 
 
+def _ignore(answer: object) -> None:
+    """Do nothing: the answer has no result."""
+
+
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def valid_key(name: str) -> str:
-    """Return a name with underscores in place of the characters that MLflow refuses in keys."""
-    return re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_KEY]
+    """Return a name in the form that MLflow accepts: a normalized path with underscores for other characters."""
+    return posixpath.normpath(re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_KEY])
 
 
 def _pairs(values: Mapping[str, str], longest: int) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Installs packages by pip: in a step that runs in a stock image, and beside a replica.
+"""Installs packages with pip: in a step that runs in a stock image, and for a replica.
 
 `python -m kfp_distributed.library.packages [--folder FOLDER] [--alone REQUIREMENT]... REQUIREMENT...`
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 # pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
-# not tell a missing requirement from an index that is away, so the waits are short: 17 seconds together.
+# not distinguish a missing requirement from an index that is down, so the waits are short: 17 seconds in total.
 _WAITS = (2, 5, 10)
 
 
@@ -24,11 +24,11 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
 
     Args:
         requirements: Requirements or URLs, as pip takes them.
-        alone: More of these, which are installed without their dependencies.
-        folder: A folder of their own, which pip makes; by default where this Python keeps its packages.
+        alone: Requirements that are installed without their dependencies. Default: none.
+        folder: Folder to install into, which pip creates. Default: "", the packages of this Python.
 
     Raises:
-        SystemExit: pip failed four times, or was killed; the exit code is pip's, or 128 and the signal's number.
+        SystemExit: pip failed four times, or was killed. The exit code is pip's, or 128 + the number of the signal.
     """
     if not folder:
         requirements, alone = unmet(requirements), unmet(alone)
@@ -47,7 +47,7 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
     if not folder:
         importlib.invalidate_caches()
         if site.ENABLE_USER_SITE:
-            # pip may have made the folder for this user's packages.
+            # pip may have created the folder for this user's packages.
             site.addsitedir(site.getusersitepackages())
 
 
@@ -102,10 +102,10 @@ def install_command(
 
 
 def main() -> None:
-    """Install what the command line names."""
+    """Install the requirements of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", default="", help="folder of their own")
-    parser.add_argument("--alone", action="append", default=[], help="requirement without its dependencies")
+    parser.add_argument("--folder", default="", help="folder to install into")
+    parser.add_argument("--alone", action="append", default=[], help="requirement to install without its dependencies")
     parser.add_argument("requirements", nargs="*")
     options = parser.parse_args()
     install(*options.requirements, alone=options.alone, folder=options.folder)

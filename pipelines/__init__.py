@@ -1,1 +1,1 @@
-"""Reusable pipelines, and what runs them on one machine."""
+"""Reusable pipelines, and functions that run them on this machine."""

@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
                 if console.is_terminal:
                     os.environ[SHOW_SAMPLES_VARIABLE] = "true"
                 before = set(run.artifacts.iterdir())
-                # The first one for this type. MPI and Job have two.
+                # The first trainer of this type. MPI and Job have two.
                 trainer = next(name for name, types in TRAINERS.items() if distribution_type in types)
                 train_and_export(
                     distribution_specification=json.loads(options.distribution),

@@ -26,10 +26,10 @@ from kfp_distributed.processes.guard import Process, process_table
 from kfp_distributed.storage import embedded_object_store
 
 _STEP_END_SECONDS = 20.0
-"""How long an interrupted step may take to end. kfp waits a quarter of a second; replicas take up to five."""
+"""Seconds until an interrupted step is killed. kfp waits 0.25 s; replicas take up to 5 s to end."""
 
 _SIGINT_SECONDS = 2.0
-"""How long to wait before SIGTERM is sent to steps. A terminal's Ctrl-C reaches them too, a notebook's may not."""
+"""Seconds before SIGTERM is sent to steps. Ctrl-C in a terminal reaches them too; in a notebook it may not."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def local_run(
     Args:
         folder: Folder for artifacts and objects, which is created if missing. Default: "kfp-distributed-run".
         embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with random credentials, and to pass
-            it to the steps. False leaves the object store to the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
+            it to the steps. False uses the object store of the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
             AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server. With it, runner="auto" means this machine even if
             KUBECONFIG is set, and runner="kubernetes" is refused. Default: True.
         progress: Whether to show progress in place of kfp's log. Default: None, which means in a terminal and in a
@@ -113,7 +113,7 @@ def local_run(
 
 def _show_progress(cleanup: ExitStack, file: Path, progress: bool | None) -> Path | None:
     """Show progress until `cleanup` is closed; return the file of the log, or None if no progress is shown."""
-    # Made before standard output is redirected.
+    # Created before standard output is redirected.
     console = Console(file=sys.stdout)
     shown = console.is_terminal or console.is_jupyter
     if progress is False or (progress is None and not shown):

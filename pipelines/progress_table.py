@@ -15,7 +15,7 @@ _COLORS = {"running": "", "succeeded": "green", "failed": "red", "stopped": "dim
 _BAR_WIDTH = 16
 _COLUMNS = ("replica", "state", "epoch", "metrics", "rows/s", "memory", "GPU", "time")
 _DETAIL = "metrics"
-"""The column that is cut where the terminal is narrow."""
+"""The column that is truncated if the terminal is narrow."""
 
 
 class StepProgress(NamedTuple):
@@ -40,7 +40,7 @@ def progress_table(
     Args:
         groups: Each step with its replicas. Replicas without a step have no row above them.
         now: Seconds since 1970.
-        lines: Lines that there is room for. Replicas without room are counted in one line. Default: 1000.
+        lines: Number of lines that fit. The last line counts the replicas that do not fit. Default: 1000.
     """
     groups = list(groups)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""Shows a local run while it works: a table of steps and replicas in a terminal or notebook, elsewhere lines."""
+"""Shows the progress of a local run: a table of steps and replicas in a terminal or notebook, else lines."""
 
 import io
 import re
@@ -24,10 +24,10 @@ from kfp_distributed.trainers.runtime.samples import split_sample
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"- (?:INFO|ERROR) - (Executing task|Task) '([^']+)'(?: finished with status (\w+))?")
 _NOISE = re.compile(r" - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
-"""Lines of kfp itself, with the input that it prints as JSON. They do not tell why a step failed."""
+"""Lines of kfp itself, with the inputs of steps as JSON. They are left out of the error of a failed step."""
 
 _INDENT = "    "
-"""What kfp puts before each line of a step."""
+"""Indentation of the lines of a step in the output of kfp."""
 
 _UPDATE_SECONDS = 0.5
 """Seconds between two updates of a notebook."""
@@ -49,7 +49,7 @@ class StepEnded:
 
 
 def parse_line(line: str) -> StepStarted | StepEnded | LogEntry | None:
-    """Return what a line of the output of `kfp.local` means, or None if it is another line."""
+    """Parse a line of the output of `kfp.local`. Return None for a line of another form."""
     plain = _COLOR.sub("", line)
     if entry := parse_entry(plain.removeprefix(_INDENT)):
         return entry
@@ -62,20 +62,20 @@ def parse_line(line: str) -> StepStarted | StepEnded | LogEntry | None:
 
 
 class Display(Protocol):
-    """Where the table is shown."""
+    """Shows the table."""
 
     def begin(self) -> None:
         """Show the table for the first time."""
 
     def update(self) -> None:
-        """Show the table again, unless that was done a moment ago."""
+        """Show the table again, unless it was updated a moment ago."""
 
     def end(self) -> None:
         """Show the table for the last time. It stays."""
 
 
 class _Terminal:
-    """Draws the table below what is printed, four times a second."""
+    """Draws the table below the printed lines, four times a second."""
 
     def __init__(self, console: Console, render: Callable[[], Table]) -> None:
         # Standard output is redirected to the view already.
@@ -113,8 +113,8 @@ class _Notebook:
         self._handle.update(self._render())
 
 
-class _Nowhere:
-    """Shows no table, where output is a file or a pipe."""
+class _NoDisplay:
+    """Shows no table, because the output is a file or a pipe."""
 
     def begin(self) -> None:
         pass
@@ -141,7 +141,7 @@ class _Step:
 
 
 class RunView(io.TextIOBase):
-    """Shows a run. A stream that takes what `kfp.local` prints.
+    """Shows a run. It is the stream that `kfp.local` prints to.
 
     Attributes:
         failed: Name of the step that failed; "" if none has.
@@ -153,8 +153,8 @@ class RunView(io.TextIOBase):
 
         Args:
             console: Where to show the run.
-            log: File for everything that is printed, but for samples. Default: none.
-            echo: Whether to show what other steps than a training print. Default: no.
+            log: File for everything that is printed except samples. Default: none.
+            echo: Whether to show the output of steps other than `train`. Default: no.
         """
         super().__init__()
         self.failed = ""
@@ -197,15 +197,15 @@ class RunView(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Take text. Complete lines are shown."""
+        """Add text. Complete lines are shown."""
         *lines, self._part = (self._part + text).split("\n")
         for line in lines:
-            self._take(line)
+            self._add_line(line)
         if lines:
             self._display.update()
         return len(text)
 
-    def _take(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         fact = parse_line(line)
         is_sample = isinstance(fact, LogEntry) and split_sample(fact.message)[1] is not None
         if self._log and not is_sample:
@@ -248,19 +248,19 @@ class RunView(io.TextIOBase):
             self._print_line(f"  {entry.replica}: {entry.message}")
 
     def _show_other(self, line: str) -> None:
-        """Show a line that a step has printed, or the program around the steps."""
+        """Show a line of a step, or of the program that runs the pipeline."""
         if _NOISE.search(line):
             return
         is_of_step = bool(self._steps) and self._steps[-1].state == "running"
         if is_of_step:
             self.last_lines.append(line.strip())
-        # After its end kfp prints the outputs of a step, with an indent too.
+        # kfp prints the outputs of a step after its end, indented as well.
         if self._echo if is_of_step else not line.startswith(_INDENT):
             self._print(line.removeprefix(_INDENT))
 
     def _print_line(self, text: str) -> None:
-        """Print what the table shows, where there is no table."""
-        if isinstance(self._display, _Nowhere):
+        """Print a line that replaces the table where no table is shown."""
+        if isinstance(self._display, _NoDisplay):
             self._print(text)
 
     def _print(self, text: str, style: str | None = None) -> None:
@@ -276,4 +276,4 @@ class RunView(io.TextIOBase):
 def _display(console: Console, render: Callable[[], Table]) -> Display:
     if console.is_jupyter:
         return _Notebook(render)
-    return _Terminal(console, render) if console.is_terminal else _Nowhere()
+    return _Terminal(console, render) if console.is_terminal else _NoDisplay()

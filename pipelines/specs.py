@@ -29,8 +29,9 @@ def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    made = steps(delivery, task_config=task_config)
-    for name, deliverable in {**made._asdict(), "train_and_export": make_train_and_export(made)}.items():
+    library_steps = steps(delivery, task_config=task_config)
+    deliverables = {**library_steps._asdict(), "train_and_export": make_train_and_export(library_steps)}
+    for name, deliverable in deliverables.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))
         files[-1].write_text(with_stable_defaults(files[-1].read_text(encoding="utf-8")), encoding="utf-8")
@@ -38,10 +39,10 @@ def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: 
 
 
 def with_stable_defaults(text: str) -> str:
-    """Return a compiled pipeline or component with defaults that read the same in each compilation.
+    """Return a compiled pipeline or component whose defaults are the same in each compilation.
 
-    kfp keeps every number as a double, and so writes 15.0 also for an int or in a dict. Here it becomes 15, which KFP
-    reads as the same value. A default that is declared as a float stays as it is. The comments at the top show dicts
+    kfp keeps every number as a double, so it writes an int as 15.0. Here it becomes 15, which KFP reads as the same
+    value. A default that is declared as a float stays as it is. The comments at the top show dicts
     in the order of a protobuf map, which differs between processes. Here their keys are sorted.
 
     Args:

@@ -4,12 +4,11 @@ from kfp import dsl
 
 from kfp_distributed.components import Steps, evaluate, export_model, prepare_data, train
 
-# A function makes the pipeline, because its steps differ in how they find the library: image, package or ConfigMap.
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 
 
 def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN201  (kfp types no pipeline)
-    """Return the pipeline of the four steps.
+    """Return the pipeline of the four steps, which may find the library in an image, a package or a ConfigMap.
 
     Args:
         with_steps: Steps of `kfp_distributed.components.steps()`.
@@ -35,7 +34,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         model_name: str = "digits",
         bucket: str = "models",
     ) -> float:
-        """Prepares data, trains distributed, evaluates on the test split and exports what is good enough.
+        """Prepares data, trains distributed, evaluates on the test split, and exports the model if it is good enough.
 
         Args:
             source: Data to train on: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of CSV,

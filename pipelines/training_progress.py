@@ -17,10 +17,10 @@ _CHANGE = re.compile(
 """Entry of the step's log for a change of a replica, see `status.describe`."""
 
 _BURST_SECONDS = 1.0
-"""Epochs that are read within this time tell nothing of the speed. A log of which much exists is read at once."""
+"""Epochs that are read within this time of the first one do not count for the speed: they may be a backlog."""
 
 _SERVES = re.compile(r"[a-z]+-\d+ serves")
-"""What a parameter server prints when it is ready."""
+"""Line that a parameter server prints when it is ready."""
 
 
 @dataclass
@@ -34,9 +34,9 @@ class ReplicaProgress:
         epoch: Epochs that are done.
         epochs: Epochs of the training; 0 until the replica has finished one.
         metrics: Metrics of the last epoch.
-        sample: Latest resource usage. Values that a sample lacks stay as they were.
+        sample: Latest resource usage. A value that the latest sample lacks is that of an earlier one.
         peak_memory_mib: Largest memory of all samples.
-        first_epoch: Time and number of the epoch from which on the speed is measured.
+        first_epoch: Time and number of the epoch at which the measurement of the speed begins.
         last_epoch_time: Time of the last finished epoch.
         burst_begin: Time of the first epoch that was read.
     """
@@ -75,7 +75,7 @@ class TrainingProgress:
         self.replicas: dict[str, ReplicaProgress] = {}
 
     def add_entry(self, entry: LogEntry, now: float) -> None:
-        """Take an entry of the step's log.
+        """Add an entry of the step's log.
 
         Args:
             entry: The entry. Its time has whole seconds only.
@@ -91,7 +91,7 @@ class TrainingProgress:
             self._change(match["replica"], match["state"], match["reason"] or "")
 
     def add_fact(self, fact: Fact) -> None:
-        """Take a fact of the job."""
+        """Add a fact of the job."""
         if isinstance(fact, LogLine):
             self._add_line(fact.replica, fact.line, fact.time)
         elif isinstance(fact, ReplicaSample):
@@ -111,7 +111,7 @@ class TrainingProgress:
     def _change(self, name: str, state: str, reason: str) -> None:
         replica = self._replica(name)
         if state in ("starting", "running") and replica.state in ("failed", "stopped"):
-            # It was restarted: the epochs of its previous start tell nothing of the speed of this one.
+            # It was restarted, so its speed is measured anew.
             replica.first_epoch = None
         replica.state, replica.reason = state, reason
 
@@ -124,12 +124,12 @@ class TrainingProgress:
             replica.epoch, replica.epochs, replica.metrics = progress.epoch, progress.epochs, progress.metrics
             if replica.first_epoch is None or progress.epoch < replica.first_epoch[1]:
                 replica.burst_begin = time
-            # The log so far comes at once.
+            # The epochs of a backlog arrive together.
             if time - replica.burst_begin < _BURST_SECONDS:
                 replica.first_epoch = (time, progress.epoch)
             replica.last_epoch_time = time
         elif _SERVES.fullmatch(text):
-            replica.reason = "serves the others"
+            replica.reason = "serving"
 
     def _add_sample(self, name: str, sample: Sample) -> None:
         replica = self._replica(name)

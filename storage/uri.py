@@ -30,13 +30,13 @@ def parse_uri(uri: str) -> Location:
     Raises:
         ValueError: The scheme is not supported, the bucket is missing, or the address is empty.
     """
-    scheme, separator, rest = uri.partition("://")
+    scheme, separator, path = uri.partition("://")
     scheme = scheme.lower()
     if uri and not separator:
         return Location("file", "", uri)
-    if scheme == "file" and rest.startswith("/"):
-        return Location("file", "", unquote(rest))
-    bucket, _, key = rest.partition("?")[0].partition("/")
+    if scheme == "file" and path.startswith("/"):
+        return Location("file", "", unquote(path))
+    bucket, _, key = path.partition("?")[0].partition("/")
     if scheme not in ("s3", "minio") or not bucket:
         # The error must not show a user name, a password or a signature.
         redacted = scheme + separator + bucket.rpartition("@")[2]
@@ -64,7 +64,10 @@ def parse_endpoint(url: str) -> tuple[str, bool]:
     Raises:
         ValueError: The URL has another form.
     """
-    parts = urlsplit(url if "://" in url else f"https://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"https://{url}")
+    except ValueError:  # Its message may have the password.
+        parts = urlsplit("")
     host = parts.netloc.rpartition("@")[2]
     if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query:
         # The error must not show a user name or a password.

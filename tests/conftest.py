@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Tests import shared modules (tests/environments.py, tests/compiled.py) by name, in any import mode.
@@ -11,6 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
 # The folder of the examples.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
+
+# By default, an example that takes more than 200 ms fails. On a busy machine any example may.
+hypothesis.settings.register_profile("without-deadline", deadline=None)
+hypothesis.settings.load_profile("without-deadline")
 
 # Loaded here so that it is active even if only some of the tests run.
 pytest_plugins = ["process_hygiene"]

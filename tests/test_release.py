@@ -51,7 +51,7 @@ def test_checksums_are_sorted_and_in_the_form_of_sha256sum():
     assert checksums({"z": b"", "folder/a": b"a"}) == f"{a}  folder/a\n{empty}  z\n"
 
 
-def test_an_archive_has_no_trace_of_who_made_it_and_when():
+def test_an_archive_has_neither_owner_nor_time():
     def archive(names, mtime, user, mode):
         raw = io.BytesIO()
         with tarfile.open(fileobj=raw, mode="w") as files:

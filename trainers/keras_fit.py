@@ -41,7 +41,7 @@ def keep_checkpoints(
         has_servers: Whether the cluster has parameter servers. Default: false.
 
     Returns:
-        Number of finished epochs in the checkpoint, and a function that saves a checkpoint, given this number.
+        Number of finished epochs in the checkpoint, and a function that saves a checkpoint with such a number.
     """
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=1)
     chief = "/job:chief/replica:0/task:0/device:CPU:0" if has_servers else None

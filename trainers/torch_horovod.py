@@ -63,10 +63,10 @@ def torch_horovod(
     rate = learning_rate * (size if scale_learning_rate else 1)
     adam = torch.optim.Adam(network.parameters(), rate)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
-    rest = range(_resume(checkpoint_dir, network, optimizer) + 1, epochs + 1)
+    remaining_epochs = range(_resume(checkpoint_dir, network, optimizer) + 1, epochs + 1)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     # These are the rows of this rank only. A DistributedSampler would divide them a second time.
-    for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
+    for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, remaining_epochs):
         metrics = train_epoch(network, optimizer, ranks, batches)
         end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), rate)
         metrics |= score(network, validation_dir, ranks)

@@ -6,7 +6,7 @@ import click
 
 from kfp_distributed.cli.job_objects import ClusterJob
 from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_path
-from kfp_distributed.cli.options import connected, namespace_option
+from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.objects import delete
@@ -16,7 +16,7 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 
 @click.command()
 @click.argument("job")
-@namespace_option("Where the job is.")
+@namespace_option("Namespace of the job.")
 def command(job: str, namespace: str) -> None:
     """Delete the training JOB, and wait until its pods have ended.
 
@@ -29,7 +29,7 @@ def command(job: str, namespace: str) -> None:
         check_permissions(api, [("delete", training.kind.group, training.kind.plural), ("list", "", "pods")])
         _cancel(api, training)
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise refused(error) from None
 
 
 def _cancel(api: ClusterApi, job: ClusterJob) -> None:

@@ -6,12 +6,12 @@ import click
 
 from kfp_distributed.cli.job_objects import format_table, job_row
 from kfp_distributed.cli.job_search import list_jobs, list_pods
-from kfp_distributed.cli.options import connected, namespace_option
+from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 @click.command()
-@namespace_option("Where the jobs are.")
+@namespace_option("Namespace of the jobs.")
 def command(namespace: str) -> None:
     """List the trainings of a namespace, newest first.
 
@@ -28,7 +28,7 @@ def command(namespace: str) -> None:
                 raise
             refusals.append(str(error))
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise refused(error) from None
     for refusal in refusals:
         click.echo(f"Warning: {refusal}", err=True)
     if not jobs:

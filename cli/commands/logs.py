@@ -7,7 +7,7 @@ import click
 from kfp_distributed.cli.job_logs import read_logs
 from kfp_distributed.cli.job_objects import job_objects
 from kfp_distributed.cli.job_search import find_job
-from kfp_distributed.cli.options import WrongArgument, connected, end_interrupted, namespace_option
+from kfp_distributed.cli.options import WrongArgument, connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.job import LogLine
@@ -17,14 +17,14 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 
 @click.command()
 @click.argument("job")
-@namespace_option("Where the job is.")
+@namespace_option("Namespace of the job.")
 @click.option("--replica", default="", help="Name of one replica, such as worker-0. Default: all replicas.")
-@click.option("--follow", is_flag=True, help="Go on with new lines until the training ends.")
+@click.option("--follow", is_flag=True, help="Print new lines until the training ends.")
 @click.pass_context
 def command(context: click.Context, job: str, namespace: str, replica: str, follow: bool) -> None:
-    """Print what the replicas of the training JOB have printed, as TIME LEVEL REPLICA MESSAGE.
+    """Print the output of the replicas of the training JOB, as TIME LEVEL REPLICA MESSAGE.
 
-    Lines are in the order of their times. With --follow the time of a line is that at which it was read.
+    Lines are in the order of their times. With --follow the time of a line is when it was read.
     """
     api = connected(namespace)
     try:
@@ -40,6 +40,6 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
             if isinstance(fact, LogLine) and replica in ("", fact.replica) and not re.search(STARTUP_REMARK, fact.line):
                 click.echo(str(LogEntry(fact.time, "INFO", fact.replica, fact.line)))
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise refused(error) from None
     except KeyboardInterrupt:
         end_interrupted(context)

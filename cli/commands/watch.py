@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kfp_distributed.cli.job_objects import ClusterJob, job_objects
 from kfp_distributed.cli.job_search import find_job
-from kfp_distributed.cli.options import connected, end_interrupted, namespace_option
+from kfp_distributed.cli.options import connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock
 from kfp_distributed.components.train.log_format import LogEntry, error_lines
@@ -25,22 +25,22 @@ from kfp_distributed.trainers.runtime.progress import parse_progress
 
 @click.command()
 @click.argument("job")
-@namespace_option("Where the job is.")
+@namespace_option("Namespace of the job.")
 @click.pass_context
 def command(context: click.Context, job: str, namespace: str) -> None:
     """Show the progress of the training JOB until it ends.
 
     On a terminal this is a table with a row for each replica, elsewhere a line for each event and each epoch. The exit
-    code is 0 if the training succeeded and 1 if it failed. Ctrl-C ends this command, and the training goes on.
+    code is 0 if the training succeeded and 1 if it failed. Ctrl-C ends only this command; the training continues.
     """
     api = connected(namespace)
     try:
         training = find_job(api, job)
         status = _watch(api, training)
     except ClusterError as error:
-        raise click.ClickException(str(error)) from None
+        raise refused(error) from None
     except KeyboardInterrupt:
-        click.echo(f"Stopped watching. {job} goes on; to watch it again: kfp-distributed watch {job}")
+        click.echo(f"Stopped watching. {job} continues; to watch it again: kfp-distributed watch {job}")
         end_interrupted(context)
     if status.ended and status.ended.succeeded:
         click.echo(f"{training.title} succeeded.")
@@ -82,7 +82,7 @@ class _View:
             self._progress.add_fact(ReplicaChanged(clock(), replica.name, "waiting"))
 
     def add(self, fact: Fact) -> None:
-        """Take a fact of the job."""
+        """Add a fact of the job."""
         self.status = reduce(advance, [fact], self.status)
         self._progress.add_fact(fact)
 
@@ -99,7 +99,7 @@ class _View:
 
 
 def _line(fact: Fact) -> LogEntry | None:
-    """Return the line for a fact where there is no terminal: events of the job, and epochs of replicas."""
+    """Return the line for a fact if there is no terminal: events of the job, and epochs of replicas."""
     if isinstance(fact, LogLine):
         return LogEntry(fact.time, "INFO", fact.replica, fact.line) if parse_progress(fact.line) else None
     return log_entry(fact)

@@ -42,7 +42,7 @@ class LogEntry(NamedTuple):
 
 
 def parse_line(line: str) -> LogEntry | None:
-    """Return the entry that a line was made of, or None if the line has another form."""
+    """Parse a line of the log. Return None for a line of another form."""
     match = _LINE.fullmatch(line)
     if match is None:
         return None
@@ -54,9 +54,15 @@ def parse_line(line: str) -> LogEntry | None:
     return LogEntry(moment.timestamp(), level, match["replica"], match["message"] or "")
 
 
+def print_entry(entry: LogEntry) -> None:
+    """Print an entry. Threads may do so at the same time."""
+    # In one write: print() would write the line end separately, and another thread could print between the two.
+    print(f"{entry}\n", end="", flush=True)
+
+
 def log(level: Level, message: str) -> None:
     """Print a line of the step itself."""
-    print(LogEntry(time.time(), level, JOB, message), flush=True)
+    print_entry(LogEntry(time.time(), level, JOB, message))
 
 
 def error_lines(text: str) -> str:

@@ -23,11 +23,10 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks for new epochs."""
+"""Seconds between two readings of the stored epochs."""
 
 LONGEST_PAUSE_SECONDS = 60.0
-"""Longest pause after a failed request. The first pause is twice `LOOK_SECONDS`, and each is twice as long as the
-one before."""
+"""Longest pause after a failed request. The first pause is twice `LOOK_SECONDS`, and each later one doubles it."""
 
 END_SECONDS = 10.0
 """Longest time that the end of a step waits for a slow MLflow server."""
@@ -71,7 +70,10 @@ class MlflowTracker(Tracker):
         self._store: Store | None = None
         self._end: tuple[RunStatus, Metrics, str, str] | None = None
         self._end_time = 0.0
-        self._unsent: deque[Send] = deque()
+        self._unsent: deque[tuple[str, Send]] = deque()
+        """Requests to send, each with a name for the log."""
+        self._refused: set[str] = set()
+        """Names of the requests that MLflow has refused."""
         self._steps: dict[str, int] = {}
         """Latest step of each metric that was sent or is in `_unsent`."""
 
@@ -80,8 +82,8 @@ class MlflowTracker(Tracker):
         self._job = job
         parameters, tags = run_parameters(job), run_tags(job)
         self._unsent += [
-            lambda client, run: client.set_tags(run.id, tags),
-            lambda client, run: client.log_parameters(run.id, parameters),
+            ("tags", lambda client, run: client.set_tags(run.id, tags)),
+            ("parameters", lambda client, run: client.log_parameters(run.id, parameters)),
         ]
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
@@ -100,11 +102,11 @@ class MlflowTracker(Tracker):
             self._give_up(f"no answer within {seconds:g} s")
 
     def _work(self) -> None:
-        """Send what is new until the job has ended and everything is sent."""
+        """Send new data until the job has ended and everything is sent."""
         try:
             client = MlflowClient(read_connection(self._variables))
         except (ValueError, OSError) as error:
-            self._log("WARNING", f"MLflow is not used: {error}")
+            self._warn(f"MLflow is not used: {error}")
             return
         pause = LOOK_SECONDS
         while True:
@@ -117,7 +119,7 @@ class MlflowTracker(Tracker):
                     self._give_up(str(error))
                     return
                 if not self._is_away and not is_end:
-                    self._log("WARNING", f"The MLflow run gets the metrics later: {error}")
+                    self._warn(f"The MLflow run gets the metrics later: {error}")
                 self._is_away, pause = True, min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
                 if is_end:
@@ -129,12 +131,16 @@ class MlflowTracker(Tracker):
                 self._ending.wait(pause)
 
     def _give_up(self, reason: str) -> None:
+        self._warn(f"The MLflow run is not complete: {reason}")
+        self._has_given_up = True
+
+    def _warn(self, text: str) -> None:
+        # After the step has given up, the thread must not print: the interpreter may be ending.
         if not self._has_given_up:
-            self._has_given_up = True
-            self._log("WARNING", f"The MLflow run is not complete: {reason}")
+            self._log("WARNING", text)
 
     def _send(self, client: MlflowClient, is_end: bool) -> None:
-        """Send all that is new."""
+        """Send all new data."""
         if not self._run:
             self._run = self._open_run(client)
             self.run_id, self._steps = self._run.id, dict(self._run.steps)
@@ -144,12 +150,16 @@ class MlflowTracker(Tracker):
         elif not is_end and not self._unsent:
             self._add_metrics(self._read_epochs())
         while self._unsent:
+            name, send = self._unsent[0]
             try:
-                self._unsent[0](client, self._run)
+                send(client, self._run)
             except MlflowError as error:
                 if error.status not in _BAD_CONTENT:
                     raise
-                self._log("WARNING", f"MLflow refused a part of the run: {error}")
+                # Once: MLflow would refuse the metrics of a deleted run after each epoch.
+                if name not in self._refused:
+                    self._refused.add(name)
+                    self._warn(f"MLflow refused {name}: {error}")
             self._unsent.popleft()
 
     def _open_run(self, client: MlflowClient) -> Run:
@@ -171,18 +181,21 @@ class MlflowTracker(Tracker):
     def _add_metrics(self, epochs: Metrics) -> None:
         if metrics := list(new_metrics(epochs, self._steps, time.time())):
             self._steps |= {metric.key: metric.step for metric in metrics}
-            self._unsent.append(lambda client, run: client.log_metrics(run.id, metrics))
+            self._unsent.append(("metrics", lambda client, run: client.log_metrics(run.id, metrics)))
 
     def _add_end(self, status: RunStatus, epochs: Metrics, report: str, report_uri: str) -> None:
         self._add_metrics(epochs)
         if report_uri:
-            self._unsent.append(lambda client, run: client.set_tags(run.id, {"kfp_distributed.report": report_uri}))
+            tags = {"kfp_distributed.report": report_uri}
+            self._unsent.append(("tags", lambda client, run: client.set_tags(run.id, tags)))
         if self._owns_run:
-            self._unsent.append(lambda client, run: client.update_run(run.id, status, self._end_time))
+            self._unsent.append(("the status", lambda client, run: client.update_run(run.id, status, self._end_time)))
         if report:
             # Last: a server that cannot store artifacts must not leave the run open.
             page = report.encode()
-            self._unsent.append(lambda client, run: client.upload_artifact(run, "report.html", page, "text/html"))
+            self._unsent.append(
+                ("the report", lambda client, run: client.upload_artifact(run, "report.html", page, "text/html"))
+            )
 
 
 def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterator[Metric]:
@@ -201,13 +214,14 @@ def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterat
         for entry in entries:
             for name, value in entry.items():
                 key, step = valid_key(f"{group}/{name}"), round(entry["epoch"])
-                # A JSON integer may be too large for a double.
-                if name != "epoch" and step > steps.get(key, -1) and (value != value or abs(value) <= _LARGEST):
+                # A JSON integer may be too large for a double. A float may be NaN or infinite.
+                is_double = isinstance(value, float) or abs(value) <= _LARGEST
+                if name != "epoch" and step > steps.get(key, -1) and is_double:
                     yield Metric(key, float(value), step, now)
 
 
 def run_parameters(job: TrainingJob) -> dict[str, str]:
-    """Return the parameters of a run: what is trained, with which arguments, and how it is distributed.
+    """Return the parameters of a run: program, arguments and distribution.
 
     The keys differ from those of the step's inputs, which the launcher of Kubeflow Pipelines logs with other values.
     """
@@ -223,7 +237,7 @@ def run_parameters(job: TrainingJob) -> dict[str, str]:
 
 
 def run_tags(job: TrainingJob) -> dict[str, str]:
-    """Return the tags of a run: where its job, its model and its checkpoints are."""
+    """Return the tags of a run: its job, and the addresses of its model and checkpoints."""
     return {
         JOB_TAG: job.name,
         **{f"kfp_distributed.{name}": value for name, value in job.labels.items()},

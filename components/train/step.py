@@ -11,7 +11,7 @@ from typing import Any
 from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
 from kfp_distributed.components.train.launch import Metrics, Outcome, Request, TrainingFailed, launch
-from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log
+from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log, print_entry
 from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
@@ -75,10 +75,12 @@ def run_step(
         tracker.finish("FAILED", failure.metrics, page, report.uri)
         raise SystemExit(last_lines) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
-        tracker.finish("FAILED", {})
         raise SystemExit(error_lines(f"{type(error).__name__}: {error}")) from None
+    except (SystemExit, KeyboardInterrupt):  # Raised by a signal.
+        tracker.finish("KILLED", {})
+        raise
     finally:
-        tracker.finish("KILLED", {})  # A signal ended the training.
+        tracker.finish("FAILED", {})  # Only the first call counts.
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     if tracker.run_id:
         model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.
@@ -118,7 +120,7 @@ def _run_job(
     is_staged = not runner.shares_disk and "://" not in request.model_uri
     request_of_replicas = staged(request) if is_staged else nullcontext(request)
     with request_of_replicas as visible_request:
-        outcome = launch(visible_request, runner, _print, tracker.start)
+        outcome = launch(visible_request, runner, print_entry, tracker.start)
         # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
         page = _render_report(outcome.status, outcome.metrics, runner)
         _write(report, page)
@@ -144,10 +146,6 @@ def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
     with suppress(OSError):
         _write(report, page)
     return f"{error_lines(cause)}\n{LogEntry(time.time(), 'INFO', JOB, store_report(report.uri, page))}"
-
-
-def _print(entry: LogEntry) -> None:
-    print(entry, flush=True)
 
 
 def _manifest(dataset: Any) -> str:  # noqa: ANN401

@@ -14,7 +14,7 @@ Log = Callable[[Level, str], object]
 
 
 class Tracker:
-    """Receives what happens to a training. This class ignores it; a subclass sends it to a server.
+    """Receives the start and the results of a training. This class ignores them; a subclass sends them to a server.
 
     No method raises an exception, and only `finish` waits for a server.
 

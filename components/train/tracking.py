@@ -6,11 +6,11 @@ from kfp_distributed.components.train.tracker import Log, Tracker
 
 
 def open_tracker(variables: Mapping[str, str], log: Log) -> Tracker:
-    """Return the tracker that the environment asks for.
+    """Return the tracker that the environment configures.
 
     Args:
         variables: Environment variables of the step.
-        log: Prints a line of the step's log, given its level and text. It is called from another thread.
+        log: Prints a line of the step's log. Its arguments are the level and the text. A thread calls it.
     """
     if not variables.get("MLFLOW_TRACKING_URI"):
         return Tracker()

@@ -44,15 +44,15 @@ def deployment(name="training-operator", ready=1, replicas=1, args=(), image="op
 
 
 def operators(served, deployments, question=QUESTION):
-    return [tuple(each) for each in judge_operators(question, kinds_of(served), deployments)]
+    return [tuple(check) for check in judge_operators(question, kinds_of(served), deployments)]
 
 
 class TestNamespace:
-    def test_there_and_not_seen_are_no_check(self):
+    def test_existing_and_unreadable_namespaces_yield_no_check(self):
         assert judge_namespace(QUESTION, {"kind": "Namespace"}, None) == []
         assert judge_namespace(QUESTION, Refusal("forbidden"), None) == []
 
-    def test_missing(self):
+    def test_a_missing_namespace_or_account_fails(self):
         assert judge_namespace(Question("team", "", account="runner"), None, None) == [
             Check("namespace", "failed", "there is no team", "kubectl create namespace team"),
             Check(
@@ -65,7 +65,7 @@ class TestNamespace:
 
 
 class TestKinds:
-    def test_all_are_served(self):
+    def test_all_kinds_are_served(self):
         assert list(judge_kinds(QUESTION, kinds_of(BOTH))) == [
             Check("Job", "ok", "served as batch/v1"),
             Check("TFJob", "ok", "served as kubeflow.org/v1"),
@@ -73,13 +73,13 @@ class TestKinds:
             Check("MPIJob", "ok", "served as kubeflow.org/v2beta1"),
         ]
 
-    def test_what_nobody_has_chosen_may_be_missing(self):
+    def test_a_missing_kind_is_a_warning_if_no_type_is_chosen(self):
         assert list(judge_kinds(QUESTION, kinds_of(BARE)))[1:] == [
-            Check(f"{each}Job", "warning", f"not served, so distribution_type {each} cannot be used", INSTALL_TRAINING)
-            for each in ("TF", "PyTorch", "MPI")
+            Check(f"{kind}Job", "warning", f"not served, so distribution_type {kind} cannot be used", INSTALL_TRAINING)
+            for kind in ("TF", "PyTorch", "MPI")
         ]
 
-    def test_what_is_chosen_may_not(self):
+    def test_a_missing_kind_fails_if_its_type_is_chosen(self):
         served = {**BARE, "kubeflow.org/v1": {"tfjobs"}}
         assert list(judge_kinds(Question("team", "", "MPI"), kinds_of(served))) == [
             Check("MPIJob", "failed", "not served, so distribution_type MPI cannot be used", INSTALL_MPI)
@@ -87,10 +87,10 @@ class TestKinds:
 
 
 class TestOperators:
-    def test_no_kind_needs_none(self):
+    def test_a_batch_job_needs_no_operator(self):
         assert operators(BARE, []) == []
 
-    def test_ready(self):
+    def test_a_ready_operator_is_ok(self):
         schemes = ["--enable-scheme=tfjob", "--enable-scheme=pytorchjob"]
         assert operators(BOTH, [deployment(args=schemes), deployment("mpi", image="mpioperator/mpi-operator:0.6")]) == [
             (
@@ -128,16 +128,16 @@ class TestOperators:
             ),
         ],
     )
-    def test_failed(self, deployments, message, fix):
+    def test_an_operator_that_is_missing_or_not_ready_fails(self, deployments, message, fix):
         assert operators(TRAINING, deployments) == [("training-operator", "failed", message, fix)]
 
-    def test_a_ready_one_counts_before_one_that_is_not(self):
+    def test_a_ready_operator_takes_precedence_over_one_that_is_not_ready(self):
         assert operators(TRAINING, [deployment(ready=0), deployment("training-operator-2")])[0][1] == "ok"
 
-    def test_one_that_watches_this_namespace_alone(self):
+    def test_an_operator_that_only_watches_this_namespace_is_ok(self):
         assert operators(TRAINING, [deployment(args=["--namespace=team"])])[0][1] == "ok"
 
-    def test_not_seen(self):
+    def test_deployments_that_cannot_be_listed_are_a_warning(self):
         assert operators(TRAINING, Refusal("deployments.apps is forbidden")) == [
             (
                 "training-operator",
@@ -159,12 +159,12 @@ class TestPermissions:
     INSTALL = "kfp-distributed install --namespace team"
     BIND = "kubectl create rolebinding kfp-distributed-train-{} --namespace team --role kfp-distributed-train"
 
-    def test_all_are_there(self):
+    def test_all_permissions_are_granted(self):
         question = Question("team", "", account="pipeline-runner")
         result = "pipeline-runner has all permissions that a train step needs in team"
         assert judge_permissions(question, "admin", ()) == Check("permissions", "ok", result)
 
-    def test_a_person_is_told_that_the_steps_may_do_something_else(self):
+    def test_a_user_gets_a_hint_to_check_the_account_of_the_steps(self):
         assert judge_permissions(QUESTION, "ann", ()) == Check(
             "permissions",
             "ok",
@@ -188,11 +188,11 @@ class TestPermissions:
             ),
         ],
     )
-    def test_some_are_missing(self, account, user, who, fix):
+    def test_missing_permissions_fail_and_the_fix_grants_them(self, account, user, who, fix):
         result = judge_permissions(Question("team", "", account=account), user, self.REFUSED)
         assert result == Check("permissions", "failed", f"{who} {self.FOUND}", fix)
 
-    def test_a_secret_of_another_name(self):
+    def test_the_fix_grants_access_to_a_secret_of_another_name(self):
         question = Question("team", "", account="pipeline-runner")
         result = judge_permissions(question, "", [Permission("get", "", "secrets", "keys")])
         rule = '{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["keys"], "verbs": ["get"]}'
@@ -200,7 +200,7 @@ class TestPermissions:
         role = "kubectl patch role kfp-distributed-train --namespace team"
         assert result.fix == f"{self.INSTALL} && {role} {patch}"
 
-    def test_not_seen(self):
+    def test_permissions_that_cannot_be_checked_are_a_warning(self):
         question = Question("team", "", account="pipeline-runner")
         assert judge_permissions(question, "ann", Refusal("ann may not create")) == Check(
             "permissions",
@@ -247,7 +247,7 @@ class TestLogin:
             ),
         ],
     )
-    def test_the_problem_and_its_fix(self, login, error, message, fix):
+    def test_rejected_credentials_and_their_fix(self, login, error, message, fix):
         assert judge_login(login, error) == Check("user", "failed", f"{message}: {error}", fix)
 
 
@@ -267,29 +267,29 @@ class TestImage:
             ("registry.example.com:5000/trainer:1", "registry.example.com:5000/trainer:1"),
         ],
     )
-    def test_there(self, image, name):
+    def test_an_image_on_all_nodes_is_ok(self, image, name):
         nodes = [{"status": {"images": [{"names": None}, {"names": ["other@sha256:12", name]}]}}]
         assert self.judge(image, nodes) == Check("image", "ok", f"1 of 1 nodes have {image}")
 
-    def test_one_that_must_be_named_and_is_not(self):
+    def test_a_required_image_that_is_not_named_fails(self):
         fix = "run make images, or choose another image, and pass it as --image NAME"
         assert self.judge(Refusal("no horovod"), []) == Check("image", "failed", "no horovod", fix)
 
-    def test_on_some_nodes(self):
+    def test_an_image_on_some_nodes_is_ok(self):
         nodes = [{"status": {"images": [{"names": ["a/b:1"]}]}}, {"status": {}}]
         assert self.judge("a/b:1", nodes) == Check(
             "image", "ok", f"1 of 2 nodes have a/b:1; for the others, {self.UNKNOWN}"
         )
 
-    def test_on_none(self):
+    def test_an_image_on_no_node_is_a_warning(self):
         result = f"no node is known to have a/b:1; {self.UNKNOWN}"
         assert self.judge("a/b:1", [{"status": {}}]) == Check("image", "warning", result, self.PULL.format("a/b:1"))
 
-    def test_not_seen(self):
+    def test_nodes_that_cannot_be_listed_are_a_warning(self):
         result = f"cannot check whether a node has a/b:1: forbidden; {self.UNKNOWN}"
         assert self.judge("a/b:1", Refusal("forbidden")) == Check("image", "warning", result, self.PULL.format("a/b:1"))
 
 
-def test_a_line_and_its_fix():
+def test_a_check_is_printed_with_its_fix():
     assert as_line(Check("cluster", "ok", "is there")) == "ok       cluster: is there"
     assert as_line(Check("image", "warning", "is not", "get it")) == "warning  image: is not\n         -> get it"

@@ -92,7 +92,7 @@ def test_a_wrong_argument(arguments, error):
         (b"kind: Pod\n", " is not a compiled pipeline: it has no deploymentSpec"),
     ],
 )
-def test_a_file_that_is_no_pipeline(tmp_path, content, error):
+def test_a_file_that_is_not_a_compiled_pipeline_is_refused(tmp_path, content, error):
     file = tmp_path / "pipeline.yaml"
     if content is not None:
         file.write_bytes(content)
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_pipeline(tmp_path, content, error):
     ],
     ids=["text", "list", "binary", "server", "user", "folder"],
 )
-def test_a_file_that_is_no_configuration(configure, content):
+def test_an_invalid_kubeconfig_is_refused(configure, content):
     file = configure(content)
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 2
@@ -143,7 +143,7 @@ def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
         ("http://x:70000", "Port out of range 0-65535"),
     ],
 )
-def test_an_address_of_the_store_that_is_none(monkeypatch, name, url, error):
+def test_an_invalid_address_of_the_store_is_refused(monkeypatch, name, url, error):
     monkeypatch.setenv(name, url)
     result = CliRunner().invoke(main, ["doctor"])
     assert (result.exit_code, result.output) == (2, f"Error: {name}: {error}; correct it, or unset {name}\n")
@@ -194,7 +194,7 @@ def ask(configure, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("path", ["/version", "/apis/batch/v1"])
-def test_an_api_server_that_knows_nobody_of_us(ask, user, fix, path):
+def test_rejected_credentials_are_reported_with_a_fix(ask, user, fix, path):
     configuration = NOWHERE.replace("user: nobody", f"user: {user}")
     code, lines = ask(refused=[path], configuration=configuration)
     assert code == 1
@@ -213,11 +213,11 @@ def test_an_api_server_that_knows_nobody_of_us(ask, user, fix, path):
         (None, ""),
     ],
 )
-def test_volumes_take_permissions_of_their_own(ask, volume, missing):
+def test_volumes_require_additional_permissions(ask, volume, missing):
     distribution = json.dumps({"volumes": [volume]} if volume else {})
     refused = ["create persistentvolumeclaims", "get persistentvolumeclaims"]
     code, lines = ask("--distribution", distribution, refused=refused)
-    (permissions,) = [each for each in lines if " permissions: " in each]
+    (permissions,) = [line for line in lines if " permissions: " in line]
     assert code == 1
     assert permissions == (
         f"failed   permissions: ann may not, in default: {missing}"
@@ -226,10 +226,10 @@ def test_volumes_take_permissions_of_their_own(ask, volume, missing):
     )
 
 
-def test_what_is_to_be_asked_again_is_the_same_question(ask):
+def test_the_fix_of_an_unchecked_bucket_repeats_the_same_command(ask):
     distribution = {"distribution_type": "Job", "volumes": [{"name": "corpus", "path": "/corpus"}]}
     options = ["--namespace", "team", "--distribution", json.dumps(distribution), "--image", "fit:1"]
     options += ["--service-account", "runner", "--bucket", "s3://b/it's mine"]
     _, lines = ask(*options)
-    fix = lines[[" bucket: " in each for each in lines].index(True) + 1]
+    fix = lines[[" bucket: " in line for line in lines].index(True) + 1]
     assert shlex.split(fix)[-len(options) - 2 :] == ["kfp-distributed", "doctor", *options]

@@ -62,7 +62,7 @@ def test_a_tampered_library_is_created_again_and_another_version_stays(api):
     assert api.objects["configmaps", OLD["metadata"]["name"]] == OLD
 
 
-def test_prune_deletes_old_libraries_alone(api):
+def test_prune_only_deletes_old_libraries(api):
     current = {**OBJECTS[2], "metadata": {**OBJECTS[2]["metadata"], "creationTimestamp": "2020-01-01T00:00:00Z"}}
     api.add(*OBJECTS[:2], current, OLD, FOREIGN)
     code, lines = run("install", "--prune", "30d")
@@ -71,7 +71,7 @@ def test_prune_deletes_old_libraries_alone(api):
 
 
 @pytest.mark.parametrize("age", ["30", "d", "1.5d", "-1d", "30 d", "999999d"])
-def test_an_age_that_is_none(age):
+def test_an_invalid_age_is_refused(age):
     code, lines = run("install", "--prune", age)
     assert (code, lines) == (
         2,
@@ -126,12 +126,12 @@ def test_missing_permissions_are_named_before_anything_changes(api, command, den
     assert api.changes == []
 
 
-def test_permissions_that_are_not_needed_may_be_missing(api):
+def test_permissions_that_are_not_needed_are_not_required(api):
     api.denied = ["delete configmaps", "update roles", "update rolebindings", "list configmaps"]
     assert run("install")[0] == 0
 
 
-def test_a_namespace_that_does_not_exist(api):
+def test_a_missing_namespace_is_an_error(api):
     api.exists = False
     assert run("install") == (1, ["Error: there is no namespace team; create it: kubectl create namespace team"])
 

@@ -43,7 +43,7 @@ def test_the_objects():
     ]
 
 
-def test_the_objects_name_no_namespace_that_is_not_chosen():
+def test_without_a_namespace_the_objects_have_none():
     objects = installed_objects("", "pipeline-runner")
     assert [item["metadata"].get("namespace") for item in objects] == [None, None, None]
     assert [{**item["metadata"], "namespace": "team"} for item in objects] == [item["metadata"] for item in OBJECTS]
@@ -53,11 +53,11 @@ def planned(*existing):
     return plan_install(OBJECTS, existing)
 
 
-def test_an_empty_namespace_gets_all():
+def test_an_empty_namespace_gets_all_objects():
     assert planned(None, None, None) == [Change("create", item) for item in OBJECTS]
 
 
-def test_what_is_there_is_kept():
+def test_existing_objects_are_kept():
     assert planned(*OBJECTS) == [Change("keep", item) for item in OBJECTS]
 
 
@@ -77,7 +77,7 @@ def test_an_account_is_added_and_other_accounts_stay():
 
 
 @pytest.mark.parametrize(("namespace", "action"), [("team", "keep"), ("other", "update")])
-def test_an_account_of_the_same_name_in_another_namespace_is_another_one(namespace, action):
+def test_accounts_are_compared_with_their_namespaces(namespace, action):
     current = {**BINDING, "subjects": [{**RUNNER, "namespace": namespace}]}
     assert planned(ROLE, current, LIBRARY)[1].action == action
 
@@ -105,7 +105,7 @@ def stored(content):
 
 
 @pytest.mark.parametrize("archive", [make_archive(CONTENT), stored(CONTENT)])
-def test_a_library_of_the_same_content_has_no_fault_whatever_its_bytes(archive):
+def test_only_the_content_of_an_archive_is_compared(archive):
     assert library_fault(config_map(archive), content_hash(CONTENT)) == ""
 
 

@@ -92,7 +92,7 @@ def test_rows(metadata, status, pods, state, replicas):
     assert job_row(job, pods, NOW) == JobRow("a-job", "TFJob", state, replicas, "5 min 12 s", "4f5b0b1c")
 
 
-def test_a_job_that_its_queue_has_not_admitted():
+def test_a_suspended_job_is_queued():
     _, job = cluster_job(workers(3, queue_name="team"))
     suspended = {**job.manifest["spec"], "runPolicy": {**job.manifest["spec"]["runPolicy"], "suspend": True}}
     assert job_row(ClusterJob(job.kind, {**job.manifest, "spec": suspended}), [], NOW).state == "queued"

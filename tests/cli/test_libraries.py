@@ -49,7 +49,7 @@ def test_the_library_of_a_compiled_step(tmp_path, delivery, needs):
         ),
     ],
 )
-def test_a_file_that_is_no_pipeline_of_ours(text, error):
+def test_a_file_that_is_not_a_pipeline_of_this_library_is_refused(text, error):
     with pytest.raises(ValueError, match=f"^{error}") as raised:
         read_step_libraries(text)
     assert "\n" not in str(raised.value)
@@ -64,7 +64,7 @@ TRAIN, EVALUATE = (StepLibrary(step, NAME, HASH) for step in ("train", "evaluate
 INSTALL = "kfp-distributed install --namespace team"
 
 
-def test_a_library_that_is_there():
+def test_an_installed_library_is_ok():
     text = f"ConfigMap team/{NAME} has the library of train, evaluate"
     assert judged(TRAIN, EVALUATE) == [Check("library", "ok", text)]
 
@@ -96,18 +96,18 @@ CHANGED = NAME[:-12] + "0" * 12
         ),
     ],
 )
-def test_a_library_that_is_missing(library, account, fix):
+def test_a_missing_library_fails_and_the_fix_installs_it(library, account, fix):
     text = f"there is no ConfigMap team/{library} with the library of train"
     missing = judged(TRAIN._replace(name=library), config_map=None, account=account)
     assert missing == [Check("library", "failed", text, fix)]
 
 
-def test_a_library_with_a_fault():
+def test_a_library_with_a_fault_fails():
     text = f"ConfigMap team/{NAME} does not serve train: it has no library.zip"
     assert judged(TRAIN, config_map={"data": {}}) == [Check("library", "failed", text, INSTALL)]
 
 
-def test_a_library_that_may_not_be_read():
+def test_a_library_that_cannot_be_read_is_a_warning():
     assert judged(TRAIN, config_map=Refusal("ann may not get configmaps")) == [
         Check(
             "library",

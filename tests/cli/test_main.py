@@ -8,8 +8,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from kfp_distributed.cli import options
 from kfp_distributed.cli.libraries import read_step_libraries
 from kfp_distributed.cli.main import main
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.protocol import ClusterError
 
 HELP = """
 import sys
@@ -43,6 +46,21 @@ def test_a_command_that_does_not_exist():
     done = CliRunner().invoke(main, ["instal"])
     assert done.exit_code == 2
     assert "No such command 'instal'" in done.output
+
+
+@pytest.mark.parametrize("name", ["install", "uninstall", "jobs", "watch", "logs", "cancel"])
+def test_refused_credentials_have_advice(name, monkeypatch):
+    class RefusingApi(ClusterApi):
+        def __init__(self):
+            self.namespace = "team"
+
+        def call(self, *arguments, **options):
+            raise ClusterError(401, "Unauthorized")
+
+    monkeypatch.setattr(options, "connect", lambda namespace: RefusingApi())
+    done = CliRunner().invoke(main, [name, *ARGUMENTS.get(name, "").split()])
+    assert done.exit_code == 1
+    assert "(Unauthorized); log in again" in done.output
 
 
 class TestCompile:

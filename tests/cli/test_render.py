@@ -177,15 +177,15 @@ def expected(found_hash):
     return JOB.replace("TEMPLATE", TEMPLATE).replace("HASH", found_hash).replace("SIZE", f"{size:,}")
 
 
-def test_a_volume_without_a_size_is_taken_to_be_there():
+def test_a_volume_without_a_size_requires_an_existing_claim():
     volume = {"name": "corpus", "path": "/mnt/corpus", "read_only": True}
-    job, *rest = rendered_objects({"command": ["run"]}, {}, {"volumes": [volume]}, "team", "v1")
-    claims = [each.get("persistentVolumeClaim") for each in job["spec"]["template"]["spec"]["volumes"]]
+    job, *others = rendered_objects({"command": ["run"]}, {}, {"volumes": [volume]}, "team", "v1")
+    claims = [volume.get("persistentVolumeClaim") for volume in job["spec"]["template"]["spec"]["volumes"]]
     assert {"claimName": "corpus", "readOnly": True} in claims
-    assert "PersistentVolumeClaim" not in {each["kind"] for each in rest}
+    assert "PersistentVolumeClaim" not in {item["kind"] for item in others}
 
 
-def test_a_claim_that_the_step_would_make_is_printed():
+def test_a_claim_that_the_step_would_create_is_printed():
     volumes = [{"name": "corpus", "path": "/corpus"}, {"name": "scratch", "path": "/scratch", "size": "10Gi"}]
     made = render({"command": ["run"]}, {"volumes": volumes}, None, "--namespace", "team")
     claim = """\
@@ -207,7 +207,7 @@ spec:
   storageClassName: null
 """
     assert made.output.endswith(claim)
-    kinds = [each["kind"] for each in yaml.safe_load_all(made.output)]
+    kinds = [item["kind"] for item in yaml.safe_load_all(made.output)]
     assert kinds == ["Job", "ConfigMap", "PersistentVolumeClaim"]
 
 
@@ -231,13 +231,13 @@ NO_IMAGE = "is not a valid name of an image; write HOST/NAME:TAG, with NAME in l
         ),
     ],
 )
-def test_what_kubernetes_would_refuse(specification, options, error):
+def test_invalid_specifications_and_options_are_refused(specification, options, error):
     made = render({"command": ["run"], **specification}, None, None, *options)
     assert made.exit_code == 2
     assert made.output.startswith(f"Error: {error}")
 
 
-def test_an_image_that_the_environment_names_wrongly(monkeypatch):
+def test_an_invalid_image_of_the_environment_is_an_error(monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_IMAGE", "NOT VALID")
     made = render({"command": ["run"]}, {"distribution_type": "MPI"})
     assert made.output == f"Error: KFP_DISTRIBUTED_HOROVOD_IMAGE = 'NOT VALID' {NO_IMAGE}\n"
@@ -246,12 +246,12 @@ def test_an_image_that_the_environment_names_wrongly(monkeypatch):
 @pytest.mark.parametrize(
     "image", ["python:3.11", "[::1]:5000/a/b__c-d:V1.2", f"reg.example.com:5000/fit@sha256:{64 * 'a'}", "localhost/fit"]
 )
-def test_the_name_of_an_image(image):
+def test_an_invalid_image_is_an_error(image):
     job, *_ = objects({"command": ["run"], "image": image})
     assert job["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
-def test_a_whole_training():
+def test_all_objects_of_a_training_are_printed():
     distribution = {
         "distribution_type": "PyTorch",
         "number_of_workers": 1,
@@ -285,7 +285,7 @@ def test_full_prints_the_library():
         ({"distribution_type": "MPI", "min_workers": 1}, ["--image", "i:1"], "kubeflow.org/v1 MPIJob"),
     ],
 )
-def test_each_kind(distribution, options, kind):
+def test_each_kind_is_rendered(distribution, options, kind):
     job, code = objects({"command": ["python", "main.py"]}, distribution, {}, *options)
     assert f"{job['apiVersion']} {job['kind']}" == kind
     assert (code["kind"], code["metadata"]["name"].rpartition("-")[2]) == ("ConfigMap", "code")
@@ -296,7 +296,7 @@ def test_a_list_of_numbers_is_one_line():
     assert f"        values: [{exit_codes}]\n" in render({"trainer": "keras_classifier"}).output
 
 
-def test_from_files(tmp_path):
+def test_options_are_read_from_files(tmp_path):
     file = tmp_path / "specification.json"
     file.write_text('{"trainer": "keras_classifier"}')
     made = CliRunner().invoke(main, ["render", "--train-specification", f"@{file}"])
@@ -321,7 +321,7 @@ def test_from_files(tmp_path):
         (({"trainer": "keras_classifier"}, {}, []), "train_parameters is []; allowed: a dict"),
     ],
 )
-def test_a_wrong_specification_is_the_steps_own_error(arguments, error):
+def test_the_error_of_a_wrong_specification_is_that_of_the_step(arguments, error):
     made = render(*arguments)
     assert (made.exit_code, made.output) == (2, f"Error: {error}\n")
 
@@ -334,7 +334,7 @@ def test_an_empty_namespace_is_refused():
 
 
 @pytest.mark.parametrize("value", ["{", "@/nowhere.json"])
-def test_what_is_no_json(value):
+def test_a_value_that_is_not_json_is_refused(value):
     made = CliRunner().invoke(main, ["render", "--train-specification", value])
     assert made.exit_code == 2
     assert made.output.startswith(f"Error: --train-specification {value!r} is neither JSON nor @FILE with JSON: ")

@@ -52,10 +52,10 @@ class TestStore:
             ),
         ],
     )
-    def test_found(self, fields, check):
+    def test_the_secret_of_a_known_store_is_checked(self, fields, check):
         assert judge_store(STORE, fields) == [Check("object store", "ok", "http://minio-service.kubeflow:9000"), check]
 
-    def test_not_found(self):
+    def test_an_unknown_store_fails(self):
         assert judge_store(Refusal("there is no Service"), None) == [
             Check(
                 "object store",
@@ -75,12 +75,12 @@ class TestBucket:
     def judge(self, store, answer, **question):
         return tuple(judge_bucket(Question("team", "", command=self.COMMAND, **question), "s3://b/k", store, answer))
 
-    def test_it_answers(self):
+    def test_a_bucket_that_answers_is_ok(self):
         result = ("bucket", "ok", "s3://b/k can be listed with the keys of the Secret", "")
         assert self.judge(STORE, BucketAnswer(True)) == result
 
     @pytest.mark.parametrize("store", [STORE, Refusal("there is no Service")])
-    def test_not_asked(self, store):
+    def test_a_bucket_that_was_not_asked_is_a_warning(self, store):
         result = "s3://b/k was not checked, because the address or the keys of the store are missing"
         fix = f"fix the problems above, then repeat: {self.COMMAND}"
         assert self.judge(store, None) == ("bucket", "warning", result, fix)
@@ -89,7 +89,7 @@ class TestBucket:
         ("endpoint", "url"),
         [(None, "http://minio-service.kubeflow:9000"), (("store.example.com", True), "https://store.example.com")],
     )
-    def test_not_there_yet(self, endpoint, url):
+    def test_a_missing_bucket_is_a_warning(self, endpoint, url):
         assert self.judge(STORE, BucketAnswer(True, "NoSuchBucket: no such bucket"), endpoint=endpoint) == (
             "bucket",
             "warning",
@@ -97,7 +97,7 @@ class TestBucket:
             f"to create it now, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
         )
 
-    def test_wrong_keys(self):
+    def test_wrong_keys_fail(self):
         assert self.judge(STORE, BucketAnswer(True, "the server refuses the account")) == (
             "bucket",
             "failed",
@@ -105,7 +105,7 @@ class TestBucket:
             "correct the Secret, or the permissions of its account",
         )
 
-    def test_a_name_that_no_bucket_may_have(self):
+    def test_an_invalid_bucket_name_fails(self):
         assert self.judge(STORE, BucketAnswer(True, "code: InvalidBucketName"))[1:] == (
             "failed",
             "s3://b/k: code: InvalidBucketName",
@@ -120,7 +120,7 @@ class TestBucket:
             ("minio-service.kubeflow.svc", "9080:80", "http://localhost:9080"),
         ],
     )
-    def test_a_service_that_is_not_reached_is_forwarded(self, endpoint, ports, url):
+    def test_the_fix_of_an_unreachable_service_forwards_a_port(self, endpoint, ports, url):
         store = StoreReference(endpoint, "keys", "team", secure=False)
         fix = (
             f"kubectl port-forward --namespace kubeflow service/minio-service {ports} & sleep 3; "
@@ -129,7 +129,7 @@ class TestBucket:
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)
 
     @pytest.mark.parametrize("endpoint", ["s3.example.com", "minio-service.kubeflow"])
-    def test_another_address_that_is_not_reached(self, endpoint):
+    def test_the_fix_of_another_unreachable_address_asks_for_a_reachable_one(self, endpoint):
         store = StoreReference(endpoint, "keys", "team", secure=True)
         fix = f"with an address that this machine reaches: {self.HERE.format('https://HOST:PORT')}"
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)

@@ -71,8 +71,8 @@ def test_workers_can_be_removed_and_added_during_an_elastic_training(train):
     assert verdict["succeeded"], step.log
     assert "[worker-2] " in step.log, "lines of the added worker are missing"
     # For each rendezvous: the number of ranks, and the epoch after which they continue.
-    found = re.findall(r"\] rank 0 of (\d) on cpu has \d+ rows and continues after epoch (\d+)", step.log)
-    rendezvous = [(int(size), int(epoch)) for size, epoch in found]
+    starts = re.findall(r"\] rank 0 of (\d) on cpu has \d+ rows and continues after epoch (\d+)", step.log)
+    rendezvous = [(int(size), int(epoch)) for size, epoch in starts]
     assert rendezvous[0][1] == 0
     later = rendezvous[[size for size, _ in rendezvous].index(3) + 1 :]
     assert {2, 4} <= {size for size, _ in later}, rendezvous

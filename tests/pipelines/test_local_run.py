@@ -61,8 +61,8 @@ def test_a_signal_leaves_neither_a_folder_nor_kfp_local_initialised(tmp_path, nu
     scratch = Path(process.stdout.readline().strip())
     assert scratch.is_dir()
     process.send_signal(number)
-    rest = process.stdout.read()
-    assert (process.wait(30), rest, scratch.exists()) == (128 + number, "None False\n", False)
+    output = process.stdout.read()
+    assert (process.wait(30), output, scratch.exists()) == (128 + number, "None False\n", False)
 
 
 def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):

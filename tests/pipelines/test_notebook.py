@@ -62,17 +62,17 @@ def kernel(folder, marker):
         km.shutdown_kernel(now=True)
 
 
-def processes(marker, but):
-    """The processes with a marker in their environment, but for one."""
-    found = []
+def processes(marker, excluded):
+    """Return the processes with a marker in their environment, except one."""
+    marked = []
     for process in psutil.process_iter():
         try:
-            alive = process.pid != but and process.status() != psutil.STATUS_ZOMBIE
+            alive = process.pid != excluded and process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get("NOTEBOOK_MARKER") == marker:
-                found.append(process)
+                marked.append(process)
         except psutil.Error:
             continue
-    return found
+    return marked
 
 
 def test_progress_is_in_the_output_of_the_cell(tmp_path):
@@ -113,4 +113,4 @@ def test_an_interrupt_leaves_no_process(tmp_path, whole_group):
         assert processes(marker, pid) == []
         assert ("stream", "usable\n") in [
             (kind, content.get("text")) for kind, content in outputs("print('usable')")
-        ], "the kernel goes on"
+        ], "the kernel continues"

@@ -80,7 +80,7 @@ def test_lines_of_the_program_itself_are_shown_on_request():
     assert "accuracy: 0.9" not in output.getvalue()
 
 
-def test_of_a_step_that_failed_its_own_lines_are_kept():
+def test_the_last_lines_of_a_failed_step_are_kept():
     view = RunView(Console(file=io.StringIO()))
     view.write("1 - INFO - Executing task 'prepare-data'\n1 - INFO - Streamed logs:\n")
     view.write("    [KFP Executor 2026-11-21 04:13:31,463 INFO]: Got executor_input:\n")

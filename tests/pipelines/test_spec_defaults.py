@@ -93,7 +93,7 @@ def test_comments_have_sorted_keys(options, sizes):
 def test_kfp_reads_the_same_pipeline(tmp_path):
     file, text = compiled(tmp_path)
     rewritten = with_stable_defaults(text)
-    before, after = (json_format.ParseDict(yaml.safe_load(each), PipelineSpec()) for each in (text, rewritten))
+    before, after = (json_format.ParseDict(yaml.safe_load(item), PipelineSpec()) for item in (text, rewritten))
     assert before == after
     file.write_text(rewritten)
     loaded = components.load_component_from_file(str(file))

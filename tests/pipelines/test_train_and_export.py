@@ -79,7 +79,7 @@ def test_a_model_that_is_not_good_enough_is_not_exported(tmp_path, monkeypatch):
     assert not (run.object_store / "models").exists()
 
 
-def test_a_wrong_dict_fails_the_step_and_says_why(tmp_path, capsys):
+def test_the_error_of_a_wrong_dict_names_the_cause(tmp_path, capsys):
     distribution = {"distribution_type": "TF", "number_of_worker": 3}
     with local_run(tmp_path):
         scratch = Path(os.environ["TMPDIR"])

@@ -19,11 +19,11 @@ FACTS = [
     LogLine(10, "worker-0", "epoch 1/5 loss=0.9000 val_loss=1.0000"),
     ReplicaSample(13, "worker-0", 600),
     LogLine(20, "worker-0", "epoch 3/5 loss=0.5000 val_loss=0.6000"),
-    LogLine(21, "worker-0", "goes on"),
+    LogLine(21, "worker-0", "continues"),
     ReplicaChanged(1, "worker-1", "waiting", reason="no node has room"),
     ReplicaChanged(22, "worker-2", "failed", exit_code=3),
 ]
-PS = ReplicaProgress("ps-0", "running", "serves the others")
+PS = ReplicaProgress("ps-0", "running", "serving")
 WORKER = ReplicaProgress(
     "worker-0",
     "running",
@@ -47,7 +47,7 @@ def test_facts():
     assert progress.states() == "2 running, 1 waiting, 1 failed"
 
 
-def test_entries_of_the_log_tell_the_same(monkeypatch):
+def test_log_entries_give_the_same_progress_as_facts(monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_SHOW_SAMPLES", "1")
     progress = TrainingProgress()
     for fact in FACTS:
@@ -98,18 +98,18 @@ def test_a_table_of_steps_and_replicas():
     assert header.split() == ["replica", "state", "epoch", "metrics", "rows/s", "memory", "time"]
     assert prepare.split() == ["prepare-data", "done", "2.5", "s"]
     assert train.split() == ["train", "failed", "1", "min", "15", "s"]
-    assert ps.split() == ["ps-0", "running", "serves", "the", "others"]
+    assert ps.split() == ["ps-0", "running", "serving"]
     assert worker.split()[2:] == ["3/5", "loss", "0.5000", "1,000", "600", "MiB", "8", "s", "left"]
     assert waiting.split() == ["worker-1", "waiting", "no", "node", "has", "room"]
 
 
-def test_a_narrow_terminal_cuts_the_metrics():
+def test_a_narrow_terminal_truncates_the_metrics():
     worker = drawn([(None, [WORKER])], width=72)[1]
     assert "…" in worker
     assert worker.split()[-5:] == ["600", "MiB", "8", "s", "left"]
 
 
-def test_gpus_have_a_column_where_there_are_any():
+def test_gpus_have_a_column_if_there_are_any():
     with_gpu = ReplicaProgress("worker-0", "running", sample=Sample(600, 10.0, 85, 10240))
     header, row = drawn([(None, [with_gpu])])
     assert "GPU" in header
@@ -128,7 +128,7 @@ def test_gpus_have_a_column_where_there_are_any():
         ([3], -1, [0]),
     ],
 )
-def test_the_last_group_has_the_room(counts, lines, shown):
+def test_the_last_group_has_precedence(counts, lines, shown):
     assert shown_replicas(counts, lines) == shown
 
 

@@ -47,6 +47,7 @@ def test_environment(env, credentials):
         (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, r"endpoint 'ftp://a' must be http\(s\)://HOST:PORT"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://a/path"}, "endpoint 'http://a/path' must be"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush@a/path"}, "endpoint 'a/path' must be"),
+        (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush\u2100@a"}, "endpoint 'a' must be"),
         (KEYS | {"AWS_CA_BUNDLE": "/no/such.pem"}, "AWS_CA_BUNDLE = '/no/such.pem'"),
     ],
 )

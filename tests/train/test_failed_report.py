@@ -51,7 +51,7 @@ def point_to(monkeypatch, endpoint, access_key="key", secret_key="secret"):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret_key)
 
 
-def test_a_failed_step_stores_its_report_and_says_where(data, tmp_path, monkeypatch):
+def test_a_failed_step_stores_its_report_and_logs_its_location(data, tmp_path, monkeypatch):
     (tmp_path / "objects" / "mlpipeline").mkdir(parents=True)
     with embedded_object_store(tmp_path / "objects") as server:
         point_to(monkeypatch, server.endpoint, server.access_key, server.secret_key)
@@ -124,7 +124,7 @@ def test_a_store_that_does_not_answer_delays_the_cause_by_seconds(data, tmp_path
     assert seconds < 15
 
 
-def test_metrics_that_cannot_be_read_do_not_hold_a_failure_back(data, tmp_path, monkeypatch):
+def test_metrics_that_cannot_be_read_do_not_delay_a_failure(data, tmp_path, monkeypatch):
     request = Request(
         train_uri=data,
         model_uri=str(tmp_path / "model"),

@@ -5,13 +5,12 @@ import re
 import signal
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_lines import brief, brief_lines, into
+from step_lines import brief, into
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.failures import FOR_GOOD
@@ -25,10 +24,8 @@ from kfp_distributed.components.train.launch import (
     plan_job,
     read_metrics,
 )
-from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.status import failure_cause
-from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 
@@ -362,7 +359,7 @@ def test_the_same_request_is_always_the_same_job(data, tmp_path):
 texts = st.text(max_size=80) | st.from_regex(r"[a-zA-Z0-9-]{0,80}", fullmatch=True)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts, st.tuples(texts, texts, texts), st.tuples(texts, texts, texts))
 def test_a_job_name_is_a_label_that_is_unique_to_its_identity(task, identity, other):
     name = job_name(task, identity)
@@ -385,116 +382,6 @@ def test_a_job_name_is_a_label_that_is_unique_to_its_identity(task, identity, ot
 )
 def test_a_job_name_starts_with_the_name_of_the_task(task, readable):
     assert re.fullmatch(f"{readable}-[0-9a-f]{{12}}", job_name(task, ("run",)))
-
-
-@dataclass
-class Artifact:
-    """The attributes of a KFP artifact that the step uses."""
-
-    path: str
-    uri: str
-    metadata: dict
-    logged: dict
-
-    def log_metric(self, name, value):
-        self.logged[name] = value
-
-
-TASK_FOLDER = "s3://b/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111-aaaa-4bbb-8ccc-dddddddddddd"
-STEP_JOB = job_name("train", ("4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11", TASK_FOLDER))
-
-
-def step(data, folder, **options):
-    uris = {"m": f"{TASK_FOLDER}/m"}
-    model, metrics, report = (
-        Artifact(str(folder / name), uris.get(name, str(folder / name)), {}, {}) for name in ("m", "metrics", "r")
-    )
-    options = {"train_specification": FIT} | options
-    run_step(
-        train_dataset=Artifact(data, "s3://b/data", {}, {}),
-        validation_dataset=None,
-        model=model,
-        metrics=metrics,
-        report=report,
-        runner="local",
-        **options,
-    )
-    return model, metrics, Path(report.path).read_text()
-
-
-def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
-    model, metrics, report = step(data, tmp_path)
-    assert model.metadata == {"framework": "files", "job": STEP_JOB}
-    # KFP stores metrics as JSON, which has no NaN.
-    assert metrics.logged == {"loss": 0.5}
-    assert "train of run 4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11" in report
-    assert STEP_JOB in report
-    assert "loss" in report
-    log = brief_lines(capsys.readouterr().out)
-    assert "[worker-0] begins after epoch 0 on 1 shard" in log
-    assert "accuracy = nan is left out of the metrics of the step: it is not a finite number" in log
-    assert "remark = 'good' is left out of the metrics of the step: it is not a finite number" in log
-    assert any(
-        line.startswith("updates = 1000")
-        and line.endswith("left out of the metrics of the step: it is not a finite number")
-        for line in log
-    )
-
-
-LOGS = function("""
-def fit(model_dir, tensorboard_dir):
-    from pathlib import Path
-    Path(model_dir, "weights").touch()
-    if tensorboard_dir:
-        Path(tensorboard_dir, "run").mkdir()
-        Path(tensorboard_dir, "run", "events").write_text("logged")
-    print(f"given {tensorboard_dir!r}")
-""")
-
-
-def test_log_and_report_name_the_folder_of_tensorboard_logs(data, tmp_path, capsys):
-    _, _, report = step(data, tmp_path, train_specification=LOGS, distribution_specification={"tensorboard": "true"})
-    (folder,) = re.findall(" INFO job TensorBoard's logs: (.*)$", capsys.readouterr().out, re.MULTILINE)
-    assert folder == f"{tmp_path}/checkpoints/{STEP_JOB}/metrics/tensorboard"
-    assert Path(folder, "run", "events").read_text() == "logged"
-    assert folder in report
-
-
-def test_without_tensorboard_there_is_no_folder_for_its_logs(data, tmp_path, capsys):
-    step(data, tmp_path, train_specification=LOGS)
-    log = capsys.readouterr().out
-    assert " INFO worker-0 given ''\n" in log
-    assert "TensorBoard" not in log
-
-
-def test_the_log_of_a_failed_step_ends_with_the_cause_and_the_report_is_written(data, tmp_path):
-    with pytest.raises(SystemExit) as end:
-        step(
-            data,
-            tmp_path,
-            train_specification={"command": ["sleep", "1000"]},
-            distribution_specification={"total_timeout": 0.5},
-        )
-    assert re.match(
-        r"\S+Z ERROR job total_timeout ran out after 0\.5 s: worker-0 silent for .* s\.\n\S+Z INFO job Report: .*/r$",
-        end.value.code,
-    )
-    assert STEP_JOB in (tmp_path / "r").read_text()
-
-
-def test_control_characters_of_replicas_are_removed_from_the_report(data, tmp_path):
-    with pytest.raises(SystemExit):
-        step(data, tmp_path, train_specification={"command": ["printf", r"bell \a, escape \033[31m, nul \000\n"]})
-    page = (tmp_path / "r").read_text()
-    assert "bell \N{REPLACEMENT CHARACTER}, escape , nul \N{REPLACEMENT CHARACTER}" in page
-
-
-def test_the_log_of_a_step_with_an_invalid_request_ends_with_one_line(data, tmp_path):
-    with pytest.raises(SystemExit) as end:
-        step(data, tmp_path, train_parameters={"epochs": "many"})
-    entry = parse_line(end.value.code)
-    assert entry[1:] == ("ERROR", "job", "ValueError: train_parameters of fit: epochs is 'many'; allowed is int")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_invalid_metrics_are_ignored(tmp_path):

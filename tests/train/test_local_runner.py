@@ -5,21 +5,18 @@ import re
 import shutil
 import socket
 import sys
-import threading
 import time
 import uuid
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
-import psutil
 import pytest
 from package_index import package_index, write_wheel
 from step_lines import brief_lines, into
 from train.programs.jobs import MARKER, make_job, marked, python, workers
 
 from kfp_distributed.components.train.failures import FOR_GOOD
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.local import runner as local_runner
@@ -207,9 +204,9 @@ def test_packages_are_installed_only_for_the_job(tmp_path):
 
 def test_a_failed_installation_ends_the_job(tmp_path, monkeypatch):
     def command_without_waits(*arguments, **options):
-        python, _, _, *rest = install_command(*arguments, **options)
+        python, _, _, *options_of_pip = install_command(*arguments, **options)
         program = "from kfp_distributed.library import packages as p; p._WAITS = (0, 0, 0); p.main()"
-        return [python, "-c", program, *rest]
+        return [python, "-c", program, *options_of_pip]
 
     monkeypatch.setattr(local_runner, "install_command", command_without_waits)
     program = {"command": ["unused"], "packages": [str(tmp_path / "absent-1-py3-none-any.whl")]}
@@ -368,66 +365,3 @@ def test_install_timeout_ends_an_installation_that_hangs(tmp_path, monkeypatch):
         monkeypatch.setenv("PIP_INDEX_URL", index.url)
         log, _ = follow(make_job(shell("echo started"), budgets, program=program))
     assert log[-1].startswith("the job failed: install_timeout ran out after 1 s: worker-0 not started")
-
-
-def test_child_processes_end_with_their_replica():
-    marker = uuid.uuid4().hex
-    facts = run(make_job(shell("sleep 1000 & (sleep 1000 & sleep 1000) & echo done"), **{MARKER: marker}))
-    assert verdict(facts) == (True, "")
-    assert lines(facts) == ["done"]
-    assert marked(marker) == []
-
-
-def test_fifty_replicas_that_only_print():
-    program = "import os\nfor number in range(200): print(os.environ['KFP_DISTRIBUTED_REPLICA'], number)"
-    facts = run(make_job(python(program), workers(50)))
-    assert verdict(facts) == (True, "")
-    for index in range(50):
-        name = f"worker-{index}"
-        assert lines(facts, name) == [f"{name} {number}" for number in range(200)]
-    assert Counter(state for _, state, *_ in changes(facts, "starting", "succeeded", "failed", "stopped")) == {
-        "starting": 50,
-        "succeeded": 50,
-    }
-
-
-def test_no_line_of_a_large_output_is_lost_or_buffered():
-    count, process = 1_000_000, psutil.Process()
-    program = (
-        f"for start in range(0, {count}, 1000): print(*map('{{:060d}}'.format, range(start, start + 1000)), sep='\\n')"
-    )
-    runner, next_number, last_quiet = LocalRunner(), 0, 0.0
-    job = make_job(python(program))
-    runner.check(job)
-    runner.start(job)
-    before = process.memory_info().rss
-    try:
-        for fact in runner.facts():
-            if isinstance(fact, LogLine):
-                assert int(fact.line) == next_number
-                next_number += 1
-            elif isinstance(fact, Quiet):
-                assert not last_quiet or fact.time - last_quiet < 5
-                last_quiet = fact.time
-    finally:
-        runner.stop()
-    assert next_number == count
-    assert process.memory_info().rss - before < 20e6
-
-
-def test_two_jobs_run_at_the_same_time():
-    facts_by_job, ports = {}, iter(free_ports(10))
-
-    def run_one(name):
-        # Different ports, because another test covers ports that are taken.
-        own_ports = [next(ports) for _ in range(5)]
-        facts_by_job[name] = run(make_job(python(LISTEN), workers(5), name), choose_ports=lambda count: own_ports)
-
-    threads = [threading.Thread(target=run_one, args=(name,)) for name in ("one", "other")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {name: (verdict(facts), lines(facts)) for name, facts in facts_by_job.items()} == {
-        name: ((True, ""), ["bound"] * 5) for name in ("one", "other")
-    }

@@ -1,5 +1,8 @@
 """The form of the log of a `train` step: `TIME LEVEL REPLICA MESSAGE`."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +33,7 @@ def test_each_line_of_a_message_is_a_line_of_the_log():
     st.sampled_from(["job", "ps-12"]),
     st.text().filter(lambda text: "\n" not in text),
 )
-def test_what_is_formatted_can_be_parsed(time, level, replica, message):
+def test_a_formatted_entry_can_be_parsed(time, level, replica, message):
     entry = LogEntry(float(time), level, replica, message)
     assert parse_line(str(entry)) == entry
 
@@ -54,6 +57,14 @@ def test_the_step_prints_its_own_lines(capsys):
     log("WARNING", "it is late")
     entry = parse_line(capsys.readouterr().out.rstrip("\n"))
     assert entry[1:] == ("WARNING", "job", "it is late")
+
+
+def test_a_line_and_its_end_are_one_write(monkeypatch):
+    """Otherwise lines of two threads could be mixed."""
+    writes = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None))
+    log("INFO", "text")
+    assert [text[-5:] for text in writes if text] == ["text\n"]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
 """Experiment tracking: `train` and `export_model` with a real MLflow server."""
 
-import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import uuid
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -24,14 +20,10 @@ from kfp_distributed.components.mlflow_client import (
     Metric,
     MlflowClient,
     read_connection,
-    valid_key,
 )
 from kfp_distributed.components.train import mlflow_tracker
 from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.components.train.log_format import parse_line
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
-from kfp_distributed.components.train.manifests.pod import environment as replica_variables
-from kfp_distributed.components.train.mlflow_tracker import new_metrics, run_parameters, run_tags
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.components.train.tracking import open_tracker
 from kfp_distributed.storage.files import describe_folder
@@ -224,7 +216,7 @@ def test_without_a_run_one_is_created_and_a_retry_of_the_step_continues_it(serve
     assert step.model.metadata["mlflow_run_id"] == run.id
 
 
-def test_a_server_that_is_killed_costs_a_training_nothing(folder, step, set_variables, capsys, monkeypatch):
+def test_a_server_that_is_killed_does_not_affect_a_training(folder, step, set_variables, capsys, monkeypatch):
     monkeypatch.setattr(mlflow_tracker, "AWAY_SECONDS", 0.1)
     with mlflow_server(folder) as server:
         set_variables(server.variables(MLFLOW_RUN_ID=server.create_run()))
@@ -280,93 +272,6 @@ def test_a_wrong_setting_is_a_warning(server, monkeypatch, changed, message):
     assert len(said) <= 2
     assert re.match(f"WARNING .*{message}", said[-1])
     assert not any(PASSWORD in line for line in said)
-
-
-class _Unavailable(BaseHTTPRequestHandler):
-    """Answers 503 to the first three requests, and then as the server does to a step that logs to a run."""
-
-    requests: list
-
-    def do_GET(self):
-        self.answer(b'{"run": {"info": {"run_id": "r", "artifact_uri": "s3://bucket/1"}, "data": {}}}')
-
-    def do_POST(self):
-        self.answer(b"{}")
-
-    def answer(self, body):
-        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.requests.append((self.path.removeprefix("/api/2.0/mlflow/"), json.loads(data or "{}"), self.headers))
-        self.send_response(503 if len(self.requests) <= 3 else 200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments):
-        pass
-
-
-@contextmanager
-def unavailable_server():
-    """A server with a short outage. Yields its address and the requests that it got."""
-    handler = type("Handler", (_Unavailable,), {"requests": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as stub:
-        threading.Thread(target=stub.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{stub.server_port}", handler.requests
-        finally:
-            stub.shutdown()
-
-
-def test_a_server_that_is_overloaded_gets_everything_once_it_answers():
-    said = []
-    with unavailable_server() as (address, requests):
-        variables = {
-            "MLFLOW_TRACKING_URI": f"{address}/",
-            "MLFLOW_RUN_ID": "r",
-            "MLFLOW_WORKSPACE": "team",
-            "MLFLOW_TRACKING_TOKEN": "secret",
-        }
-        tracker = open_tracker(variables, lambda level, text: said.append(text))
-        tracker.start(make_job(["true"]))
-        tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]}, "<h1>report</h1>", "s3://b/report")
-    assert len(said) == 1
-    assert "503" in said[0]
-    assert "secret" not in said[0]
-    assert [path for path, _, _ in requests[:3]] == ["runs/get?run_id=r"] * 3
-    assert {(headers["X-MLFLOW-WORKSPACE"], headers["Authorization"]) for _, _, headers in requests} == {
-        ("team", "Bearer secret")
-    }
-    # The clients of this server write artifacts to S3 themselves, so the report is a tag alone.
-    sent = [key for _, body, _ in requests for key in body if key != "run_id"]
-    assert sent == ["tags", "params", "metrics", "tags"]
-
-
-def test_a_server_that_answers_again_gets_the_epochs_that_it_missed(tmp_path):
-    def record(*losses):
-        epochs = [{"epoch": number, "loss": loss} for number, loss in enumerate(losses, 1)]
-        file = tmp_path / "new.json"
-        file.write_text(json.dumps({"replica": "worker-0", "epochs": epochs}))
-        file.rename(tmp_path / "training.json")
-        return {"worker-0": epochs}
-
-    def sent():
-        metrics = [metric for _, body, _ in requests for metric in body.get("metrics", [])]
-        return [(metric["key"], metric["step"], metric["value"]) for metric in metrics]
-
-    said, job = [], make_job(["true"])
-    job = replace(job, description=replace(job.description, metrics_uri=str(tmp_path)))
-    record(3, 2)
-    with unavailable_server() as (address, requests):
-        variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
-        tracker = open_tracker(variables, lambda level, text: said.append(text))
-        tracker.start(job)
-        wait_until(lambda: len(sent()) == 2)
-        epochs = record(3, 2, 1)
-        wait_until(lambda: len(sent()) == 3)
-        tracker.finish("FINISHED", epochs)
-    assert sent() == [("training/loss", 1, 3.0), ("training/loss", 2, 2.0), ("training/loss", 3, 1.0)]
-    (text,) = said
-    assert text.startswith("The MLflow run gets the metrics later: ")
 
 
 def test_a_request_with_content_that_mlflow_refuses_is_left_out(server):
@@ -428,111 +333,3 @@ def test_the_exported_version_is_linked_to_the_run_of_the_training(server, set_v
     set_variables({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
     assert export().version == 3
     assert capsys.readouterr().out.count("WARNING") == 1
-
-
-def test_without_the_variable_no_client_is_imported():
-    program = (
-        "import os, sys\n"
-        "from kfp_distributed.components.export_model import step\n"
-        "from kfp_distributed.components.train import step\n"
-        "from kfp_distributed.components.train.tracker import Tracker\n"
-        "from kfp_distributed.components.train.tracking import open_tracker\n"
-        "assert type(open_tracker(os.environ, print)) is Tracker\n"
-        "print([name for name in sys.modules if 'mlflow' in name])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_credentials_reach_the_replicas_by_reference():
-    """KFP 2.17 passes the variables that it sets in the step on to a component with a TaskConfig."""
-    references = [
-        {
-            "name": f"MLFLOW_TRACKING_{name}",
-            "valueFrom": {"secretKeyRef": {"name": "kfp-mlflow-credentials", "key": name.lower()}},
-        }
-        for name in ("USERNAME", "PASSWORD")
-    ]
-    given = [{"name": "MLFLOW_RUN_ID", "value": "0123"}, *references]
-    settings = ClusterSettings("kubeflow", "image", task=read_task_settings({"env": given}))
-    assert [entry for entry in replica_variables(make_job(["true"]), settings) if entry in given] == given
-
-
-HOST = "https://mlflow.example.com"
-
-
-@pytest.mark.parametrize(
-    ("variables", "address", "headers"),
-    [
-        ({"MLFLOW_TRACKING_URI": f"{HOST}/prefix/"}, f"{HOST}/prefix", {}),
-        ({"MLFLOW_TRACKING_URI": f"https://me:p%40ss@{HOST[8:]}"}, HOST, {"Authorization": "Basic bWU6cEBzcw=="}),
-        (
-            {
-                "MLFLOW_TRACKING_URI": HOST,
-                "MLFLOW_TRACKING_USERNAME": "me",
-                "MLFLOW_TRACKING_PASSWORD": "p\u00fc",
-                "MLFLOW_TRACKING_TOKEN": "unused",
-            },
-            HOST,
-            {"Authorization": "Basic bWU6cMO8"},
-        ),
-        (
-            {"MLFLOW_TRACKING_URI": HOST, "MLFLOW_TRACKING_TOKEN": "secret-token", "MLFLOW_WORKSPACE": "team"},
-            HOST,
-            {"Authorization": "Bearer secret-token", "X-MLFLOW-WORKSPACE": "team"},
-        ),
-        (
-            {"MLFLOW_TRACKING_URI": HOST, "MLFLOW_TRACKING_AUTH": "kubernetes"},
-            HOST,
-            {"Authorization": "Bearer of the pod"},
-        ),
-        (
-            {"MLFLOW_TRACKING_URI": HOST, "MLFLOW_TRACKING_AUTH": "kubernetes-namespaced"},
-            HOST,
-            {"Authorization": "Bearer of the pod", "X-MLFLOW-WORKSPACE": "kubeflow-user"},
-        ),
-    ],
-)
-def test_a_connection_is_read_from_the_variables_of_mlflow(tmp_path, monkeypatch, variables, address, headers):
-    (tmp_path / "token").write_text("of the pod\n")
-    (tmp_path / "namespace").write_text("kubeflow-user")
-    monkeypatch.setattr(mlflow_client, "_SERVICE_ACCOUNT", tmp_path)
-    connection = read_connection(variables)
-    assert (connection.address, connection.headers()) == (address, headers)
-    assert not any(secret in repr(connection) for secret in ("bWU6cEBzcw==", "bWU6cMO8", "secret-token"))
-
-
-def test_only_new_epochs_are_logged():
-    epochs = {
-        "worker-0": [{"epoch": 1, "loss": 3, "note": 1}, {"epoch": 2.0, "loss": 2.5, "large": 10**400}],
-        "evaluator-0": [{"epoch": 1, "loss": 4.0}],
-    }
-    assert list(new_metrics(epochs, {"training/loss": 1}, 7.0)) == [
-        Metric("training/note", 1.0, 1, 7.0),
-        Metric("training/loss", 2.5, 2, 7.0),
-        Metric("evaluator/loss", 4.0, 1, 7.0),
-    ]
-
-
-def test_parameters_are_texts_without_those_that_are_not_set():
-    distribution = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
-    job = make_job(["true"], distribution, program={"trainer": "keras_classifier", "image": "registry/image:1"})
-    values = run_parameters(job)
-    assert values["program.trainer"] == "keras_classifier"
-    assert values["program.image"] == "registry/image:1"
-    assert values["distribution.number_of_workers"] == "2"
-    assert values["distribution.evaluator"] == "false"
-    assert "distribution.worker_cpus" not in values
-
-
-def test_keys_have_no_characters_that_mlflow_refuses():
-    assert valid_key("training/top-5 (val): \u00e4" + "x" * 300) == ("training/top-5 _val__ \u00e4" + "x" * 300)[:250]
-
-
-def test_the_page_about_mlflow_names_all_variables_and_tags():
-    root = Path(__file__).parents[2]
-    page = (root / "docs" / "how-to" / "mlflow.md").read_text()
-    files = [*root.glob("components/mlflow_*.py"), *root.glob("components/*/*track*.py")]
-    used = {name for file in files for name in re.findall(r'"(MLFLOW_\w+|kfp_distributed\.\w+)"', file.read_text())}
-    assert {"MLFLOW_RUN_ID", "MLFLOW_WORKSPACE", "kfp_distributed.exported_uri"} < used
-    assert [name for name in sorted({*used, *run_tags(make_job(["true"]))}) if f"`{name}`" not in page] == []

@@ -34,10 +34,10 @@ def test_mpirun_starts_the_program_in_all_ranks():
 
 
 def test_horovodrun_starts_the_program_with_gloo():
-    python, flag, program, *rest = horovodrun(2, ["python3", "-m", "entry"], "/env/bin/python")
+    python, flag, program, *options = horovodrun(2, ["python3", "-m", "entry"], "/env/bin/python")
     assert (python, flag) == ("/env/bin/python", "-c")
     compile(program, "horovodrun", "exec")
-    assert rest == ["--gloo", "-np", "2", "python3", "-m", "entry"]
+    assert options == ["--gloo", "-np", "2", "python3", "-m", "entry"]
 
 
 def test_an_elastic_training_is_started_with_its_counts_of_workers():

@@ -200,7 +200,7 @@ def test_a_page_stays_small_whatever_a_training_writes():
     assert f"{MAX_CURVES} of {2 * MAX_CURVES} measures." in page
 
 
-def test_a_replica_that_runs_at_the_end_of_its_job_was_stopped():
+def test_replicas_that_run_at_the_end_of_the_job_were_stopped():
     page = job_page(status(ReplicaChanged(1001, "worker-1", "running"), JobEnded(1002, True)), {})
     assert page.replicas.rows == (
         ("worker-0", "waiting", "", "0", "", "", ""),

@@ -116,7 +116,7 @@ TYPES = ("Job", "MPI", "TF", "PyTorch")
         ),
     ],
 )
-def test_a_dict_is_parsed_to_a_whole_specification(spec, expected):
+def test_a_dict_is_parsed_to_a_specification(spec, expected):
     assert parse_distribution(spec) == expected
 
 

@@ -13,7 +13,7 @@ from kfp_distributed.components.train.kinds import shown
 from kfp_distributed.components.train.specification import KEYS, parse_distribution
 
 # An example takes about 0.1 ms. No deadline: on a busy machine one example may take much longer.
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=300)
 
 
 def convert_numbers(value, conversion):
@@ -157,7 +157,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(st.sampled_from(TYPES), st.sampled_from(sorted(KEYS)), ANYTHING)
 def test_any_value_of_a_key_is_parsed_or_refused_with_the_name_of_the_key(distribution_type, key, value):
     spec = {"distribution_type": distribution_type, key: value}

@@ -230,7 +230,7 @@ def test_an_unknown_replica_or_a_missing_address_is_an_error(topology, name, err
         replica_environment(topology, name, {})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(["TF", "MPI", "PyTorch"]), st.integers(1, 60), st.integers(0, 30), st.booleans())
 def test_every_replica_has_a_unique_name_and_environment(distribution_type, workers, servers, evaluator):
     tf_only = {"number_of_parameter_servers": servers, "evaluator": evaluator} if distribution_type == "TF" else {}

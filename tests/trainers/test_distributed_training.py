@@ -151,7 +151,7 @@ def test_a_command_that_reads_only_tf_config(digits, tmp_path):
     )
     outcome = launch(request, LocalRunner(), into(said))
     rows = [re.fullmatch(r"\[worker-(.)\] worker \1 of 2 has (\d+) rows", line) for line in said]
-    assert sum(int(found[2]) for found in rows if found) == 1300, "\n".join(said)
+    assert sum(int(match[2]) for match in rows if match) == 1300, "\n".join(said)
     assert outcome.model.format == "saved_model"
     model = open_store(str(tmp_path / "model"))
     assert verify_model(model) == outcome.model

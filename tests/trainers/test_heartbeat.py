@@ -98,7 +98,7 @@ FAULTS = {
 }
 
 
-def test_a_store_that_does_not_answer_is_no_lost_step(store, monkeypatch, capfd):
+def test_a_store_that_does_not_answer_does_not_mean_a_lost_step(store, monkeypatch, capfd):
     """There is a watcher for each fault. They run at the same time, because each takes seconds."""
     open_store(URI).write("", b"%d" % time.time())
     with ExitStack() as stack:

@@ -47,9 +47,9 @@ if "KFP_DISTRIBUTED_JOB" in os.environ:
 
 @pytest.fixture(autouse=True)
 def python(monkeypatch):
-    found = trainer_python("horovod")
-    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", found)
-    return found
+    interpreter = trainer_python("horovod")
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", interpreter)
+    return interpreter
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def alone(digits, tmp_path_factory):
 
 
 def assert_same_curve(outcome, expected):
-    for found, wanted in zip(outcome.metrics["worker-0"], expected, strict=True):
-        assert found == pytest.approx(wanted, rel=EXACT)
+    for epoch, expected_epoch in zip(outcome.metrics["worker-0"], expected, strict=True):
+        assert epoch == pytest.approx(expected_epoch, rel=EXACT)
 
 
 def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path, alone, rows_of_epochs, every_row):

@@ -63,9 +63,9 @@ def fit_and_look(model, *arguments, **options):
     values = [getattr(weight, "values", [weight]) for weight in model.weights]
     copies = [[(copy.device[-5:], copy.numpy()) for copy in of_weight] for of_weight in values]
     same = all((value == of_weight[0][1]).all() for of_weight in copies for _, value in of_weight)
-    places = [[place for place, _ in of_weight] for of_weight in copies]
+    devices_of_copies = [[name for name, _ in of_weight] for of_weight in copies]
     with open("weights.json", "w") as file:
-        json.dump({"places": places, "same": same}, file)
+        json.dump({"devices_of_copies": devices_of_copies, "same": same}, file)
 
 trainer.read_records = lambda *arguments: read_records(*arguments).map(noted)
 trainer.tf_keras.Model.fit, trainer._strategy = fit_and_look, same_strategy
@@ -79,7 +79,7 @@ for name, parameters in trainings.items():
 """
 
 
-def train(digits, place, workers=1, devices=1):
+def train(digits, folder, workers=1, devices=1):
     """Run the trainings in some processes with some devices each; each process has a folder."""
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
     ranks = workers * devices
@@ -88,7 +88,7 @@ def train(digits, place, workers=1, devices=1):
     environment = {**os.environ, **tensorflow_environment({}, workers, True, processors())}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
-        own = place / f"worker-{index}"
+        own = folder / f"worker-{index}"
         own.mkdir()
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         if workers > 1:
@@ -101,8 +101,8 @@ def train(digits, place, workers=1, devices=1):
     finally:
         for process in running:
             process.kill()
-    assert codes == [0] * workers, "\n".join(file.read_text() for file in place.glob("*/log"))
-    return place
+    assert codes == [0] * workers, "\n".join(file.read_text() for file in folder.glob("*/log"))
+    return folder
 
 
 DISAGREEMENT = """
@@ -140,17 +140,17 @@ def test_all_workers_restart_if_their_checkpoints_differ():
     ]
 
 
-def curve(place, training, measure="loss"):
-    file = place / "worker-0" / training / "training.json"
+def curve(folder, training, measure="loss"):
+    file = folder / "worker-0" / training / "training.json"
     return [epoch[measure] for epoch in json.loads(file.read_text())["epochs"]]
 
 
-def rows_of_epochs(place, training):
+def rows_of_epochs(folder, training):
     """Return the rows that all workers saw in each epoch, sorted, without the fillers of weight 0."""
     epochs = []
-    for folder in sorted(place.glob(f"worker-*/{training}")):
-        records = (folder / "train.records").stat().st_size // 4 // 66
-        noted = np.fromfile(folder / "notes", "<f4").reshape(-1, 66)
+    for worker in sorted(folder.glob(f"worker-*/{training}")):
+        records = (worker / "train.records").stat().st_size // 4 // 66
+        noted = np.fromfile(worker / "notes", "<f4").reshape(-1, 66)
         # The pipeline may have fetched more rows than were used.
         count = TRAININGS[training]["epochs"]
         epochs.append(noted[: records * count].reshape(count, records, 66))
@@ -183,7 +183,7 @@ def test_synchronous_training_equals_training_in_one_process(digits, tmp_path, a
             np.testing.assert_array_equal(seen, every, err_msg="each row once an epoch")
 
     weights = json.loads((together / "worker-0" / "parts" / "weights.json").read_text())
-    assert weights == {"places": [[f"CPU:{device}" for device in range(devices)]] * 4, "same": True}
+    assert weights == {"devices_of_copies": [[f"CPU:{device}" for device in range(devices)]] * 4, "same": True}
 
 
 def test_the_example_trains_on_three_devices(digits, tmp_path, alone):

@@ -207,7 +207,7 @@ def function_of(signature: str) -> Program:
 
 
 @pytest.mark.parametrize(
-    ("signature", "given", "expected"),
+    ("signature", "value", "expected"),
     [
         ("x: int", 5.0, 5),
         ("x: int", "5", 5),
@@ -266,8 +266,8 @@ def function_of(signature: str) -> Program:
         ("**options: float", 5, 5.0),
     ],
 )
-def test_parameters_get_the_types_of_the_signature(signature, given, expected):
-    checked = check_parameters(function_of(signature), {"x": given})
+def test_parameters_get_the_types_of_the_signature(signature, value, expected):
+    checked = check_parameters(function_of(signature), {"x": value})
     # As text, for 8 == 8.0.
     assert repr(checked) == repr({"x": expected})
 
@@ -366,7 +366,7 @@ TYPES = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(kind=TYPES, value=JSON | st.sampled_from(["5.0", "true", "1e999", "[1, 2.0]", "0x10", "1_0", "[" * 5000]))
 def test_any_value_is_converted_or_a_value_error(kind, value):
     program = function_of(f"x: {kind}")

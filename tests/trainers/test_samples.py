@@ -70,7 +70,7 @@ def test_memory_of_a_process_and_its_descendants():
     assert memory_kib(child.pid) == 0, "it has ended"
 
 
-def test_where_there_is_no_proc(tmp_path):
+def test_without_proc_the_memory_is_unknown(tmp_path):
     assert memory_kib(os.getpid(), tmp_path / "nothing") == 0
 
 

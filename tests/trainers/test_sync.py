@@ -61,7 +61,7 @@ def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypa
     assert sent == [{"before": "x", "a": "123"}]
 
 
-def test_two_looks_in_a_row_do_not_count_as_rest(folder, monkeypatch):
+def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
     sent, now = [], time.monotonic()
     monkeypatch.setattr(sync.time, "monotonic", lambda: now)
     keep(folder, lambda *_: sent.append(content(folder)))
@@ -74,7 +74,7 @@ def test_two_looks_in_a_row_do_not_count_as_rest(folder, monkeypatch):
     assert sent == [{"before": "x", "a": "half"}]
 
 
-def test_a_folder_that_never_rests_is_logged_once(folder, capsys):
+def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
     sent = []
     keep(folder, lambda *_: sent.append(content(folder)))
     for number in range(40):

@@ -105,14 +105,14 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(data):
     assert history["epochs"][-1]["val_accuracy"] > 0.9
 
     model = onnxruntime.InferenceSession(str(data / "alone" / "model" / "model.onnx"))
-    (given,), (answer,) = model.get_inputs(), model.get_outputs()
-    assert (given.name, given.type, given.shape) == ("features", "tensor(float)", ["n", 9])
-    assert (answer.name, answer.type, answer.shape) == ("probabilities", "tensor(float)", ["n", 3])
+    (model_input,), (output,) = model.get_inputs(), model.get_outputs()
+    assert (model_input.name, model_input.type, model_input.shape) == ("features", "tensor(float)", ["n", 9])
+    assert (output.name, output.type, output.shape) == ("probabilities", "tensor(float)", ["n", 3])
     row, missing, mean = [500.0, 1.0, 20.0, *[11.0] * 6], [np.nan, 0, 0, *[10.0] * 6], [500.0, 0, 0, *[10.0] * 6]
-    (found,) = model.run(None, {"features": np.array([row, missing, mean], np.float32)})
-    np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
-    assert found[0].argmax() == 1
-    np.testing.assert_allclose(found[1], found[2], err_msg="a missing number counts as the mean")
+    (probabilities,) = model.run(None, {"features": np.array([row, missing, mean], np.float32)})
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-6)
+    assert probabilities[0].argmax() == 1
+    np.testing.assert_allclose(probabilities[1], probabilities[2], err_msg="a missing number counts as the mean")
 
 
 class Intruder:
@@ -157,7 +157,7 @@ def test_with_small_batches_the_ranks_learn_as_much_as_one_process(data):
         assert [epoch[name] for epoch in together] == pytest.approx([epoch[name] for epoch in alone], rel=0.1)
 
 
-def test_a_rank_that_hears_nothing_of_another_gives_it_up(data):
+def test_a_rank_ends_if_another_one_does_not_answer(data):
     """The connections stay open but nothing arrives, as if a machine were lost."""
     address = rendezvous(2)
     running = [start(data, "two", {"epochs": 100_000}, IMPATIENT, **address, RANK=str(rank)) for rank in (0, 1)]

@@ -21,16 +21,16 @@ NOISE = 0.05
 
 @pytest.fixture(autouse=True)
 def python(monkeypatch):
-    found = trainer_python("horovod-pytorch")
-    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON", found)
-    return found
+    interpreter = trainer_python("horovod-pytorch")
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON", interpreter)
+    return interpreter
 
 
 def rows_of_ranks(said):
     """Return the worker, the number of ranks and the rows of each rank, by rank."""
-    found = (re.match(r"\[(.*)\] rank (\d) of (\d) on cpu has (\d+) rows", line) for line in said)
-    places = sorted((int(match[2]), match[1], int(match[3]), int(match[4])) for match in found if match)
-    return [place[1:] for place in places]
+    matches = (re.match(r"\[(.*)\] rank (\d) of (\d) on cpu has (\d+) rows", line) for line in said)
+    rows = sorted((int(match[2]), match[1], int(match[3]), int(match[4])) for match in matches if match)
+    return [row[1:] for row in rows]
 
 
 def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path):
@@ -55,11 +55,11 @@ def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_p
     assert losses(both) == pytest.approx(losses(alone), abs=NOISE)
     assert both.model.format == "onnx"
     session = onnxruntime.InferenceSession(str(tmp_path / "2" / "model" / "model.onnx"))
-    (found,) = session.run(["probabilities"], {"features": digits.test_inputs})
-    assert (found.argmax(axis=1) == digits.test_labels).mean() > 0.93
+    (probabilities,) = session.run(["probabilities"], {"features": digits.test_inputs})
+    assert (probabilities.argmax(axis=1) == digits.test_labels).mean() > 0.93
 
 
-def test_a_killed_rank_restarts_all_where_they_were(digits, tmp_path):
+def test_a_killed_rank_restarts_all_from_their_checkpoint(digits, tmp_path):
     """The curve equals that of ranks that were not killed: all have the weights and the optimizer of the checkpoint."""
     whole, _ = train(digits, tmp_path / "whole", 2, parameters={"epochs": 20})
     killed = []

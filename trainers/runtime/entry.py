@@ -183,7 +183,7 @@ def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, r
 
 
 def _enter_rank(rank: int) -> None:
-    """Write whole lines, and change to a folder of this rank."""
+    """Set the output to complete lines, and change to a folder of this rank."""
     # A launcher marks the output of ranks by write(). Unbuffered, print() makes one for each of its arguments.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     # All ranks of a replica start in the same folder.
@@ -248,18 +248,18 @@ def _end(code: int) -> NoReturn:
 
 
 def _fetch_data(
-    job: JobDescription, is_ours: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
+    job: JobDescription, is_trainer: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
 ) -> DatasetManifest:
     """Create the folders of the program, and download its part of the training rows.
 
     Args:
         job: The job.
-        is_ours: Whether a built-in trainer reads them.
+        is_trainer: Whether a built-in trainer reads them.
         reads: Index of the part, and number of parts; None for no rows.
         folders: The folders by name.
 
     Returns:
-        The manifest of the whole dataset.
+        The manifest of the complete dataset.
     """
     for folder in folders.values():  # A previous start of this replica may have left files.
         shutil.rmtree(folder, ignore_errors=True)
@@ -267,7 +267,7 @@ def _fetch_data(
     manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
     slices = slices_of_rank(manifest, *reads) if reads else ()
     fetch_shards(job.train_uri, train, slices)
-    if not is_ours:
+    if not is_trainer:
         keep_rows(train, manifest, slices)
     elif job.parameter_servers and reads:
         write_records(train, manifest, slices)
@@ -376,7 +376,7 @@ def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, me
 
 
 def _await_evaluator(store: Store, epoch: float) -> None:
-    """Wait until the evaluator has scored an epoch. If that takes too long, print a line and go on."""
+    """Wait until the evaluator has scored an epoch. After a timeout, print a line and continue."""
     until = time.monotonic() + _EVALUATOR_SECONDS
     while time.monotonic() < until:
         try:

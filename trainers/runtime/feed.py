@@ -166,7 +166,7 @@ def keep_rows(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSli
 
     Args:
         folder: Folder of the shards.
-        manifest: Manifest of the whole dataset.
+        manifest: Manifest of the complete dataset.
         slices: Rows to keep.
     """
     shards, counts = [], np.zeros(len(manifest.label.classes), int)

@@ -23,7 +23,7 @@ class Progress:
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that a line reports, or None if `sync.format_progress` has not made the line."""
+    """Parse a line of `sync.format_progress`. Return None for a line of another form."""
     match = _LINE.fullmatch(line.strip())
     if match is None:
         return None

@@ -123,7 +123,7 @@ def memory_kib(root: int, proc: Path = Path("/proc")) -> int:
     """
     parents, sizes = {}, {}
     for folder in proc.glob("[0-9]*"):
-        # A process may end meanwhile.
+        # A process may end during the loop.
         with suppress(OSError, ValueError, IndexError):
             # The name of the program is in brackets and may contain anything. Fields 4 and 24 of proc_pid_stat(5).
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()

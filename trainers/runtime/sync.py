@@ -16,7 +16,7 @@ LOOK_SECONDS = 2.0
 """Interval at which `flush_at_rest` looks at the folders. It sends a folder that has not changed for this time."""
 
 _BUSY_LOOKS = 30
-"""Number of looks, about a minute, after which the log names a folder that changed before each of them."""
+"""Number of consecutive looks at a changing folder, about a minute, after which the log names the folder."""
 
 _looks: list[Callable[[bool], None]] = []
 _lock = threading.Lock()
@@ -28,7 +28,8 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
     Args:
         folder: Local folder.
         send: Sends the folder. Its arguments are the set of new or changed files; a function that raises OSError if the
-            folder has changed since, so that it is sent again; and whether a program may write to the folder meanwhile.
+            folder has changed since, so that it is sent again; and whether a program may write to the folder
+            during the upload.
         grows: Whether its files only grow, such as logs. They are sent at any time, even if they never stop changing.
             Default: false.
     """
@@ -44,8 +45,8 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
         if busy == _BUSY_LOOKS:
             print(f"{folder.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
         # Two looks may be close together: the last one is when the program ends.
-        rests = state == before and time.monotonic() - since >= LOOK_SECONDS
-        if state != sent and (rests or not at_rest or grows):
+        is_stable = state == before and time.monotonic() - since >= LOOK_SECONDS
+        if state != sent and (is_stable or not at_rest or grows):
 
             def check() -> None:
                 if _state(folder) != state:
@@ -85,7 +86,7 @@ def leave_out(reason: str) -> None:
 
 
 def flush_at_rest() -> None:
-    """Flush periodically and for ever, in a thread beside a program that does not call `flush`."""
+    """Flush periodically in a thread beside a program that does not call `flush`."""
     while True:
         time.sleep(LOOK_SECONDS)
         try:
@@ -143,7 +144,7 @@ def _state(folder: Path) -> dict[Path, tuple[int, int]]:
     # Includes links, FIFOs and other special files, so that `leave_out` can name them.
     state = {}
     for file in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # Deleted meanwhile.
+        with suppress(FileNotFoundError):  # Deleted since rglob().
             status = file.lstat()
             if not stat.S_ISDIR(status.st_mode):
                 state[file] = status.st_mtime_ns, status.st_size

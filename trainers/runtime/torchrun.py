@@ -35,7 +35,7 @@ def main() -> int:
     # torch 1.13 polls its ranks every five seconds by default.
     os.environ.setdefault("PET_MONITOR_INTERVAL", "0.1")
     # Since torch 2.5, agents share one store and publish its address in the first round only. An agent that joins later
-    # waits for the address for ever, and all others wait for this agent (seen with torch 2.15).
+    # waits for the address forever, and all others wait for this agent (seen with torch 2.15).
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
         run(parse_args(["--module", "kfp_distributed.trainers.runtime.entry"]))
