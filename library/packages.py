@@ -61,7 +61,9 @@ def unmet(requirements: Sequence[str]) -> tuple[str, ...]:
     def is_met(text: str) -> bool:
         try:
             requirement = Requirement(text)
-            is_plain = not (requirement.url or requirement.extras or requirement.marker)
+            if requirement.marker and not requirement.marker.evaluate():
+                return True
+            is_plain = not (requirement.url or requirement.extras)
             return is_plain and requirement.specifier.contains(version(requirement.name), prereleases=True)
         except (InvalidRequirement, PackageNotFoundError):
             return False

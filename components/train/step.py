@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,11 @@ def _run_job(
 
 
 def _render_report(status: JobStatus, metrics: Metrics, runner: Runner, cause: str = "") -> str:
-    return render_page("train.html", job_page(status, metrics, runner.manifest, cause))
+    try:
+        return render_page("train.html", job_page(status, metrics, runner.manifest, cause))
+    except Exception as error:  # noqa: BLE001  (a bug in the report must neither fail a training nor hide the cause)
+        log("WARNING", f"the report cannot be rendered: {error!r}")
+        return f"<!DOCTYPE html><title>{escape(status.job)}</title><pre>{escape(cause or repr(error))}</pre>"
 
 
 def _log_metrics(metrics: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401

@@ -6,6 +6,7 @@ import pytest
 from cluster.jobs import left_behind
 from cluster.test_failures import TF, failed
 from cluster.test_launch import function
+from step_lines import brief_lines
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -28,7 +29,7 @@ def test_a_parameter_server_out_of_memory_ends_the_job(start):
         since=r"\] allocating",
     )
     # No other replica is named.
-    assert set(cause.splitlines()[:-1]) == {"[ps-0] allocating"}
+    assert set(brief_lines(cause)[:-1]) == {"[ps-0] allocating"}
     assert "Then failed" not in cause
 
 
@@ -67,7 +68,7 @@ def test_a_worker_that_the_kubelet_evicts_restarts_from_its_checkpoint(start, sm
     # The kubelet may report the eviction before the container has ended.
     assert re.search(r"^worker-0 failed with (exit code 143 \(SIGTERM\), )?Evicted", cause, re.MULTILINE)
     assert last.lines[-1][0] - evicted < 10
-    assert cause.splitlines()[:-1] == ["[worker-0] starts", "[worker-0] writing"]
+    assert brief_lines(cause)[:-1] == ["[worker-0] starts", "[worker-0] writing"]
     verdict = first.verdict()
     assert verdict["succeeded"], first.log
     assert EVICTED in first.log

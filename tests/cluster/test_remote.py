@@ -145,7 +145,7 @@ def test_a_component_uses_the_object_store_of_the_other_cluster(
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", os.environ["KUBECONFIG"])
     run_id = str(uuid.uuid4())
     model = dsl.Model(uri=Run(f"s3://{bucket}", run_id).uri("train/model"))
-    report = SimpleNamespace(path=str(tmp_path / "report.html"))
+    report = dsl.HTML(uri=str(tmp_path / "report.html"))
     train.python_func(
         train_dataset=dsl.Dataset(uri=f"s3://{bucket}/train_dataset"),
         model=model,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from code_blocks import PAGES, ROOT, TEXT, CodeBlock, as_program, commands, included_files, read_blocks
 
 from kfp_distributed.cli.main import main
@@ -40,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_each_block_has_a_language_with_rules(page):
-    allowed = {"json", "python", "sh", *TEXT}
+    allowed = {"json", "python", "sh", "yaml", *TEXT}
     blocks = read_blocks((ROOT / page).read_text("utf-8"))
     assert [(block.line, block.language) for block in blocks if block.language not in allowed] == []
 
@@ -69,6 +70,12 @@ def test_a_dict_in_a_sentence_is_valid(page):
     for value in (json.loads(text) for text in texts if "…" not in text):
         if KEYS.keys() & value.keys():
             parse_distribution(value)
+
+
+@pytest.mark.parametrize("page", pages_with("yaml"))
+def test_yaml_is_valid(page):
+    for block in blocks_of(page, "yaml"):
+        assert list(yaml.safe_load_all(block.code))
 
 
 @pytest.mark.parametrize("page", pages_with("python"))

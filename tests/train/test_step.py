@@ -112,6 +112,14 @@ def test_the_log_of_a_failed_step_ends_with_the_cause_and_the_report_is_written(
     assert STEP_JOB in (tmp_path / "r").read_text()
 
 
+def test_a_bug_in_the_report_hides_no_cause(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(step_module, "job_page", lambda *_: {}["absent"])
+    with pytest.raises(SystemExit, match="worker-0 failed with exit code 3"):
+        step(data, tmp_path, train_specification={"command": ["sh", "-c", "exit 3"]})
+    assert "WARNING job the report cannot be rendered: KeyError('absent')" in capsys.readouterr().out
+    assert "worker-0 failed with exit code 3" in (tmp_path / "r").read_text()
+
+
 def test_control_characters_of_replicas_are_removed_from_the_report(data, tmp_path):
     with pytest.raises(SystemExit):
         step(data, tmp_path, train_specification={"command": ["printf", r"bell \a, escape \033[31m, nul \000\n"]})

@@ -136,6 +136,22 @@ def test_exit_code_and_last_lines_of_a_program(make_replicas, digits, program, p
     assert open_store(replicas.job.model_uri).exists(MODEL_MANIFEST) == (code == 0)
 
 
+def print_parts(model_dir):
+    import os
+
+    print("row", end=" ")
+    os.write(1, b"sample memory=5MiB\n")
+    print(1)
+
+
+def test_a_sample_does_not_divide_a_line_of_a_function(make_replicas, digits):
+    program = train_specification(print_parts)
+    replicas = make_replicas(program, {}, {"worker": 1}, digits, environment={"PYTHONUNBUFFERED": "1"})
+    replicas.start_all()
+    replicas.wait("worker-0")
+    assert "\nsample memory=5MiB\nrow 1\n" in f"\n{replicas.text('worker-0')}"
+
+
 def grow(model_dir, how: str):
     import os
     import signal

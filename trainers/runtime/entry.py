@@ -66,6 +66,9 @@ _ending = threading.Lock()
 
 def main() -> int:
     """Run this replica's part of the job; return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
+        stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     _end_on_sigterm()
     atexit.register(store_peak_memory)
     end_when_lost(lambda: _end(_LAUNCHER_LOST))
