@@ -1,6 +1,5 @@
 """Functions and commands of users in replica processes."""
 
-import contextlib
 import inspect
 import json
 import os
@@ -352,6 +351,7 @@ def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, d
 
 
 def warn(model_dir):
+    import contextlib
     import os
     from pathlib import Path
 
