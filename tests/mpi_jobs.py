@@ -9,11 +9,11 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner
 
 def train(digits, folder, workers, *, program, see=lambda line: None, parameters=None, **distribution):
     """Trains on the digits; returns what came of it, and what a person saw of it."""
-    said = []
+    lines = []
 
     def show(entry):
         line = brief(entry)
-        said.append(line)
+        lines.append(line)
         see(line)
 
     request = Request(
@@ -25,7 +25,7 @@ def train(digits, folder, workers, *, program, see=lambda line: None, parameters
         parameters or {},
         {"distribution_type": "MPI", "number_of_workers": workers, **distribution},
     )
-    return launch(request, LocalRunner(), show), said
+    return launch(request, LocalRunner(), show), lines
 
 
 def losses(outcome):

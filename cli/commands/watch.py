@@ -40,7 +40,9 @@ def command(context: click.Context, job: str, namespace: str) -> None:
     except ClusterError as error:
         raise refused(error) from None
     except KeyboardInterrupt:
-        click.echo(f"Stopped watching. {job} continues; to watch it again: kfp-distributed watch {job}")
+        click.echo(
+            f"Stopped watching. {job} continues; to watch it again: kfp-distributed watch {job} --namespace {api.namespace}"
+        )
         end_interrupted(context)
     if status.ended and status.ended.succeeded:
         click.echo(f"{training.title} succeeded.")

@@ -115,7 +115,8 @@ def test_a_training_is_listed_watched_and_cancelled(training):
             process.send_signal(signal.SIGINT)
             last = process.stdout.read().splitlines()[-1:]
             assert process.wait(10) == 130
-    assert last == [f"Stopped watching. {step.name} continues; to watch it again: kfp-distributed watch {step.name}"]
+    again = f"kfp-distributed watch {step.name} --namespace {step.namespace}"
+    assert last == [f"Stopped watching. {step.name} continues; to watch it again: {again}"]
     step.wait_for(r"\[worker-0\] epoch ", after=len(step.lines))
 
     code, lines = run("cancel", step.name, *namespace)

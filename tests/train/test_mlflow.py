@@ -186,9 +186,9 @@ def test_the_run_of_the_task_gets_each_epoch_while_the_training_runs(server, ste
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert "job.json" in {path.name for path in files}
     assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
-    said = capsys.readouterr()
-    assert PASSWORD not in said.out + said.err
-    assert warnings(said.out) == []
+    captured = capsys.readouterr()
+    assert PASSWORD not in captured.out + messages.err
+    assert warnings(captured.out) == []
 
 
 def test_without_a_run_one_is_created_and_a_retry_of_the_step_continues_it(server, step, set_variables):
@@ -231,9 +231,9 @@ def test_a_server_that_is_killed_does_not_affect_a_training(folder, step, set_va
             pass
     assert Path(step.model.path, "weights").exists()
     assert step.metrics.metadata == {"loss": 0.5, "val_loss": 2.0}
-    said = warnings(capsys.readouterr().out)
+    messages = warnings(capsys.readouterr().out)
     # The first one is missing if the training ends before the next look for epochs.
-    assert [line.partition(": ")[0] for line in said][-2:] in (
+    assert [line.partition(": ")[0] for line in messages][-2:] in (
         ["The MLflow run gets the metrics later", "The MLflow run is not complete"],
         ["The MLflow run is not complete"],
     )
@@ -241,14 +241,14 @@ def test_a_server_that_is_killed_does_not_affect_a_training(folder, step, set_va
 
 def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, monkeypatch):
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.5)
-    said = []
-    tracker = open_tracker(server.variables(MLFLOW_RUN_ID="0"), lambda level, text: said.append(text))
+    messages = []
+    tracker = open_tracker(server.variables(MLFLOW_RUN_ID="0"), lambda level, text: messages.append(text))
     with server.hanging():
         tracker.start(make_job(["true"]))
         begin = time.monotonic()
         tracker.finish("FINISHED", {})
         assert time.monotonic() - begin < mlflow_client.REQUEST_SECONDS
-    assert said == ["The MLflow run is not complete: no answer within 0.5 s"]
+    assert messages == ["The MLflow run is not complete: no answer within 0.5 s"]
 
 
 @pytest.mark.parametrize(
@@ -262,25 +262,25 @@ def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, 
 )
 def test_a_wrong_setting_is_a_warning(server, monkeypatch, changed, message):
     monkeypatch.setattr(mlflow_tracker, "AWAY_SECONDS", 0.1)
-    said = []
+    messages = []
     tracker = open_tracker(
-        {**server.variables(MLFLOW_RUN_ID="0"), **changed}, lambda level, text: said.append(f"{level} {text}")
+        {**server.variables(MLFLOW_RUN_ID="0"), **changed}, lambda level, text: messages.append(f"{level} {text}")
     )
     tracker.start(make_job(["true"]))
     tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]})
     # The first request may fail before the end of the training or after it.
-    assert len(said) <= 2
-    assert re.match(f"WARNING .*{message}", said[-1])
-    assert not any(PASSWORD in line for line in said)
+    assert len(messages) <= 2
+    assert re.match(f"WARNING .*{message}", messages[-1])
+    assert not any(PASSWORD in line for line in messages)
 
 
 def test_a_request_with_content_that_mlflow_refuses_is_left_out(server):
-    run_id, said = server.create_run(), []
+    run_id, messages = server.create_run(), []
     MlflowClient(read_connection(server.variables())).log_parameters(run_id, {"distribution.restart_limit": "7"})
-    tracker = open_tracker(server.variables(MLFLOW_RUN_ID=run_id), lambda level, text: said.append(text))
+    tracker = open_tracker(server.variables(MLFLOW_RUN_ID=run_id), lambda level, text: messages.append(text))
     tracker.start(make_job(["true"]))
     tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]})
-    (text,) = said
+    (text,) = messages
     assert "INVALID_PARAMETER_VALUE" in text
     assert server.run(run_id).metrics == {"training/loss": (1, 1.0)}
     assert server.run(run_id).parameters == {"distribution.restart_limit": "7"}

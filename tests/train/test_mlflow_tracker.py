@@ -108,36 +108,38 @@ def trickling_server():
     ],
 )
 def test_a_wrong_answer_ends_the_tracking_with_one_warning(answer):
-    said = []
+    messages = []
     with stub_server(lambda path, body: (200, answer)) as (address, requests):
-        tracker = open_tracker({"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda *line: said.append(line))
+        tracker = open_tracker(
+            {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda *line: messages.append(line)
+        )
         tracker.start(make_job(["true"]))
-        wait_until(lambda: said)
+        wait_until(lambda: messages)
         tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]})
-    assert said == [("WARNING", f"The MLflow run is not complete: {address} does not answer as MLflow does")]
+    assert messages == [("WARNING", f"The MLflow run is not complete: {address} does not answer as MLflow does")]
     assert len(requests) == 1
 
 
 def test_an_answer_that_trickles_delays_a_step_by_a_bounded_time(monkeypatch, capsys):
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.3)
     monkeypatch.setattr(tracking, "LINK_SECONDS", 0.3)
-    said, begin = [], time.monotonic()
+    messages, begin = [], time.monotonic()
     with trickling_server() as address:
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
-        tracker = open_tracker(variables, lambda level, text: said.append(text))
+        tracker = open_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(make_job(["true"]))
         tracker.finish("FINISHED", {})
     with trickling_server() as address:
         tracking.link_version({"MLFLOW_TRACKING_URI": address}, "r", "digits", Exported("s3://models/digits/1", 1))
     assert time.monotonic() - begin < 5
-    assert said == ["The MLflow run is not complete: no answer within 0.3 s"]
+    assert messages == ["The MLflow run is not complete: no answer within 0.3 s"]
     assert "The MLflow run r has no link to the exported version: no answer within 0.3 s" in capsys.readouterr().out
 
 
 def test_nothing_is_logged_after_the_tracker_has_given_up(monkeypatch):
     """A daemon thread that prints while the interpreter ends may abort the process."""
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.1)
-    said, answers = [], threading.Event()
+    messages, answers = [], threading.Event()
 
     def reply(path, body):
         answers.wait(10)
@@ -145,14 +147,14 @@ def test_nothing_is_logged_after_the_tracker_has_given_up(monkeypatch):
 
     with stub_server(reply) as (address, requests):
         tracker = open_tracker(
-            {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda level, text: said.append(text)
+            {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda level, text: messages.append(text)
         )
         tracker.start(make_job(["true"]))
         wait_until(lambda: requests)
         tracker.finish("FINISHED", {})
         answers.set()
         wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "mlflow"])
-    assert said == ["The MLflow run is not complete: no answer within 0.1 s"]
+    assert messages == ["The MLflow run is not complete: no answer within 0.1 s"]
 
 
 def test_each_kind_of_refused_request_is_logged_once(tmp_path):
@@ -161,18 +163,18 @@ def test_each_kind_of_refused_request_is_logged_once(tmp_path):
     def reply(path, body):
         return (400 if "metrics" in body else 200), json.dumps(RUN).encode()
 
-    said, job = [], make_job(["true"])
+    messages, job = [], make_job(["true"])
     job = replace(job, description=replace(job.description, metrics_uri=str(tmp_path)))
     with stub_server(reply) as (address, requests):
         tracker = open_tracker(
-            {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda level, text: said.append(text)
+            {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda level, text: messages.append(text)
         )
         tracker.start(job)
         for losses in ((3,), (3, 2), (3, 2, 1)):
             epochs = record(tmp_path, *losses)
             wait_until(lambda: sum("metrics" in body for _, body, _ in requests) == len(losses))  # noqa: B023
         tracker.finish("FINISHED", epochs)
-    (text,) = said
+    (text,) = messages
     assert text.startswith("MLflow refused metrics: ")
 
 
@@ -186,7 +188,7 @@ def record(folder, *losses):
 
 
 def test_a_server_that_is_overloaded_gets_everything_once_it_answers():
-    said = []
+    messages = []
     with unavailable_server() as (address, requests):
         variables = {
             "MLFLOW_TRACKING_URI": f"{address}/",
@@ -194,12 +196,12 @@ def test_a_server_that_is_overloaded_gets_everything_once_it_answers():
             "MLFLOW_WORKSPACE": "team",
             "MLFLOW_TRACKING_TOKEN": "secret",
         }
-        tracker = open_tracker(variables, lambda level, text: said.append(text))
+        tracker = open_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(make_job(["true"]))
         tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]}, "<h1>report</h1>", "s3://b/report")
-    assert len(said) == 1
-    assert "503" in said[0]
-    assert "secret" not in said[0]
+    assert len(messages) == 1
+    assert "503" in messages[0]
+    assert "secret" not in messages[0]
     assert [path for path, _, _ in requests[:3]] == ["runs/get?run_id=r"] * 3
     assert {(headers["X-MLFLOW-WORKSPACE"], headers["Authorization"]) for _, _, headers in requests} == {
         ("team", "Bearer secret")
@@ -214,19 +216,19 @@ def test_a_server_that_answers_again_gets_the_epochs_that_it_missed(tmp_path):
         metrics = [metric for _, body, _ in requests for metric in body.get("metrics", [])]
         return [(metric["key"], metric["step"], metric["value"]) for metric in metrics]
 
-    said, job = [], make_job(["true"])
+    messages, job = [], make_job(["true"])
     job = replace(job, description=replace(job.description, metrics_uri=str(tmp_path)))
     record(tmp_path, 3, 2)
     with unavailable_server() as (address, requests):
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
-        tracker = open_tracker(variables, lambda level, text: said.append(text))
+        tracker = open_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(job)
         wait_until(lambda: len(sent()) == 2)
         epochs = record(tmp_path, 3, 2, 1)
         wait_until(lambda: len(sent()) == 3)
         tracker.finish("FINISHED", epochs)
     assert sent() == [("training/loss", 1, 3.0), ("training/loss", 2, 2.0), ("training/loss", 3, 1.0)]
-    (text,) = said
+    (text,) = messages
     assert text.startswith("The MLflow run gets the metrics later: ")
 
 

@@ -139,7 +139,7 @@ model.save(options.output if task["index"] == 0 else tempfile.mkdtemp())
 
 
 def test_a_command_that_reads_only_tf_config(digits, tmp_path):
-    program, said = tmp_path / "main.py", []
+    program, lines = tmp_path / "main.py", []
     program.write_text(STRANGER)
     request = Request(
         train_uri=str(digits.folder / "train"),
@@ -149,9 +149,9 @@ def test_a_command_that_reads_only_tf_config(digits, tmp_path):
         distribution_specification={"distribution_type": "TF", "number_of_parameter_servers": 0},
         identity=("run", str(tmp_path)),
     )
-    outcome = launch(request, LocalRunner(), into(said))
-    rows = [re.fullmatch(r"\[worker-(.)\] worker \1 of 2 has (\d+) rows", line) for line in said]
-    assert sum(int(match[2]) for match in rows if match) == 1300, "\n".join(said)
+    outcome = launch(request, LocalRunner(), into(lines))
+    rows = [re.fullmatch(r"\[worker-(.)\] worker \1 of 2 has (\d+) rows", line) for line in lines]
+    assert sum(int(match[2]) for match in rows if match) == 1300, "\n".join(lines)
     assert outcome.model.format == "saved_model"
     model = open_store(str(tmp_path / "model"))
     assert verify_model(model) == outcome.model

@@ -43,14 +43,14 @@ def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, tr
         distribution_specification=distribution,
         identity=(str(tmp_path),),
     )
-    said, begin = [], time.monotonic()
+    lines, begin = [], time.monotonic()
     with pytest.raises(TrainingFailed) as raised:
-        launch(request, LocalRunner(), into(said))
+        launch(request, LocalRunner(), into(lines))
     assert time.monotonic() - begin < SECONDS, "a rank waited for another"
     assert re.search(r"failed with exit code 1\b", str(raised.value))
     assert "the training diverged in epoch 1: the loss is nan" in str(raised.value)
     assert "learning_rate (now 1e+30)" in str(raised.value)
-    assert not any("restart" in line for line in said), said
+    assert not any("restart" in line for line in lines), lines
     assert not (tmp_path / "model").exists()
 
 

@@ -107,7 +107,7 @@ def leave(model_dir, code: int):
 
 
 @pytest.mark.parametrize(
-    ("program", "parameters", "code", "said"),
+    ("program", "parameters", "code", "text"),
     [
         (train_specification(forget_model), {}, 1, "left nothing in model_dir"),
         (train_specification(take_the_manifests_name), {}, 1, "model_dir has a model.json"),
@@ -126,12 +126,12 @@ def leave(model_dir, code: int):
         (["sh", "-c", "touch $KFP_DISTRIBUTED_MODEL_DIR/model.pt"], {}, 0, "model saved to"),
     ],
 )
-def test_exit_code_and_last_lines_of_a_program(make_replicas, digits, program, parameters, code, said):
+def test_exit_code_and_last_lines_of_a_program(make_replicas, digits, program, parameters, code, text):
     program = {"command": program} if isinstance(program, list) else program
     replicas = make_replicas(program, parameters, {"worker": 1}, digits)
     replicas.start_all()
     assert replicas.wait("worker-0") == code
-    assert said in replicas.text("worker-0")
+    assert text in replicas.text("worker-0")
     assert open_store(replicas.job.model_uri).exists(MODEL_MANIFEST) == (code == 0)
 
 

@@ -116,5 +116,5 @@ def test_a_store_that_does_not_answer_does_not_mean_a_lost_step(store, monkeypat
             proxy.faults.clear()
         # The time before the outage counts, the outage does not.
         assert [name for name, ended in watchers.items() if not ended.wait(60)] == []
-    said = capfd.readouterr().out
-    assert said.count("cannot read the heartbeat of the train step, retrying: StorageError: ") == len(FAULTS)
+    log = capfd.readouterr().out
+    assert log.count("cannot read the heartbeat of the train step, retrying: StorageError: ") == len(FAULTS)

@@ -36,30 +36,30 @@ def run(digits, tmp_path, monkeypatch):
     return run_one
 
 
-def epochs(said):
+def epochs(lines):
     """Return the worker and the epoch of each progress line."""
-    return [(match[1], int(match[2])) for line in said if (match := re.match(r"\[(.*)\] epoch (\d+)/", line))]
+    return [(match[1], int(match[2])) for line in lines if (match := re.match(r"\[(.*)\] epoch (\d+)/", line))]
 
 
-def starts_of_ranks(said):
+def starts_of_ranks(lines):
     """Return for each start of a rank: number of ranks, rank, rows, epoch after which it continues."""
     pattern = r"\[.*\] rank (\d) of (\d) has (\d+) rows and continues after epoch (\d+)"
-    matches = [tuple(map(int, match.groups())) for line in said if (match := re.match(pattern, line))]
+    matches = [tuple(map(int, match.groups())) for line in lines if (match := re.match(pattern, line))]
     return [(size, rank, rows, epoch) for rank, size, rows, epoch in matches]
 
 
 def test_the_other_ranks_continue_when_ranks_die_and_the_new_rank_0_saves(run):
     # The new rank 0 prints epochs once the ranks have formed a new ring.
     victims = {"worker-0": "epoch 3/", "worker-2": "[worker-1] epoch "}
-    outcome, said = run(TRAINER, victims, workers=3, min_workers=1, restart_limit=0)
-    assert not any("restart" in line for line in said), said
-    shown = epochs(said)
+    outcome, lines = run(TRAINER, victims, workers=3, min_workers=1, restart_limit=0)
+    assert not any("restart" in line for line in lines), lines
+    shown = epochs(lines)
     # Only the epoch that was interrupted may be repeated.
     assert sorted({epoch for _, epoch in shown}) == list(range(1, EPOCHS + 1))
     assert all(after >= before for (_, before), (_, after) in pairwise(shown)), shown
     # Rank 0 was worker-0, and then the first remaining worker.
     assert [worker for worker, _ in groupby(worker for worker, _ in shown)] == ["worker-0", "worker-1"]
-    starts = {size: sorted(ranks) for size, ranks in groupby(starts_of_ranks(said), lambda start: start[0])}
+    starts = {size: sorted(ranks) for size, ranks in groupby(starts_of_ranks(lines), lambda start: start[0])}
     assert list(starts) == [3, 2, 1], "a new ring after each death"
     for size, ranks in starts.items():
         assert [rank for _, rank, _, _ in ranks] == list(range(size))
@@ -69,14 +69,14 @@ def test_the_other_ranks_continue_when_ranks_die_and_the_new_rank_0_saves(run):
     assert [entry["epoch"] for entry in recorded] == list(range(1, EPOCHS + 1)), "with those of the first rank 0"
     assert recorded[-1]["val_accuracy"] > 0.9
     assert outcome.model.format == "saved_model"
-    assert sum("model saved to" in line for line in said) == 1
+    assert sum("model saved to" in line for line in lines) == 1
 
 
 def test_all_ranks_restart_if_too_few_are_left(run):
-    outcome, said = run(TRAINER, {"worker-1": "epoch 3/"}, workers=2, min_workers=2, restart_limit=1)
-    assert "[launcher-0] 1 workers are left, which is fewer than min_workers=2" in said
-    assert "restart 1 of 1: all replicas (launcher-0 failed)" in said
-    shown = [epoch for _, epoch in epochs(said)]
+    outcome, lines = run(TRAINER, {"worker-1": "epoch 3/"}, workers=2, min_workers=2, restart_limit=1)
+    assert "[launcher-0] 1 workers are left, which is fewer than min_workers=2" in lines
+    assert "restart 1 of 1: all replicas (launcher-0 failed)" in lines
+    shown = [epoch for _, epoch in epochs(lines)]
     assert sorted(set(shown)) == list(range(1, EPOCHS + 1))
     assert all(after >= before for before, after in pairwise(shown)), shown
     assert len(next(iter(outcome.metrics.values()))) == EPOCHS
@@ -119,7 +119,7 @@ if os.environ["HOROVOD_RANK"] == "0":
 
 
 def test_rank_0_saves_the_model_and_each_rank_has_all_rows(run, tmp_path):
-    outcome, said = run({"command": ["python", "-c", SAVE, "{train_dir}", "{model_dir}"]}, max_workers=3)
+    outcome, lines = run({"command": ["python", "-c", SAVE, "{train_dir}", "{model_dir}"]}, max_workers=3)
     assert [file.path for file in outcome.model.files] == ["seen"]
     assert open_store(str(tmp_path / "model")).read("seen") == b"2 4"
-    assert sum("model saved to" in line for line in said) == 1
+    assert sum("model saved to" in line for line in lines) == 1

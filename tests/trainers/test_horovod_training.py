@@ -106,7 +106,7 @@ def assert_same_curve(outcome, expected):
 
 def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path, alone, rows_of_epochs, every_row):
     """Three ranks have uneven parts of 1300 rows. All start with the weights of rank 0."""
-    three, said = train(digits, tmp_path, 3, parameters=WHOLE_BATCHES, tensorboard=True)
+    three, lines = train(digits, tmp_path, 3, parameters=WHOLE_BATCHES, tensorboard=True)
     assert_same_curve(three, alone)
     assert alone[-1]["loss"] < alone[0]["loss"] / 4
     assert alone[-1]["val_accuracy"] > 0.9
@@ -120,7 +120,7 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path,
     # The evaluation, with another version of TensorFlow, has the same results as the training.
     evaluation, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
     assert evaluation.scores.accuracy == pytest.approx(three.metrics["worker-0"][-1]["val_accuracy"])
-    assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
+    assert [line.split(" loss")[0] for line in lines if "] epoch " in line] == [
         f"[worker-0] epoch {epoch}/{EPOCHS}" for epoch in range(1, EPOCHS + 1)
     ]
 
@@ -135,19 +135,19 @@ def test_a_killed_rank_restarts_all_from_the_latest_checkpoint(digits, tmp_path,
             killed.append(line)
             kill_rank("1")
 
-    outcome, said = train(digits, tmp_path, 2, see=kill_once, parameters=parameters)
-    assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in said)
-    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in said if "[worker-0] epoch " in line]
+    outcome, lines = train(digits, tmp_path, 2, see=kill_once, parameters=parameters)
+    assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in lines)
+    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
     assert epochs == list(range(1, EPOCHS + 1)), "continued after the last epoch of the checkpoint"
     assert_same_curve(outcome, alone)
 
 
 def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path, rows_of_epochs, every_row):
-    outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 2, "batch_size": 64}, slots_per_worker=2)
+    outcome, lines = train(digits, tmp_path, 1, parameters={"epochs": 2, "batch_size": 64}, slots_per_worker=2)
     assert list(outcome.metrics) == ["worker-0"]
     for parts in rows_of_epochs(2, 64, 2):
         np.testing.assert_array_equal(in_order(np.concatenate(parts)), every_row, err_msg="each row once an epoch")
-    assert not any(line.startswith("[launcher-0] [") for line in said), "all marks are parsed"
+    assert not any(line.startswith("[launcher-0] [") for line in lines), "all marks are parsed"
 
 
 # A program of somebody who does not know this library.
@@ -179,12 +179,12 @@ def test_a_program_that_does_not_use_the_library(digits, tmp_path):
     file = tmp_path / "main.py"
     file.write_text(STRANGER)
     program = {"command": ["python", str(file), "{train_dir}", "{model_dir}"]}
-    outcome, said = train(digits, tmp_path, 2, program=program)
+    outcome, lines = train(digits, tmp_path, 2, program=program)
     assert [entry.path for entry in outcome.model.files] == ["weights.npy"]
     weights = np.load(tmp_path / "model" / "weights.npy")
     predictions = (digits.test_inputs.reshape(-1, 64) / 16 @ weights).argmax(axis=1)
     assert (predictions == digits.test_labels).mean() > 0.85
-    assert {line.split(" rows")[0] for line in said if " rows, loss" in line} == {
+    assert {line.split(" rows")[0] for line in lines if " rows, loss" in line} == {
         "[worker-0] rank 0 has 650",
         "[worker-1] rank 1 has 650",
     }

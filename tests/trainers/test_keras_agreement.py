@@ -130,12 +130,12 @@ def test_all_workers_restart_if_their_checkpoints_differ():
         argv = [sys.executable, "-c", DISAGREEMENT, str(2 + index)]
         running.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
     try:
-        said = [process.communicate(timeout=120)[0] for process in running]
+        outputs = [process.communicate(timeout=120)[0] for process in running]
     finally:
         for process in running:
             process.kill()
     assert [process.returncode for process in running] == [5, 5]
-    assert said == [
+    assert outputs == [
         f"the checkpoint of this worker is of epoch {done}, and that of another worker is not\n" for done in (2, 3)
     ]
 
@@ -195,8 +195,8 @@ def test_the_example_trains_on_three_devices(digits, tmp_path, alone):
         train_parameters={**TRAININGS["parts"], "devices": 3},
         identity=(str(tmp_path),),
     )
-    said = []
-    outcome = launch(request, LocalRunner(), into(said))
-    assert "[worker-0] trained on 3 CPU devices" in said
+    lines = []
+    outcome = launch(request, LocalRunner(), into(lines))
+    assert "[worker-0] trained on 3 CPU devices" in lines
     losses = [epoch["loss"] for epoch in outcome.metrics["worker-0"]]
     assert losses == pytest.approx(curve(alone, "parts"), rel=EXACT)

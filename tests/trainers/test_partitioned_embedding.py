@@ -92,9 +92,9 @@ def test_a_partitioned_table_learns_resumes_and_is_evaluated(small, users):
 
 def test_no_process_has_the_whole_table_in_memory(small, train, tmp_path):
     """Checkpoints and the model are written in parts."""
-    said = []
-    outcome = train(tmp_path, LARGE, into(said), workers=1)
-    assert partitions(said) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
+    lines = []
+    outcome = train(tmp_path, LARGE, into(lines), workers=1)
+    assert partitions(lines) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
     # Peak memory compared with a process of the same role and a small table, as a part of the large table.
     replicas, with_small_table = outcome.status.replicas, small[2].status.replicas
     growth = {

@@ -81,8 +81,8 @@ def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
         (folder / "a").write_text("1" * number)
         flush(at_rest=True)
     assert sent == []
-    said = f"{folder.name} is not stored: it changes at least every 2 s\n"
-    assert capsys.readouterr().out == said
+    message = f"{folder.name} is not stored: it changes at least every 2 s\n"
+    assert capsys.readouterr().out == message
 
 
 def test_a_growing_folder_is_sent_while_it_grows(folder):

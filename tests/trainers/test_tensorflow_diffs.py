@@ -91,9 +91,9 @@ def test_the_changed_program_trains(page, number, digits, tmp_path, monkeypatch)
         distribution_specification=distribution,
         identity=("run", str(tmp_path)),
     )
-    said = []
-    launch(request, LocalRunner(), into(said))
-    assert ("[worker-0] on 2" in said) == (before == DEVICES)
+    lines = []
+    launch(request, LocalRunner(), into(lines))
+    assert ("[worker-0] on 2" in lines) == (before == DEVICES)
     flat = replace(digits, test_inputs=digits.test_inputs.reshape(-1, 64) / 16)
     (tmp_path / "score").mkdir()
     description, accuracy = score(open_store(request.model_uri), tmp_path / "score", flat)
@@ -134,10 +134,10 @@ def test_the_partitioned_table_learns(digits, tmp_path):
         distribution_specification=TF,
         identity=("run", str(tmp_path)),
     )
-    said = []
-    launch(request, LocalRunner(), into(said))
-    assert "[chief-0] parts [50000, 50000]" in said
-    assert f"[chief-0] learned {[[3.0] * 4] * 4}" in said
+    lines = []
+    launch(request, LocalRunner(), into(lines))
+    assert "[chief-0] parts [50000, 50000]" in lines
+    assert f"[chief-0] learned {[[3.0] * 4] * 4}" in lines
 
 
 def test_no_diff_has_more_than_fifteen_lines():

@@ -26,9 +26,9 @@ def python(monkeypatch):
     return interpreter
 
 
-def rows_of_ranks(said):
+def rows_of_ranks(lines):
     """Return the worker, the number of ranks and the rows of each rank, by rank."""
-    matches = (re.match(r"\[(.*)\] rank (\d) of (\d) on cpu has (\d+) rows", line) for line in said)
+    matches = (re.match(r"\[(.*)\] rank (\d) of (\d) on cpu has (\d+) rows", line) for line in lines)
     rows = sorted((int(match[2]), match[1], int(match[3]), int(match[4])) for match in matches if match)
     return [row[1:] for row in rows]
 
@@ -37,13 +37,13 @@ def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path)
     """With all rows in each step, the curves differ only by rounding. Three ranks have uneven parts of 1300 rows."""
     parameters = {"epochs": 10, "batch_size": 1500, "learning_rate": 0.03}
     alone, _ = train(digits, tmp_path / "1", 1, parameters=parameters)
-    three, said = train(digits, tmp_path / "3", 3, parameters=parameters)
-    assert rows_of_ranks(said) == [("worker-0", 3, 433), ("worker-1", 3, 433), ("worker-2", 3, 434)]
+    three, lines = train(digits, tmp_path / "3", 3, parameters=parameters)
+    assert rows_of_ranks(lines) == [("worker-0", 3, 433), ("worker-1", 3, 433), ("worker-2", 3, 434)]
     for epoch, expected in zip(three.metrics["worker-0"], alone.metrics["worker-0"], strict=True):
         assert epoch == pytest.approx(expected, rel=1e-4)
     assert losses(three)[-1] < losses(three)[0] / 4
     # Only rank 0 saves and prints.
-    assert [line.split(" loss")[0] for line in said if "] epoch " in line] == [
+    assert [line.split(" loss")[0] for line in lines if "] epoch " in line] == [
         f"[worker-0] epoch {epoch}/10" for epoch in range(1, 11)
     ]
 
@@ -69,16 +69,16 @@ def test_a_killed_rank_restarts_all_from_their_checkpoint(digits, tmp_path):
             killed.append(line)
             kill_rank("1")
 
-    outcome, said = train(digits, tmp_path / "killed", 2, see=kill_once, parameters={"epochs": 20})
-    assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in said)
-    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in said if "[worker-0] epoch " in line]
+    outcome, lines = train(digits, tmp_path / "killed", 2, see=kill_once, parameters={"epochs": 20})
+    assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in lines)
+    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
     assert epochs == list(range(1, 21)), "went on after the last epoch that was kept"
     assert losses(outcome) == pytest.approx(losses(whole), rel=1e-4)
 
 
 def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path):
-    outcome, said = train(digits, tmp_path, 1, parameters={"epochs": 1}, slots_per_worker=2)
-    assert rows_of_ranks(said) == [("worker-0", 2, 650), ("worker-0", 2, 650)]
+    outcome, lines = train(digits, tmp_path, 1, parameters={"epochs": 1}, slots_per_worker=2)
+    assert rows_of_ranks(lines) == [("worker-0", 2, 650), ("worker-0", 2, 650)]
     assert list(outcome.metrics) == ["worker-0"]
 
 
@@ -123,11 +123,11 @@ def test_a_program_with_a_distributed_sampler_runs_unchanged(digits, tmp_path, p
     file = tmp_path / "main.py"
     file.write_text(STRANGER)
     program = {"command": ["python", str(file), str(digits.folder / "train"), "{model_dir}"]}
-    outcome, said = train(digits, tmp_path, 2, program=program)
-    assert {line for line in said if "] rank" in line} == {
+    outcome, lines = train(digits, tmp_path, 2, program=program)
+    assert {line for line in lines if "] rank" in line} == {
         f"[worker-{rank}] rank {rank} has 650 of 1300 rows, equal: True" for rank in range(2)
     }
-    (accuracy,) = (float(line.split()[-1]) for line in said if "] accuracy" in line)
+    (accuracy,) = (float(line.split()[-1]) for line in lines if "] accuracy" in line)
     assert accuracy > 0.9
     assert [entry.path for entry in outcome.model.files] == ["weights.pt"]
 
@@ -161,7 +161,7 @@ print("as one process:", all(torch.allclose(*pair, rtol=1e-4, atol=1e-6) for pai
 def test_the_diff_of_the_page_does_what_one_process_does(digits, tmp_path, python, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", python)
     body = textwrap.indent(code_of("horovod", " +", 1) + AFTER, "    ")
-    _, said = mpi_jobs.train(digits, tmp_path, 2, program={"function": "fit", "source": BEFORE + body})
-    assert sorted(line for line in said if "as one" in line) == [
+    _, lines = mpi_jobs.train(digits, tmp_path, 2, program={"function": "fit", "source": BEFORE + body})
+    assert sorted(line for line in lines if "as one" in line) == [
         f"[worker-{rank}] as one process: True" for rank in (0, 1)
     ]

@@ -114,13 +114,13 @@ def request_for(digits, train_data, tmp_path, monkeypatch):
 def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request_for, train_data, digits, tmp_path):
     show = KillOnce("worker-0", "epoch 3/15")
     outcome = launch(request_for(PARAMETERS), LocalRunner(), show)
-    said = "\n".join(show.lines)
-    assert "restart 1 of 3: all replicas" in said
-    assert re.findall(r"^\[(.*)\] epoch (\d+)/15", said, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 16)]
+    log = "\n".join(show.lines)
+    assert "restart 1 of 3: all replicas" in log
+    assert re.findall(r"^\[(.*)\] epoch (\d+)/15", log, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 16)]
     history = outcome.metrics["master-0"]
     assert [epoch["loss"] for epoch in history] == pytest.approx(whole_curve(train_data, tmp_path), rel=TOLERANCE)
 
-    stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters and (\d+) (\w+)$", said, re.MULTILINE)
+    stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters and (\d+) (\w+)$", log, re.MULTILINE)
     first, second = 64 * 48 + 48, 48 * 32 + 32 + 32 * 10 + 10
     expected = [("master-0", "0", str(first), "1299", "inputs"), ("worker-0", "1", str(second), "1299", "labels")]
     assert sorted(stages) == sorted(2 * expected), "each rank has only its own layers, before the kill and after"
