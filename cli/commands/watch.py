@@ -40,9 +40,8 @@ def command(context: click.Context, job: str, namespace: str) -> None:
     except ClusterError as error:
         raise refused(error) from None
     except KeyboardInterrupt:
-        click.echo(
-            f"Stopped watching. {job} continues; to watch it again: kfp-distributed watch {job} --namespace {api.namespace}"
-        )
+        again = f"kfp-distributed watch {job} --namespace {api.namespace}"
+        click.echo(f"Stopped watching. {job} continues; to watch it again: {again}")
         end_interrupted(context)
     if status.ended and status.ended.succeeded:
         click.echo(f"{training.title} succeeded.")

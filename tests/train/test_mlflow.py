@@ -187,7 +187,7 @@ def test_the_run_of_the_task_gets_each_epoch_while_the_training_runs(server, ste
     assert "job.json" in {path.name for path in files}
     assert [path for path in files if PASSWORD.encode() in path.read_bytes()] == []
     captured = capsys.readouterr()
-    assert PASSWORD not in captured.out + messages.err
+    assert PASSWORD not in captured.out + captured.err
     assert warnings(captured.out) == []
 
 
