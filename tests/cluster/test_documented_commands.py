@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from code_blocks import PAGES, ROOT, CodeBlock, read_blocks
 
+pytestmark = pytest.mark.cluster
+
 
 def marked_blocks(page: str) -> list[CodeBlock]:
     return [block for block in read_blocks((ROOT / page).read_text("utf-8")) if block.mark == "cluster"]

@@ -32,14 +32,9 @@ def test_the_pipeline_of_the_readme_trains_and_exports(in_folder):
     assert (run.object_store / "models" / "digits" / "1" / "saved_model.pb").exists()
 
 
-@pytest.mark.takes(15)
-def test_a_function_of_your_own_trains(in_folder):
-    pipeline = example("own_function.py")["train_with_own_function"]
-    with local_run("run") as run:
-        task = pipeline()
-    assert task.output > 0.8
-    (report,) = run.artifacts.glob("train-with-own-function-*/train/report")
-    assert "accuracy" in report.read_text()
+def test_the_pipeline_with_a_function_of_your_own_compiles(tmp_path):
+    """The function itself is trained in tests/trainers/test_missing_values.py."""
+    Compiler().compile(example("own_function.py")["train_with_own_function"], str(tmp_path / "pipeline.yaml"))
 
 
 @pytest.mark.takes(15)

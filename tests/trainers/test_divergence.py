@@ -23,12 +23,11 @@ SECONDS = 240
     [
         ("keras_classifier", "", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
         ("keras_classifier", "", {"distribution_type": "TF", "number_of_workers": 1}),
-        ("keras_horovod", "horovod", MPI),
         ("keras_horovod", "horovod", {**MPI, "min_workers": 1}),
         ("torch_horovod", "horovod-pytorch", MPI),
         ("torch_classifier", "pytorch", {"distribution_type": "PyTorch", "number_of_workers": 1}),
     ],
-    ids=["MultiWorkerMirrored", "ParameterServer", "Horovod", "Horovod elastic", "Horovod torch", "DDP"],
+    ids=["MultiWorkerMirrored", "ParameterServer", "Horovod elastic", "Horovod torch", "DDP"],
 )
 def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, trainer, image, distribution):
     if image:

@@ -142,14 +142,6 @@ def test_a_killed_rank_restarts_all_from_the_latest_checkpoint(digits, tmp_path,
     assert_same_curve(outcome, alone)
 
 
-def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path, rows_of_epochs, every_row):
-    outcome, lines = train(digits, tmp_path, 1, parameters={"epochs": 2, "batch_size": 64}, slots_per_worker=2)
-    assert list(outcome.metrics) == ["worker-0"]
-    for parts in rows_of_epochs(2, 64, 2):
-        np.testing.assert_array_equal(in_order(np.concatenate(parts)), every_row, err_msg="each row once an epoch")
-    assert not any(line.startswith("[launcher-0] [") for line in lines), "all marks are parsed"
-
-
 # A program of somebody who does not know this library.
 STRANGER = """
 import os, sys

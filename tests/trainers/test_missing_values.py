@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from environments import trainer_python
 from mirrored_classifier import mirrored_classifier
+from own_function import fit
 from partitioned_embedding import partitioned_embedding
 from samples import CLASSES, COLUMNS, table
 from two_stage_classifier import two_stage_classifier
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.takes(14)
 @pytest.mark.parametrize(
     ("function", "parameters", "distribution"),
     [
+        (fit, {}, {}),
         (mirrored_classifier, {"learning_rate": 0.01}, {}),
         (
             partitioned_embedding,
