@@ -121,7 +121,7 @@ clean:
 # installed without its dependencies.
 $(STAMP): pyproject.toml Makefile
 	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is required; set PYTHON: make PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@echo 'Installing into $(VENV) with $(PYTHON) (once; a download of some 600 MB, 2.3 GB on the disk, a minute or two)'
+	@echo 'Installing into $(VENV) with $(PYTHON) (once; a download of some 600 MB, 2.7 GB on the disk, a minute or two)'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev,docs]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps tf_keras==2.21.0

@@ -141,8 +141,8 @@ def _split_address(uri: str) -> SplitResult:
     except ValueError:  # Its message may have the password.
         raise ValueError("MLFLOW_TRACKING_URI is not a valid address") from None
     if parts.scheme not in ("http", "https") or not parts.netloc.rpartition("@")[2]:
-        scheme = parts.scheme or "no scheme"
-        raise ValueError(f"MLFLOW_TRACKING_URI has {scheme}, but must be an http:// or https:// address of a server")
+        scheme = f"the scheme {parts.scheme!r}" if parts.scheme else "no scheme"
+        raise ValueError(f"MLFLOW_TRACKING_URI with {scheme} is not the address of a server: use http(s)://HOST[:PORT]")
     return parts
 
 

@@ -185,6 +185,7 @@ class RunView(io.TextIOBase):
         for step in self._steps:
             if step.state == "running":
                 step.state, step.seconds = "stopped", time.monotonic() - step.started
+                step.training.stop()
         self._display.end()
 
     @property

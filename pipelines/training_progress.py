@@ -100,6 +100,12 @@ class TrainingProgress:
         elif isinstance(fact, ReplicaChanged):
             self._change(fact.replica, fact.state, fact.reason)
 
+    def stop(self) -> None:
+        """Set replicas that have not ended to "stopped", because their step was stopped."""
+        for replica in self.replicas.values():
+            if replica.state not in ("succeeded", "failed"):
+                replica.state, replica.reason = "stopped", ""
+
     def states(self) -> str:
         """Return how many replicas are in each state, such as "2 running, 1 waiting"."""
         counts = Counter(replica.state for replica in self.replicas.values())

@@ -92,7 +92,7 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> Evalua
     shape, worst = input_shape(manifest), evaluation.mistakes.mistakes
     has_images = is_image(shape)
     return EvaluationPage(
-        title=f"{manifest.label.name}: {manifest.split} split",
+        title=f"Evaluation of {manifest.label.name}: {manifest.split} split",
         facts=tuple((_TITLES.get(name, name), _format(value)) for name, value in evaluation.summary().items()),
         confusion=_confusion_chart(scores),
         confusions=_confusion_table(scores),

@@ -54,7 +54,7 @@ def test_content_of_a_report():
     page = page_of(*TWO)
     names = TWO[0]
     assert page == EvaluationPage(
-        title="<label>: test split",
+        title="Evaluation of <label>: test split",
         facts=(
             ("accuracy", "0.5000"),
             ("loss", "0.5000"),
@@ -125,7 +125,7 @@ def test_the_page_shows_the_content_literally():
     charts = (content.confusion, content.roc, content.precision_recall, content.calibration, content.certainty)
     tables = [*(chart.table for chart in charts), content.confusions, content.classes, content.mistakes]
     assert sorted(page.tables) == sorted([list(table.columns), *map(list, table.rows)] for table in tables)
-    assert page.texts.count("<label>: test split") == 2  # The title and the heading.
+    assert page.texts.count("Evaluation of <label>: test split") == 2  # The title and the heading.
     assert [element["data-figure"] for element in page.all("div") if "data-figure" in element] == [
         chart.summary for chart in charts
     ]

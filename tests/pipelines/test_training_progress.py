@@ -47,6 +47,14 @@ def test_facts():
     assert progress.states() == "2 running, 1 waiting, 1 failed"
 
 
+def test_replicas_of_a_stopped_step_are_stopped():
+    progress = TrainingProgress()
+    for fact in FACTS:
+        progress.add_fact(fact)
+    progress.stop()
+    assert progress.states() == "3 stopped, 1 failed"
+
+
 def test_log_entries_give_the_same_progress_as_facts(monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_SHOW_SAMPLES", "1")
     progress = TrainingProgress()

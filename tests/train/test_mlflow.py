@@ -257,7 +257,10 @@ def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, 
         ({"MLFLOW_TRACKING_PASSWORD": "wrong"}, "answers 401 "),
         ({"MLFLOW_RUN_ID": "missing"}, "answers 404 RESOURCE_DOES_NOT_EXIST: .*missing"),
         ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}, "not complete: http://127.0.0.1:1 does not answer: .*refused"),
-        ({"MLFLOW_TRACKING_URI": f"sqlite://me:{PASSWORD}@/runs.db"}, "MLFLOW_TRACKING_URI has sqlite, but must be"),
+        (
+            {"MLFLOW_TRACKING_URI": f"sqlite://me:{PASSWORD}@/runs.db"},
+            "MLFLOW_TRACKING_URI with the scheme 'sqlite' is not",
+        ),
     ],
 )
 def test_a_wrong_setting_is_a_warning(server, monkeypatch, changed, message):
