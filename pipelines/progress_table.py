@@ -12,7 +12,7 @@ from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.pipelines.training_progress import ReplicaProgress
 
 _COLORS = {"running": "", "succeeded": "green", "failed": "red", "stopped": "dim"}
-_BAR_WIDTH = 12
+_BAR_WIDTH = 16
 _COLUMNS = ("replica", "state", "epoch", "metrics", "rows/s", "memory", "GPU", "time")
 _DETAIL = "metrics"
 """The column that is truncated if the terminal is narrow."""
