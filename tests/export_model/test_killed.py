@@ -12,11 +12,20 @@ from kfp_distributed.components.export_model.claims import Claim
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.opener import open_store
 
+# The pause keeps a fast export from ending before the test has seen that it is under way.
 EXPORT = """
-import sys
+import sys, time
+from itertools import count
 from kfp import dsl
 from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.storage.s3 import S3Store
 folder, bucket, manifest = sys.argv[1:]
+copy, copies = S3Store.copy, count(1)
+def copy_and_pause(*arguments):
+    copy(*arguments)
+    if next(copies) == 20:
+        time.sleep(600)
+S3Store.copy = copy_and_pause
 run_export(folder, folder, "digits", bucket, 0, {}, dsl.Artifact(uri=manifest))
 """
 
