@@ -4,6 +4,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
 
 # Each shard has an open file while rows are written, and a process may usually open 1024 files.
 MAXIMUM_SHARDS = 512
@@ -135,31 +137,61 @@ def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int
 
     Returns:
         For each class the rows of each training shard, of validation and of test. Each split gets its fraction of
-        every class. These numbers are rounded so that the totals are the fractions of all rows. A split gets fewer
-        rows where a class would keep no row for training. The training shards differ by at most one row.
+        every class and of all rows, rounded up or down. A split gets fewer rows where a class would keep no row for
+        training. The training shards differ by at most one row.
 
     Raises:
         ValueError: A split with a fraction above 0 gets no row, or there are fewer training rows than shards.
     """
-    shards, fractions = options.shards, (options.validation_fraction, options.test_fraction)
-    plan, before, dealt = [], 0, 0
-    for count in class_counts:
-        train, held_out = count, []
-        for fraction in fractions:
-            # The running total is rounded, so that rounding errors do not add up.
-            share = round((before + count) * fraction) - round(before * fraction)
-            held_out.append(min(share, train - 1))
-            train -= held_out[-1]
+    shards, plan, dealt = options.shards, [], 0
+    held_out = plan_held_out(class_counts, options.validation_fraction, options.test_fraction)
+    for count, parts in zip(class_counts, held_out, strict=True):
+        train = count - sum(parts)
         # Rows are dealt to the shards in turn. Each class begins at the shard after the last row of the previous one.
-        plan.append((*(train // shards + ((i - dealt) % shards < train % shards) for i in range(shards)), *held_out))
-        before += count
+        plan.append((*(train // shards + ((i - dealt) % shards < train % shards) for i in range(shards)), *parts))
         dealt += train
+    rows = sum(class_counts)
     *train_rows, validation, test = map(sum, zip(*plan, strict=True))
-    for name, fraction, rows in zip(("validation", "test"), fractions, (validation, test), strict=True):
-        if fraction and not rows:
-            raise ValueError(
-                f"{name}_fraction {fraction:g} of {before} rows is less than one row: set it to 0 or to more"
-            )
+    for name, fraction, part in (
+        ("validation", options.validation_fraction, validation),
+        ("test", options.test_fraction, test),
+    ):
+        if fraction and not part:
+            reason = "less than one row" if fraction * rows < 1 else "no row, because each class keeps one for training"
+            raise ValueError(f"{name}_fraction {fraction:g} of {rows} rows is {reason}: set it to 0 or to more")
     if not all(train_rows):
         raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: lower shards")
     return tuple(plan)
+
+
+def plan_held_out(class_counts: Sequence[int], validation: float, test: float) -> list[tuple[int, int]]:
+    """Return the rows of each class for validation and for the test.
+
+    Both numbers, and what remains for training, are the fractions of the class, rounded up or down. Each class keeps a
+    row for training.
+
+    Args:
+        class_counts: Rows of each class.
+        validation: Fraction of the rows for validation.
+        test: Fraction of the rows for the test.
+    """
+    # 0.1 means one tenth, which no float is. A class of 30 rows would be rounded as one of 30.000000000000004.
+    shares = [Fraction(str(validation)), Fraction(str(test))]
+    shares.append(1 - shares[0] - shares[1])
+    held_out: list[tuple[int, int]] = []
+    errors = [Fraction(0)] * 3
+    for count in class_counts:
+        exact = [count * share for share in shares]
+        low, high = [math.floor(rows) for rows in exact], [math.ceil(rows) for rows in exact]
+        choices = []
+        for held in product((low[0], high[0]), (low[1], high[1])):
+            train = count - sum(held)
+            if max(1, low[2]) <= train <= max(1, high[2]):
+                rows = (*held, train)
+                choices.append((rows, [error + n - x for error, n, x in zip(errors, rows, exact, strict=True)]))
+        # Errors must not add up over the classes, so each class is rounded to balance the errors of the classes before.
+        (validation_rows, test_rows, _), errors = min(
+            choices, key=lambda choice: (sum(e * e for e in choice[1][:2]), choice[0])
+        )
+        held_out.append((validation_rows, test_rows))
+    return held_out

@@ -2,8 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.plan import (
@@ -107,31 +108,49 @@ def test_unusable_labels_are_refused(counts, message):
 
 def test_a_plan():
     options = Options(validation_fraction=0.2, test_fraction=0.1, shards=3)
-    assert plan_split([10, 25, 5], options) == ((3, 2, 2, 2, 1), (5, 6, 6, 5, 3), (2, 1, 1, 1, 0))
-    assert plan_split([2, 2, 36], Options(validation_fraction=0.5, shards=1, test_fraction=0.4))[:2] == ((1, 1, 0),) * 2
+    assert plan_split([10, 25, 5], options) == ((3, 2, 2, 2, 1), (6, 6, 6, 5, 2), (1, 1, 1, 1, 1))
+    # Each class keeps a row for training.
+    assert plan_split([2, 2, 36], Options(validation_fraction=0.5, shards=1, test_fraction=0.4)) == (
+        (1, 1, 0),
+        (1, 1, 0),
+        (3, 18, 15),
+    )
+
+
+def held_out(counts, options):
+    """Return the rows of each class for validation and for the test, [classes, 2]."""
+    return np.array(plan_split(counts, options))[:, options.shards :]
+
+
+@pytest.mark.parametrize(("classes", "rows"), [(200, 2), (500, 2), (500, 3), (1000, 5)])
+def test_small_classes_are_shared_by_all_splits(classes, rows):
+    parts = held_out([rows] * classes, Options())
+    assert parts.sum(axis=0).tolist() == [classes * rows // 10] * 2
+    assert parts.max() == 1
+    assert parts.sum(axis=1).max() == 1, "no class loses a row to both while others lose none"
 
 
 @given(
-    counts=st.lists(st.integers(2, 60), min_size=2, max_size=12),
-    validation=st.floats(0, 0.6),
-    test=st.floats(0, 0.39),
+    counts=st.lists(st.integers(2, 60), min_size=2, max_size=40),
+    validation=st.floats(0.01, 0.6) | st.just(0),
+    test=st.floats(0.01, 0.39) | st.just(0),
     shards=st.integers(1, 5),
 )
 def test_a_plan_has_every_row_once_and_equal_shares(counts, validation, test, shards):
-    options = Options(validation_fraction=validation, test_fraction=test, shards=shards)
-    try:
-        plan = plan_split(counts, options)
-    except ValueError as error:
-        if "is less than one row" in str(error) or "lower shards" in str(error):
-            return
-        raise
-    assert [sum(rows) for rows in plan] == counts
-    assert all(sum(rows[:shards]) > 0 for rows in plan)
-    totals = [sum(column) for column in zip(*plan, strict=True)]
-    assert max(totals[:shards]) - min(totals[:shards]) <= 1
-    for target, fraction in ((-2, validation), (-1, test)):
-        assert all(abs(rows[target] - fraction * sum(rows)) <= 1 or sum(rows[:shards]) == 1 for rows in plan)
-        assert bool(totals[target]) == bool(fraction)
+    fractions, rows = (validation, test), sum(counts)
+    assume(all(not fraction or fraction * rows >= 2 for fraction in fractions))
+    assume(rows * (1 - validation - test) >= shards + 2)
+    # Where classes cannot give what a split should get because each keeps one row, the totals are smaller.
+    assume(all(count * (1 - validation - test) >= 1 for count in counts))
+    plan = np.array(plan_split(counts, Options(validation_fraction=validation, test_fraction=test, shards=shards)))
+    assert plan.sum(axis=1).tolist() == counts
+    train = plan[:, :shards]
+    assert train.sum(axis=1).min() > 0
+    assert np.ptp(train.sum(axis=0)) <= 1
+    splits = np.column_stack([train.sum(axis=1), plan[:, shards:]])
+    exact = np.outer(counts, [1 - validation - test, validation, test])
+    assert np.abs(splits - exact).max() < 1 + 1e-9, "each split has its fraction of each class within one row"
+    assert np.abs(splits.sum(axis=0) - exact.sum(axis=0)).max() < 2, "rounding errors do not add up"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +158,7 @@ def test_a_plan_has_every_row_once_and_equal_shares(counts, validation, test, sh
     [
         ([2, 2], Options(), r"validation_fraction 0.1 of 4 rows"),
         ([20, 20], Options(test_fraction=0.01), r"test_fraction 0.01 of 40 rows is less than one row"),
-        ([4, 4], Options(), "shards is 8, but only 6 rows are for training"),
+        ([4, 4], Options(validation_fraction=0.25, test_fraction=0), "shards is 8, but only 6 rows are for training"),
     ],
 )
 def test_an_impossible_plan_is_refused(counts, options, message):
