@@ -7,7 +7,9 @@ import dis
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_GLOBAL", "DELETE_NAME")
+_LOADS = ("LOAD_GLOBAL", "DELETE_GLOBAL")
+_LOADS_IN_CLASSES = ("LOAD_NAME", "DELETE_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+"""Instructions that look a name up in the body of the class first, and then in the module."""
 _OF_THE_REPLICA = ("__builtins__", "__file__", "__name__")
 """Names that the replica binds before it runs the source."""
 _MISSING = object()
@@ -65,8 +67,8 @@ def looked_up(code: CodeType, assigned: frozenset[str]) -> set[str]:
         operation, argument = instruction.opname, instruction.argval
         if isinstance(argument, CodeType):
             names |= looked_up(argument, assigned)
-        elif operation in _LOADS:
-            names |= {argument} - assigned - own
+        elif operation in _LOADS or (operation in _LOADS_IN_CLASSES and argument not in own):
+            names |= {argument} - assigned
         elif operation == "SETUP_ANNOTATIONS":
             own.add("__annotations__")
         if operation.startswith("DELETE_"):
