@@ -20,8 +20,9 @@ def train_specification(
 
     Args:
         what: Program to run. A string is the name of a trainer, such as "keras_classifier". A function is sent to the
-            job as source code: it must import all that it needs inside its body. It receives those of train_dir,
-            validation_dir, model_dir, checkpoint_dir, metrics_dir and tensorboard_dir that are among its parameters.
+            job as source code: it must import all that it needs inside its body. A name that its module binds is
+            refused, also where a builtin has the same name. The function receives those of train_dir, validation_dir,
+            model_dir, checkpoint_dir, metrics_dir and tensorboard_dir that are among its parameters.
             A list of words is a command, in which {train_dir} and the names of the other folders are replaced.
         image: Container image of the replicas. Default: the image for the trainer and the type of job.
         packages: Requirements that pip installs before the program starts. Default: none.
