@@ -43,6 +43,8 @@ def read_source(function: Callable[..., object]) -> str:
         return unindent(inspect.getsource(function))
     except (OSError, TypeError):
         raise ValueError(f"the source of {name} is not available; write the function into a file") from None
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise ValueError(f"the source of {name} is not valid Python: {error}") from None
 
 
 def unindent(source: str) -> str:

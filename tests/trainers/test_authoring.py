@@ -252,6 +252,14 @@ def test_a_file_that_was_edited_after_the_import_is_refused(load, tmp_path, befo
         train_specification(module.fit)
 
 
+def test_a_file_that_is_no_longer_valid_is_refused(load, tmp_path):
+    text = "if True:\n    def fit(model_dir):\n        return {}\n"
+    module = load(text.format("'3'"))
+    (tmp_path / f"{module.__name__}.py").write_text(text.format('""" 3'))
+    with pytest.raises(ValueError, match="the source of fit is not valid Python"):
+        train_specification(module.fit)
+
+
 MARGIN = r'''
 def make():
         def fit(model_dir, text="""a
