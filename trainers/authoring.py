@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import inspect
-import symtable
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kfp_distributed.trainers.function_source import check_loaded, constant_key, read_source
+from kfp_distributed.trainers.module_names import check_module_names
 from kfp_distributed.trainers.program import parse_program
 from kfp_distributed.trainers.requirements import checked_image
-from kfp_distributed.trainers.signature import find_function
+from kfp_distributed.trainers.signature import find_function, read_signature
 
 
 def train_specification(
@@ -22,8 +20,9 @@ def train_specification(
 
     Args:
         what: Program to run. A string is the name of a trainer, such as "keras_classifier". A function is sent to the
-            job as source code: it must import all that it needs inside its body. It receives those of train_dir,
-            validation_dir, model_dir, checkpoint_dir, metrics_dir and tensorboard_dir that are among its parameters.
+            job as source code: it must import all that it needs inside its body. A name that its module binds is
+            refused, also where a builtin has the same name. The function receives those of train_dir, validation_dir,
+            model_dir, checkpoint_dir, metrics_dir and tensorboard_dir that are among its parameters.
             A list of words is a command, in which {train_dir} and the names of the other folders are replaced.
         image: Container image of the replicas. Default: the image for the trainer and the type of job.
         packages: Requirements that pip installs before the program starts. Default: none.
@@ -39,8 +38,11 @@ def train_specification(
     if isinstance(what, str):
         specification = {"trainer": what}
     elif callable(what):
-        source = _source_of(what)
-        _check_self_contained(source, what.__name__)
+        source = read_source(what)
+        _check_callable_by_name(source, what.__name__)
+        check_loaded(what, source)
+        _check_defaults(what, source)
+        check_module_names(what, source)
         specification = {"function": what.__name__, "source": source}
     elif isinstance(what, Sequence):
         specification = {"command": list(what)}
@@ -62,32 +64,8 @@ def train_specification(
     return specification
 
 
-def _source_of(function: Callable[..., object]) -> str:
-    name = getattr(function, "__name__", repr(function))
-    if not inspect.isfunction(function):
-        raise ValueError(f"{name} is not a plain Python function (def …), so its source cannot be sent to the job")
-    outer = function.__qualname__.rpartition(".")[0]
-    if name == "<lambda>":
-        raise ValueError("a lambda has no name and no body that could be sent to the job; write a function (def …)")
-    if outer and not outer.endswith("<locals>"):
-        raise ValueError(f"{name} is a method of {outer}; write a function outside of any class")
-    if hasattr(function, "__wrapped__"):
-        raise ValueError(f"{name} is decorated, and a decorator is not sent to the job; pass the undecorated function")
-    if function.__code__.co_freevars:
-        raise ValueError(
-            f"{name} is a closure: it uses {', '.join(function.__code__.co_freevars)} of the enclosing function, "
-            "which is not sent to the job; make it a parameter"
-        )
-    if inspect.iscoroutinefunction(function):
-        raise ValueError(f"{name}() is asynchronous (async def); the job calls an ordinary function")
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        raise ValueError(f"the source of {name} is not available; write the function into a file") from None
-
-
-def _check_self_contained(source: str, name: str) -> None:
-    """Check that a function can run where only its source exists.
+def _check_callable_by_name(source: str, name: str) -> None:
+    """Check that a call of a function with named arguments runs its body.
 
     Raises:
         ValueError: It cannot.
@@ -100,17 +78,6 @@ def _check_self_contained(source: str, name: str) -> None:
         raise ValueError(f"{name}() has positional-only parameters. Arguments are passed by name: remove the '/'")
     if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(function)):
         raise ValueError(f"{name}() is a generator, so a call would not run its body; remove the yield")
-    module = symtable.symtable("from __future__ import annotations\n" + source, name, "exec")
-    table = next(child for child in module.get_children() if child.get_name() == name)
-    known = {*dir(builtins), name, "__file__", "__name__"}
-    scopes = list(_scopes(table))
-    known |= {symbol.get_name() for scope in scopes for symbol in scope.get_symbols() if _is_made_global(symbol)}
-    used = {symbol.get_name() for scope in scopes for symbol in scope.get_symbols() if symbol.is_global()}
-    if used - known:
-        raise ValueError(
-            f"{name}() uses {', '.join(sorted(used - known))} of its module, which is not sent to the job: import it "
-            "inside the function's body, or make it a parameter"
-        )
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
@@ -121,13 +88,24 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    """Yield the scopes whose names are looked up when the function runs. Annotations are not looked up."""
-    yield table
-    for child in table.get_children():
-        if child.get_type() in ("function", "class"):
-            yield from _scopes(child)
+def _check_defaults(function: Callable[..., object], source: str) -> None:
+    """Check that the defaults of the source are those of the loaded function.
 
+    They differ if `__defaults__` was set, or a call has changed a list or dict that is a default.
 
-def _is_made_global(symbol: symtable.Symbol) -> bool:
-    return symbol.is_declared_global() and (symbol.is_assigned() or symbol.is_imported())
+    Raises:
+        ValueError: They differ, or a default of the source is not a constant expression.
+    """
+    name, code, values = function.__name__, function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    loaded = {**dict(zip(names, values, strict=True)), **(function.__kwdefaults__ or {})}
+    parameters, _ = read_signature(source, name)
+    written = {parameter.name: parameter.default for parameter in parameters if not parameter.required}
+    for key in {**written, **loaded}:
+        pair = [(defaults[key],) if key in defaults else () for defaults in (written, loaded)]
+        if constant_key(pair[0]) != constant_key(pair[1]):
+            sent, here = (f"{default[0]!r:.200}" if default else "missing" for default in pair)
+            raise ValueError(
+                f"{name}(): the default of {key} is {sent} in the source, which is sent to the job, and {here} in the "
+                "loaded function; write the default into the source, and load the function again"
+            )
