@@ -1,5 +1,6 @@
 """Checks of the names of a source's columns (pure)."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from kfp_distributed.components.prepare_data.plan import Options
@@ -19,12 +20,13 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
     """
     others = {options.label_column, *options.drop_columns}
     inputs = [name for name in names if name not in others]
-    duplicates = [name for name in (options.label_column, *inputs) if names.count(name) > 1]
+    counts = Counter(names)
+    duplicates = [name for name in (options.label_column, *inputs) if counts[name] > 1]
     missing = {options.label_column, *({*options.drop_columns} - {*elsewhere})} - {*names}
     if missing:
         problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif duplicates:
-        problem = f"the column {duplicates[0]!r} occurs {names.count(duplicates[0])} times"
+        problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
     elif not inputs:
         problem = "there is no other column"
     else:
@@ -44,11 +46,12 @@ def check_names(names: Sequence[str], used: Sequence[str], first: str) -> None:
     Raises:
         ValueError: A column is missing or occurs more than once.
     """
+    counts = Counter(names)
     for name in used:
-        if name not in names:
+        if not counts[name]:
             raise ValueError(f"it has no column {name!r}, which {first} has; it has {list(names[:50])}")
-        if names.count(name) > 1:
+        if counts[name] > 1:
             raise ValueError(
-                f"the column {name!r} occurs {names.count(name)} times: rename or remove all but one, or name it in "
+                f"the column {name!r} occurs {counts[name]} times: rename or remove all but one, or name it in "
                 "drop_columns"
             )

@@ -109,10 +109,11 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         images, others = _list_images(files, path)
         left_out += others
         if not images or not _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
+            ignored = (entry for entry in left_out if entry.reason != "no class")
             raise ValueError(
                 f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files "
                 "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
-                + "; ".join(["each class", *lines_about_files(left_out)])
+                + "; ".join(["each class", *lines_about_files(ignored)])
             )
         # A row group has few large images. In the order of the folders, all of them would be of one class.
         np.random.default_rng(options.seed).shuffle(images)

@@ -97,10 +97,16 @@ def test_a_line_has_the_number_of_all_names_and_is_short(file, tmp_path):
     assert len(line) < 500
 
 
-def test_a_folder_without_a_visible_file_is_refused_with_what_was_left_out(file, tmp_path):
+def test_a_folder_without_data_is_refused_with_what_was_left_out(file, tmp_path):
     folder = file("rows/.hidden.csv", "age,kind\n1,a\n").parent
-    with pytest.raises(ValueError, match=r"source rows has no files.*'\.hidden\.csv'"):
+    with pytest.raises(ValueError, match=r"source rows has no files: .*; left out 1 .*'\.hidden\.csv'"):
         open_source(folder, LABELLED, tmp_path)
+    folder = file("photos/cat/.1.png", "x").parents[1]
+    with pytest.raises(ValueError, match=r"source photos has folders: .*; left out 1 .*'cat/\.1\.png'"):
+        open_source(folder, LABELLED, tmp_path)
+    # A file that is refused is not called left out.
+    with pytest.raises(ValueError, match=r"source data\.xls has \.xls: .* for each class$"):
+        open_source(file("data.xls", "x"), LABELLED, tmp_path)
 
 
 @pytest.fixture(params=["csv", "parquet"])
