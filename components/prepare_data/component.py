@@ -25,7 +25,8 @@ def prepare_data(
     Args:
         source: Data to split: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of a .csv,
             .parquet or .npz file, of a folder of .csv or of .parquet files, or of a folder that has a folder of images
-            for each class. A folder's address must be a path or an s3:// address. Examples: "s3://data/flowers.csv",
+            for each class. Hidden files and files of operating systems are left out, with a warning. A folder's address
+            must be a path or an s3:// address. Examples: "s3://data/flowers.csv",
             "https://example.com/flowers.parquet". Default: "digits".
         label_column: Name of the column or array to predict. It must hold classes: texts or whole numbers. For "digits"
             and for folders of images, the label gets this name. Example: "species". Default: "label".
@@ -46,8 +47,8 @@ def prepare_data(
         train_dataset: Training dataset, in the number of shards that `shards` sets.
         validation_dataset: Validation dataset in one shard, for `train`.
         test_dataset: Test dataset in one shard, for `evaluate`.
-        overview: HTML page with warnings (missing values, constant columns, leakage, duplicates), the rows of each
-            class and split, sample rows or images, and the distributions of the columns.
+        overview: HTML page with warnings (files left out, missing values, constant columns, leakage, duplicates), the
+            rows of each class and split, sample rows or images, and the distributions of the columns.
 
     Raises:
         SystemExit: The data cannot be prepared. The message is the last line of the step's log, because KFP shows an

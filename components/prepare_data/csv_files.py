@@ -1,5 +1,6 @@
 """CSV files: checks before Arrow reads a file, and explanations of Arrow's errors."""
 
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,34 +44,58 @@ def check_start(start: bytes) -> None:
         raise ValueError(f"its header is not UTF-8: {_TO_UTF8}") from None
 
 
+def csv_names(file: Path, batch_bytes: int) -> list[str]:
+    """Return the names of the columns.
+
+    Args:
+        file: Path of the file.
+        batch_bytes: Bytes of the file that are read.
+
+    Raises:
+        ValueError: The file is not CSV.
+    """
+    with file.open("rb") as stream:
+        start = stream.read(_HEADER_BYTES)
+    check_start(start)
+    try:
+        return list(_open(file, batch_bytes).schema.names)
+    except pa.ArrowInvalid as error:
+        if not _is_unfinished_header(error):
+            raise ValueError(explain(str(error), [])) from None
+        return list(_open(io.BytesIO(start + b"\n"), batch_bytes).schema.names)
+
+
 def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows. Texts that mark a missing value ("", "NA", "null", ...) become null.
 
     Args:
         file: Path of the file.
-        types: Columns to read and their types; all columns if empty.
+        types: Columns to read and their types; all columns if empty. The file must have each of them once.
         batch_bytes: Bytes of the file per batch.
 
     Raises:
-        ValueError: The file is not CSV, a column is missing, or a row or value does not fit.
+        ValueError: The file is not CSV, or a row or value does not fit.
     """
-    with file.open("rb") as stream:
-        check_start(stream.read(_HEADER_BYTES))
+    names = csv_names(file, batch_bytes)
+    converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
+    try:
+        yield from _open(file, batch_bytes, converting)
+    except pa.ArrowInvalid as error:
+        if not _is_unfinished_header(error):
+            raise ValueError(explain(str(error), names)) from None
+
+
+def _open(
+    file: Path | io.BytesIO, batch_bytes: int, converting: pa_csv.ConvertOptions | None = None
+) -> pa_csv.CSVStreamingReader:
     # Several threads would read far ahead, and their errors would not have the number of the row.
     reading = pa_csv.ReadOptions(use_threads=False, block_size=batch_bytes)
-    parsing = pa_csv.ParseOptions(newlines_in_values=True)
-    converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
-    names: list[str] = []
-    try:
-        names = pa_csv.open_csv(file, reading, parsing).schema.names
-        if missing := [name for name in types if name not in names]:
-            raise ValueError(f"it has no column {missing[0]!r}, which the first file has; it has {names[:50]}")
-        yield from pa_csv.open_csv(file, reading, parsing, converting)
-    except pa.ArrowInvalid as error:
-        if "cannot infer number of columns" not in str(
-            error
-        ):  # That error means a header without a line end, and so no rows.
-            raise ValueError(explain(str(error), names)) from None
+    return pa_csv.open_csv(file, reading, pa_csv.ParseOptions(newlines_in_values=True), converting)
+
+
+def _is_unfinished_header(error: pa.ArrowInvalid) -> bool:
+    """Return whether the file is a header without a line end, and so has no rows."""
+    return "cannot infer number of columns" in str(error)
 
 
 def explain(text: str, names: Sequence[str]) -> str:

@@ -39,6 +39,7 @@ def prepare(
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
         path = None if source == "digits" else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
+        _log(data.notes)
         columns, label, class_counts, missing, warnings = scan(data)
         _log(warnings)
         plan = plan_split(class_counts, options)
@@ -53,7 +54,7 @@ def prepare(
             warnings_of_rows = [*leakage_warnings(profile.predictors), *duplicate_warnings(profile.duplicates)]
             _log(warnings_of_rows)
             page = Path(unfinished, "overview")
-            content = overview_page(manifests, profile, missing, [*warnings_of_rows, *warnings])
+            content = overview_page(manifests, profile, missing, [*data.notes, *warnings_of_rows, *warnings])
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)

@@ -6,13 +6,13 @@ rows.
 """
 
 import math
+import os
 import re
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kfp_distributed.components.prepare_data.csv_files import read_csv
+from kfp_distributed.components.prepare_data.column_names import check_names, input_names
+from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
+from kfp_distributed.components.prepare_data.left_out import (
+    LeftOut,
+    lines_about_columns,
+    lines_about_files,
+    reason_to_leave_out,
+)
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.storage.dataset import Column
 
@@ -49,12 +56,14 @@ class Source:
         label: Name of the label.
         parts: Functions by file that yield all rows of the file with at least these columns, in the file's types.
         first_row: Line number of a file's first row, for errors: 2 after a header, else 1.
+        notes: Lines about the files and columns of the source that are left out, for log and overview.
     """
 
     columns: tuple[Column, ...]
     label: str
     parts: Mapping[str, Callable[[], Iterator[pa.RecordBatch]]]
     first_row: int = 1
+    notes: tuple[str, ...] = ()
 
     def batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield all rows with the name of the file they are in.
@@ -86,26 +95,31 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     if path is None:
         pixels, labels = _read_digits()
         return _array_source("digits", {options.label_column: labels, "image": pixels}, options)
-    files = _visible(path) if path.is_dir() else [path]
+    files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
     types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
-        return _table_source(files, options)
-    if types == {".npz"} and len(files) == 1:
+        source = _table_source(files, options)
+    elif types == {".npz"} and len(files) == 1:
         # Unpacked arrays can be mapped into memory instead of being read completely.
         with _reading(path.name, zipfile.BadZipFile, zlib.error, RuntimeError), zipfile.ZipFile(files[0]) as archive:
             archive.extractall(scratch)
             arrays = {Path(name).stem: _open_array(scratch, name) for name in archive.namelist()}
-        return _array_source(path.name, arrays, options)
-    images = [image for file in files if file.is_dir() for image in _visible(file)]
-    if images and _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
+        source = _array_source(path.name, arrays, options)
+    else:
+        images, others = _list_images(files, path)
+        left_out += others
+        if not images or not _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
+            ignored = (entry for entry in left_out if entry.reason != "no class")
+            raise ValueError(
+                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files "
+                "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
+                + "; ".join(["each class", *lines_about_files(ignored)])
+            )
         # A row group has few large images. In the order of the folders, all of them would be of one class.
         np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
-        return _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
-    raise ValueError(
-        f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files "
-        "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for each class"
-    )
+        source = _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
+    return replace(source, notes=(*lines_about_files(left_out), *source.notes))
 
 
 def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -131,31 +145,35 @@ def _reading(name: str, *errors: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{name} cannot be read: {error}") from error
 
 
-def _visible(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder, without those that systems create (.DS_Store, _SUCCESS)."""
-    return sorted(path for path in folder.iterdir() if path.name[0] not in "._")
+def _list_folder(folder: Path, source: Path) -> tuple[list[Path], list[LeftOut]]:
+    """Return the entries of a folder that are data, sorted, and those that are left out."""
+    data, left_out = [], []
+    # Unlike Path.is_dir, os.scandir needs no request for each file, of which there may be a million.
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            path = folder / entry.name
+            if reason := reason_to_leave_out(entry.name, is_folder=entry.is_dir()):
+                left_out.append(LeftOut(_relative(path, source), reason))
+            else:
+                data.append(path)
+    return data, left_out
 
 
-def _input_names(names: Sequence[str], options: Options, where: str) -> list[str]:
-    """Return the columns that are inputs.
+def _list_images(entries: Sequence[Path], source: Path) -> tuple[list[Path], list[LeftOut]]:
+    """Return the files in the folders of the classes, sorted, and what is left out there and beside the folders."""
+    images, left_out = [], []
+    for path in entries:
+        if not path.is_dir():
+            left_out.append(LeftOut(_relative(path, source), "no class"))
+            continue
+        files, others = _list_folder(path, source)
+        images += files
+        left_out += others if files else [*others, LeftOut(_relative(path, source), "no images")]
+    return images, left_out
 
-    Raises:
-        ValueError: The label or a dropped column is missing, a name occurs twice, or no input is left.
-    """
-    others = {options.label_column, *options.drop_columns}
-    inputs = [name for name in names if name not in others]
-    counts = Counter(names)
-    duplicates = [name for name in counts if counts[name] > 1]
-    if missing := others - {*names}:
-        problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
-    elif duplicates:
-        problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
-    elif not inputs:
-        problem = "there is no other column"
-    else:
-        return inputs
-    parameters = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
-    raise ValueError(f"{parameters}: {problem} in {where}; it has {list(names[:50])}")
+
+def _relative(path: Path, source: Path) -> str:
+    return path.relative_to(source).as_posix() + "/" * path.is_dir()
 
 
 def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv: bool = False) -> Column:
@@ -209,42 +227,66 @@ def _class_names(name: str, values: pa.Array) -> pa.Array:
 
 
 def _table_source(files: Sequence[Path], options: Options) -> Source:
-    """Open CSV or Parquet files, which must all have the columns of the first one.
+    """Open CSV or Parquet files, which must all have the columns of the first one that has rows.
 
     A column of CSV files is numeric if at least half of its first values are numbers. A later text in it is an error.
     """
-    first, is_csv = files[0], files[0].suffix.lower() == ".csv"
+    is_csv = files[0].suffix.lower() == ".csv"
     read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
-    sample = None
-    for file in files:
-        with _reading(file.name):
-            sample = next((part for part in read(file, types={}) if len(part)), None)
-        if sample is not None:
-            break
-    with _reading(first.name):
-        if sample is None:
-            raise ValueError("it has no rows")
+    first, sample = _first_rows(files, read)
+    with _reading(first):
         if is_csv and sample.schema.names != [options.label_column] and sample.num_columns == 1:
             raise ValueError(f"its header is one column {sample.schema.names[0]!r}: separate the columns by ','")
-    inputs = _input_names(sample.schema.names, options, first.name)
-    with _reading(first.name):
+    names = {}
+    for file in files:
+        with _reading(file.name):
+            names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_names(file)
+    inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
+    for file_name, present in names.items():
+        with _reading(file_name):
+            check_names(present, (options.label_column, *inputs), first)
+    with _reading(first):
         for name in (options.label_column, *inputs):
             _check_type(name, sample.schema.field(name).type)
     columns = tuple(_column(name, sample[name], is_csv=is_csv) for name in inputs)
     types = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in columns}
     types[options.label_column] = pa.string()
     return Source(
-        columns, options.label_column, {file.name: partial(read, file, types=types) for file in files}, 1 + is_csv
+        columns,
+        options.label_column,
+        {file.name: partial(read, file, types=types) for file in files},
+        1 + is_csv,
+        tuple(lines_about_columns(names, first, options.drop_columns)),
     )
 
 
+def _first_rows(files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]]) -> tuple[str, pa.RecordBatch]:
+    """Return the name of the first file that has rows, and its first rows with all columns."""
+    for file in files:
+        with _reading(file.name):
+            for rows in read(file, types={}):
+                if len(rows):
+                    return file.name, rows
+    with _reading(files[0].name):
+        raise ValueError("it has no rows")
+
+
+def _parquet_names(file: Path) -> list[str]:
+    with _parquet(file) as opened:
+        return list(opened.schema_arrow.names)
+
+
 def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    with _parquet(file) as opened:
+        rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
+        yield from opened.iter_batches(rows, columns=[*types] or None)
+
+
+@contextmanager
+def _parquet(file: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(file) as opened:
-            if missing := {*types} - {*opened.schema_arrow.names}:
-                raise ValueError(f"it has no column {min(missing)!r}, which the first file has")
-            rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
-            yield from opened.iter_batches(rows, columns=[*types] or None)
+            yield opened
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"it is not a complete Parquet file: write or copy it again ({error})") from None
 
@@ -271,7 +313,7 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
         ValueError: An array has a wrong type or number of rows, or the names do not fit the options.
     """
     label = options.label_column
-    inputs = _input_names([*arrays], options, name)
+    inputs = input_names([*arrays], options, name)
     used = {key: arrays[key] for key in (label, *inputs)}
     for key, array in used.items():
         allowed = "biuf" + "US" * (len(array.shape) == 1)

@@ -126,7 +126,9 @@ def test_files_and_folders_of_an_object_store(tmp_path, run, monkeypatch):
         store.write("many/a.csv", ROWS.encode())
         store.write("many/b.csv", ROWS.encode())
         assert run("s3://data/one.csv", "one", shards=1)["train"].rows == 16
-        assert run("s3://data/many/", "many", shards=1)["train"].rows == 32
+        store.write("many/_c.CSV", ROWS.encode())
+        store.write("many/_SUCCESS", b"")
+        assert run("s3://data/many/", "many", shards=1)["train"].rows == 48
         open_store("s3://rows").make_bucket()
         open_store("s3://rows").write("a.csv", ROWS.encode())
         assert run("s3://rows", "bucket", shards=1)["train"].rows == 16

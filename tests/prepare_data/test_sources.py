@@ -105,7 +105,7 @@ def test_inconsistent_files_of_a_folder_are_named(file, tmp_path):
     file("rows/b.csv", "size,kind\n1,a\n")
     with pytest.raises(
         ValueError,
-        match=r"b.csv cannot be read: it has no column 'age', which the first file has; it has \['size', 'kind'\]",
+        match=r"b.csv cannot be read: it has no column 'age', which a.csv has; it has \['size', 'kind'\]",
     ):
         scan(open_source(folder, LABELLED, tmp_path))
     file("rows/c.parquet", "")

@@ -1,0 +1,57 @@
+"""Checks of the names of a source's columns (pure)."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from kfp_distributed.components.prepare_data.plan import Options
+
+
+def input_names(names: Sequence[str], options: Options, where: str, elsewhere: Collection[str] = ()) -> list[str]:
+    """Return the columns that are inputs.
+
+    Args:
+        names: Names of the columns.
+        options: Label and columns to drop.
+        where: File that has the columns, for errors.
+        elsewhere: Columns of other files, which may be in drop_columns too.
+
+    Raises:
+        ValueError: The label or a dropped column is missing, a used name occurs twice, or no input is left.
+    """
+    others = {options.label_column, *options.drop_columns}
+    inputs = [name for name in names if name not in others]
+    counts = Counter(names)
+    duplicates = [name for name in (options.label_column, *inputs) if counts[name] > 1]
+    missing = {options.label_column, *({*options.drop_columns} - {*elsewhere})} - {*names}
+    if missing:
+        problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
+    elif duplicates:
+        problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
+    elif not inputs:
+        problem = "there is no other column"
+    else:
+        return inputs
+    parameters = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
+    raise ValueError(f"{parameters}: {problem} in {where}; it has {list(names[:50])}")
+
+
+def check_names(names: Sequence[str], used: Sequence[str], first: str) -> None:
+    """Check that a file has each used column once.
+
+    Args:
+        names: Columns of the file.
+        used: Columns that are read.
+        first: File that has all of them, for errors.
+
+    Raises:
+        ValueError: A column is missing or occurs more than once.
+    """
+    counts = Counter(names)
+    for name in used:
+        if not counts[name]:
+            raise ValueError(f"it has no column {name!r}, which {first} has; it has {list(names[:50])}")
+        if counts[name] > 1:
+            raise ValueError(
+                f"the column {name!r} occurs {counts[name]} times: rename or remove all but one, or name it in "
+                "drop_columns"
+            )
