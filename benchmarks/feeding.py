@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from measure import table
 
-from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank, width
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
 from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, read_records, write_records
 
 _BATCH, _RUNS = 256, 3
@@ -26,7 +26,7 @@ def feeding_table(data: Path, folder: Path) -> str:
     os.chdir(folder)  # Records are stored in the working directory.
     try:
         started = time.monotonic()
-        write_records(data / "train", manifest, slices_of_rank(manifest, 0, 1))
+        write_records(data / "train", manifest, parts_of_rank(manifest, 0, 1))
         conversion_rate = manifest.rows / (time.monotonic() - started)
         ours = {"tf.data": _tensorflow_from_disk(manifest), "NumPy": _numpy_from_disk(manifest)}
         limits = {"tf.data": _tensorflow_in_memory(manifest), "NumPy": _numpy_in_memory(manifest)}

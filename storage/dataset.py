@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:  # The `train` step runs without Arrow.
     import pyarrow as pa
 
 DATASET_MANIFEST = "dataset.json"
-_FORMAT = "kfp-distributed-dataset-1"
+_FORMAT = "kfp-distributed-dataset-2"
+_READ_FORMATS = ("kfp-distributed-dataset-1", _FORMAT)
 _DTYPES = {"number": ("float32",), "category": ("int32",), "tensor": ("uint8", "float32")}
 # A batch of large images and the model must fit into a small trainer pod.
 _BATCH_BYTES = 64 * 2**20
@@ -96,6 +98,8 @@ class DatasetManifest:
         class_counts: Number of rows of each class in this split, in the order of `label.classes`.
         seed: Seed of the split.
         source: Origin of the data.
+        shuffled: Whether each shard is a random sample of the split in random order. Shards of format 1 keep parts of
+            the order of the source.
     """
 
     split: str
@@ -105,6 +109,7 @@ class DatasetManifest:
     class_counts: tuple[int, ...]
     seed: int
     source: str
+    shuffled: bool = False
 
     def __post_init__(self) -> None:
         if len(self.class_counts) != len(self.label.classes) or sum(self.class_counts) != self.rows:
@@ -131,8 +136,8 @@ class DatasetManifest:
         """
         try:
             data = json.loads(text, object_hook=_with_tuples)
-            if data.pop("format") != _FORMAT:
-                raise ValueError(f"the format is not {_FORMAT!r}: run prepare_data of this version again")
+            if (name := data.pop("format")) not in _READ_FORMATS:
+                raise ValueError(f"the format is {name!r}, not {' or '.join(_READ_FORMATS)}: run prepare_data again")
             columns = tuple(Column(**column) for column in data.pop("columns"))
             shards = tuple(Shard(**shard) for shard in data.pop("shards"))
             return cls(columns=columns, label=Label(**data.pop("label")), shards=shards, **data)
@@ -145,19 +150,48 @@ def _with_tuples(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ShardSlice:
-    """The rows of a shard from `start` (inclusive) to `stop` (exclusive)."""
+class ShardPart:
+    """The rows of a shard that one rank reads.
+
+    Ranks that share a shard interleave: each reads rows of every part of the file.
+
+    Attributes:
+        shard: The shard.
+        counts: Rows of each rank that reads this shard. Their sum is the number of the shard's rows.
+        index: Position in `counts` of the rank.
+    """
 
     shard: Shard
-    start: int
-    stop: int
+    counts: tuple[int, ...]
+    index: int
+
+    @property
+    def rows(self) -> int:
+        """Number of the rows of this part."""
+        return self.counts[self.index]
+
+    def row_numbers(self) -> NDArray[np.intp]:
+        """Return the rows of this part in ascending order.
+
+        Row m of a rank with n rows belongs at (m + 0.5) / n of the file. The rows are dealt in the order of these
+        positions: two ranks with as many rows take turns.
+        """
+        positions = np.concatenate([(np.arange(count) + 0.5) / count for count in self.counts])
+        owners = np.repeat(np.arange(len(self.counts)), self.counts)
+        return np.flatnonzero(owners[np.argsort(positions, kind="stable")] == self.index)
 
 
-def slices_of_rank(manifest: DatasetManifest, rank: int, world: int) -> tuple[ShardSlice, ...]:
+def whole_shard(shard: Shard) -> ShardPart:
+    """Return all rows of a shard as a part."""
+    return ShardPart(shard, (shard.rows,), 0)
+
+
+def parts_of_rank(manifest: DatasetManifest, rank: int, world: int) -> tuple[ShardPart, ...]:
     """Return the rows of a rank.
 
-    Of N rows in the concatenated shards, rank r of n has the rows r*N//n to (r+1)*N//n. Each row belongs to exactly one
-    rank, and the numbers of rows differ by at most 1.
+    Rank r of n has the rows between r / n and (r + 1) / n of all N rows, rounded down, so that it reads few shards.
+    Ranks that share a shard interleave. Each row belongs to exactly one rank, and the numbers of rows differ by at most
+    1.
 
     Args:
         manifest: The dataset's manifest.
@@ -169,13 +203,16 @@ def slices_of_rank(manifest: DatasetManifest, rank: int, world: int) -> tuple[Sh
     """
     if not 0 <= rank < world:
         raise ValueError(f"rank {rank} of {world} ranks: the rank must be from 0 to {world - 1}")
-    first, last = (edge * manifest.rows // world for edge in (rank, rank + 1))
-    slices = []
+    edges = [number * manifest.rows // world for number in range(world + 1)]
+    parts, begin = [], 0
     for shard in manifest.shards:
-        if max(first, 0) < min(last, shard.rows):
-            slices.append(ShardSlice(shard, max(first, 0), min(last, shard.rows)))
-        first, last = first - shard.rows, last - shard.rows
-    return tuple(slices)
+        end = begin + shard.rows
+        if max(begin, edges[rank]) < min(end, edges[rank + 1]):
+            shared = [max(0, min(end, stop) - max(begin, start)) for start, stop in pairwise(edges)]
+            counts = tuple(count for count in shared if count)
+            parts.append(ShardPart(shard, counts, sum(count > 0 for count in shared[:rank])))
+        begin = end
+    return tuple(parts)
 
 
 def width(manifest: DatasetManifest) -> int:
@@ -190,36 +227,35 @@ def input_shape(manifest: DatasetManifest) -> tuple[int, ...]:
 
 
 def read_batches(
-    folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice] | None = None, batch_rows: int = 4096
+    folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart] | None = None, batch_rows: int = 4096
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int32]]]:
     """Read rows in the order of the shards. Only one batch is held in memory.
 
     Args:
         folder: The folder with the shards.
         manifest: The dataset's manifest.
-        slices: The rows to read. Default: all rows.
-        batch_rows: Maximum number of rows of a batch. Default: 4096. Batches are smaller at the end of a slice, and for
-            rows so large that a batch would exceed 64 MiB.
+        parts: The rows to read. Default: all rows.
+        batch_rows: Maximum number of rows of a batch. Default: 4096. Batches are smaller where other rows are skipped,
+            and for rows so large that a batch would exceed 64 MiB.
 
     Yields:
         The inputs as float32 [n, width], and the class indices as int32 [n]. The columns are concatenated in the
         manifest's order: a category as its index, a missing number as NaN, a tensor with its stored values.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     names, label = [column.name for column in manifest.columns], manifest.label.name
     rows_at_once = max(1, min(batch_rows, _BATCH_BYTES // (4 * width(manifest))))
-    for rows_of_shard in slices_of_rank(manifest, 0, 1) if slices is None else slices:
-        # The complete shard was downloaded, so skipping the rows before the slice costs little in comparison.
-        with pq.ParquetFile(Path(folder) / rows_of_shard.shard.path) as file:
-            begin = 0
+    for part in map(whole_shard, manifest.shards) if parts is None else parts:
+        numbers, begin = part.row_numbers(), 0
+        with pq.ParquetFile(Path(folder) / part.shard.path) as file:
             for batch in file.iter_batches(rows_at_once, columns=[*names, label]):
-                rows = batch[max(rows_of_shard.start - begin, 0) : max(rows_of_shard.stop - begin, 0)]
+                first, last = np.searchsorted(numbers, (begin, begin + batch.num_rows))
+                rows = batch if last - first == batch.num_rows else batch.take(pa.array(numbers[first:last] - begin))
                 begin += batch.num_rows
                 if rows.num_rows:
                     yield np.hstack([column_matrix(rows[name]) for name in names]), rows[label].to_numpy()
-                if begin >= rows_of_shard.stop:
-                    break
 
 
 def column_matrix(column: pa.Array) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, ShardSlice, slices_of_rank
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, ShardPart
 from kfp_distributed.storage.files import FileEntry, unfinished_file
 from kfp_distributed.storage.opener import open_store
 
@@ -23,7 +23,7 @@ def fetch_manifest(uri: str) -> DatasetManifest:
         raise ValueError(f"the dataset {uri} cannot be read: {error}") from error
 
 
-def fetch_shards(uri: str, folder: Path, slices: Sequence[ShardSlice] | None = None) -> DatasetManifest:
+def fetch_shards(uri: str, folder: Path, parts: Sequence[ShardPart] | None = None) -> DatasetManifest:
     """Download a dataset's manifest and the shards that contain the given rows.
 
     The manifest is written last: a folder with a manifest has all requested shards.
@@ -31,7 +31,7 @@ def fetch_shards(uri: str, folder: Path, slices: Sequence[ShardSlice] | None = N
     Args:
         uri: Address of the dataset.
         folder: The local folder. Created if it does not exist.
-        slices: The rows to read. Default: all rows.
+        parts: The rows to read. Default: all rows.
 
     Raises:
         ValueError: The manifest is not valid.
@@ -39,7 +39,7 @@ def fetch_shards(uri: str, folder: Path, slices: Sequence[ShardSlice] | None = N
         StorageError: The manifest or a shard cannot be read.
     """
     manifest = fetch_manifest(uri)
-    shards = {rows.shard for rows in (slices_of_rank(manifest, 0, 1) if slices is None else slices)}
+    shards = {*manifest.shards} if parts is None else {part.shard for part in parts}
     files = sorted(FileEntry(shard.path, shard.size, shard.sha256) for shard in shards)
     open_store(uri).download_folder(folder, expected=files)
     with unfinished_file(Path(folder, DATASET_MANIFEST)) as stream:

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
@@ -78,7 +78,7 @@ def keras_classifier(
     done, save = keep_checkpoints(model, checkpoint_dir, has_servers)
     if not has_servers:  # With parameter servers, the workers have written their own records.
         _check_agreement(strategy, done)
-        write_records(Path(train_dir), manifest, slices_of_rank(manifest, cluster.index, workers), plan.records)
+        write_records(Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)

@@ -9,7 +9,7 @@ import tf_keras
 from horovod.tensorflow import broadcast_object
 from tensorflow.python.autograph.core import config
 
-from kfp_distributed.storage.dataset import slices_of_rank
+from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
@@ -117,10 +117,10 @@ def _fit(
     """Train a model for some epochs on the rows of this rank. The rows depend on the current number of ranks."""
     rank, size, manifest = hvd.rank(), hvd.size(), read_manifest(train_dir)
     plan = plan_epoch(manifest.rows, batch_size, size)
-    slices = slices_of_rank(manifest, rank, size)
-    rows = sum(part.stop - part.start for part in slices)
+    parts = parts_of_rank(manifest, rank, size)
+    rows = sum(part.rows for part in parts)
     print(f"rank {rank} of {size} has {rows} rows and continues after epoch {epochs.start}", flush=True)
-    write_records(Path(train_dir), manifest, slices, plan.records)
+    write_records(Path(train_dir), manifest, parts, plan.records)
     model.fit(
         read_records(manifest, plan.batch, seed),
         epochs=epochs.stop,

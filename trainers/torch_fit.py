@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from kfp_distributed.storage.dataset import DatasetManifest, read_batches, slices_of_rank
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches
 from kfp_distributed.storage.files import unfinished_file
 from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, steps_of_epoch, write_records
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
@@ -103,7 +103,7 @@ def batches_of_epochs(
         seed: Seed of the order of the rows.
         epochs: Numbers of the epochs.
     """
-    write_records(Path(train_dir), manifest, slices_of_rank(manifest, ranks.rank, ranks.size))
+    write_records(Path(train_dir), manifest, parts_of_rank(manifest, ranks.rank, ranks.size))
     records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
     print(f"{name} has {len(records)} rows and continues after epoch {epochs.start - 1}", flush=True)
     steps = steps_of_epoch(manifest.rows, batch_size, ranks.size, ranks.rank)
@@ -155,7 +155,7 @@ def score(network: Network, folder: str, ranks: Ranks) -> dict[str, float]:
         return {}
     manifest, totals = read_manifest(folder), torch.zeros(3, dtype=torch.double, device=ranks.device)
     with torch.no_grad():
-        for inputs, classes in read_batches(Path(folder), manifest, slices_of_rank(manifest, ranks.rank, ranks.size)):
+        for inputs, classes in read_batches(Path(folder), manifest, parts_of_rank(manifest, ranks.rank, ranks.size)):
             labels = torch.tensor(classes, device=ranks.device).long()
             logits = network(torch.from_numpy(inputs).to(ranks.device))
             totals += _totals(cross_entropy(logits, labels, reduction="sum"), logits, labels)

@@ -1,9 +1,8 @@
 """The two passes over a source: check every row, then draw a file for each row and write it there."""
 
-import math
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,21 +10,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
 from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler
+from kfp_distributed.components.prepare_data.shuffle import PIECE_BYTES, ShuffledFiles, row_bytes
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import describe_file
 
 # A text column with more values is a name, an address or free text rather than a category. The manifest stays small.
 MAXIMUM_DISTINCT = 1000
-# Rows that are shuffled together, and of which each shard gets one row group: at most this number and these bytes.
-MIXED_ROWS = 2**18
-MIXED_BYTES = 2**23
+# Rows whose files are drawn together: at most this number and these bytes.
+DRAWN_ROWS = 2**18
+DRAWN_BYTES = 2**23
 # Batches of about 1 MiB between two log lines about the progress of a pass.
 _BATCHES_PER_LOG_LINE = 200
 
@@ -145,12 +144,14 @@ def write_splits(
     options: Options,
     name: str,
     folders: Mapping[str, Path],
-    mixed_rows: int = MIXED_ROWS,
+    drawn_rows: int = DRAWN_ROWS,
+    piece_bytes: int = PIECE_BYTES,
 ) -> tuple[dict[str, DatasetManifest], Profile]:
     """Write the rows of a source into the folders of the splits, each with its manifest.
 
-    Only rows that are shuffled together are in memory. Mean and deviation are those of the training rows alone, so that
-    the training learns nothing about the other splits.
+    Each shard is a random sample of its split, with its fraction of every class, and in random order. The memory does
+    not grow with the number of rows. Mean and deviation are those of the training rows alone, so that the training
+    learns nothing about the other splits.
 
     Args:
         source: The rows that the first pass has checked.
@@ -160,7 +161,8 @@ def write_splits(
         options: The seed and the number of training shards.
         name: Source of the data, for the manifests.
         folders: An empty folder for each of "train", "validation" and "test".
-        mixed_rows: Rows that are shuffled together. Another number gives another order of the rows.
+        drawn_rows: Rows whose files are drawn together. Another number gives another split.
+        piece_bytes: Size of the pieces in which a shard is shuffled. Another number gives another order of its rows.
 
     Returns:
         The manifest of each split, and a profile of the rows.
@@ -172,7 +174,18 @@ def write_splits(
     files = [folders["train"] / f"part-{shard:05d}.parquet" for shard in range(options.shards)]
     files += [folders[split] / "part-00000.parquet" for split in ("validation", "test")]
     profiler = Profiler(columns, label, int(counts[:, : options.shards].sum()), options.seed)
-    _write_rows(source, columns, label, counts, options, files, profiler, mixed_rows)
+    encoded = (_encode(batch, columns, label) for *_, batch in _counted(source, "pass 2 of 2 (write)"))
+    with tempfile.TemporaryDirectory(prefix=".pieces-", dir=folders["train"].parent) as scratch:
+        shuffled: ShuffledFiles | None = None
+        for batch, drawn in _drawn(encoded, counts, label.name, options.seed, drawn_rows):
+            shuffled = shuffled or ShuffledFiles(
+                files, counts.sum(axis=0).tolist(), batch.schema, Path(scratch), options.seed, piece_bytes
+            )
+            shuffled.add(batch, drawn)
+            # The files of the training split are followed by one for validation and one for test.
+            profiler.add(batch, np.maximum(drawn - options.shards + 1, 0))
+        if shuffled:
+            shuffled.write()
     columns = _with_statistics(columns, profiler.moments)
     manifests = {}
     for split, folder in folders.items():
@@ -181,7 +194,7 @@ def write_splits(
         entries = [describe_file(files[target], files[target].name) for target in targets]
         shards = tuple(Shard(file.path, n, file.size, file.sha256) for file, n in zip(entries, rows, strict=True))
         class_counts = tuple(counts[:, targets].sum(axis=1).tolist())
-        manifests[split] = DatasetManifest(split, columns, label, shards, class_counts, options.seed, name)
+        manifests[split] = DatasetManifest(split, columns, label, shards, class_counts, options.seed, name, True)
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
     return manifests, profiler.profile()
 
@@ -196,31 +209,17 @@ def _with_statistics(columns: Sequence[Column], moments: Mapping[str, Moments]) 
     )
 
 
-def _write_rows(
-    source: Source,
-    columns: Sequence[Column],
-    label: Label,
-    counts: NDArray[np.int_],
-    options: Options,
-    files: Sequence[Path],
-    profiler: Profiler,
-    mixed_rows: int,
-) -> None:
-    """Write each row into a file that still lacks rows of its class, and add it to the profile."""
-    generator, left = np.random.default_rng(options.seed), counts.copy()
-    row_bytes = 4 + sum(4 * math.prod(column.shape) for column in columns)
-    encoded = (_encode(batch, columns, label) for *_, batch in _counted(source, "pass 2 of 2 (write)"))
-    writers: dict[int, pq.ParquetWriter] = {}
-    with ExitStack() as stack:
-        for rows in _rechunked(encoded, max(1, min(mixed_rows, MIXED_BYTES // row_bytes))):
-            targets = draw_targets(left, rows[label.name].to_numpy(), generator)
-            order = generator.permutation(rows.num_rows)
-            for target in np.unique(targets):
-                if target not in writers:
-                    writers[target] = stack.enter_context(pq.ParquetWriter(files[target], rows.schema))
-                writers[target].write_batch(rows.take(pa.array(order[targets[order] == target])))
-            # The files of the training split are followed by one for validation and one for test.
-            profiler.add(rows, np.maximum(targets - options.shards + 1, 0))
+def _drawn(
+    batches: Iterable[pa.RecordBatch], counts: NDArray[np.int_], label: str, seed: int, maximum_rows: int
+) -> Iterator[tuple[pa.RecordBatch, NDArray[np.intp]]]:
+    """Yield the rows of the shards with the index of each row's file, which still lacks rows of its class.
+
+    Raises:
+        ValueError: There are fewer rows than planned.
+    """
+    generator, left = np.random.default_rng(seed), counts.copy()
+    for rows in _rechunked(batches, maximum_rows):
+        yield rows, draw_targets(left, rows[label].to_numpy(), generator)
     if left.any():
         raise ValueError("source: it had fewer rows when it was read again")
 
@@ -237,10 +236,11 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
     return pa.record_batch(rows)
 
 
-def _rechunked(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def _rechunked(batches: Iterable[pa.RecordBatch], maximum_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches of one length (the last may be shorter), so that a draw depends on the rows alone."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
+        rows = max(1, min(maximum_rows, DRAWN_BYTES // row_bytes(batch.schema)))
         pending.append(batch)
         while sum(part.num_rows for part in pending) >= rows:
             joined = pa.concat_batches(pending)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
 from kfp_distributed.components.prepare_data.profile import Moments
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.sources import _array_source, open_source
 from kfp_distributed.components.prepare_data.split import draw_targets, scan, write_splits
-from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
 
 
 def rows_file(file, rows, name="data.csv", kinds="ab"):
@@ -23,8 +23,8 @@ def rows_file(file, rows, name="data.csv", kinds="ab"):
     return file(name, "x,y,label\n" + "\n".join(lines) + "\n")
 
 
-def values_of(folder, manifest):
-    batches = list(read_batches(folder, manifest))
+def values_of(folder, manifest, part=None):
+    batches = list(read_batches(folder, manifest, part))
     return np.concatenate([inputs for inputs, _ in batches]), np.concatenate([labels for _, labels in batches])
 
 
@@ -131,18 +131,62 @@ def test_the_split_does_not_depend_on_the_file_format(file, run):
     assert runs[0]["train"].shards == runs[1]["train"].shards == run(source, "csv")["train"].shards
 
 
-def test_small_buffers_give_more_row_groups_and_the_same_rows(file, tmp_path):
-    options = Options(shards=2)
-    source = open_source(rows_file(file, 1000), options, tmp_path)
-    columns, label, counts, *_ = scan(source)
-    folders = {split: tmp_path / split for split in ("train", "validation", "test")}
-    for folder in folders.values():
-        folder.mkdir()
-    plan = plan_split(counts, options)
-    manifests, _ = write_splits(source, columns, label, plan, options, "rows", folders, mixed_rows=100)
-    assert pq.ParquetFile(folders["train"] / manifests["train"].shards[0].path).num_row_groups > 3
-    numbers = [values_of(folders[split], manifest)[0][:, 0] for split, manifest in manifests.items()]
-    np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(1000))
+@pytest.fixture
+def write_sorted(tmp_path):
+    """Write a source that is sorted by class and by time: write_sorted(shards=1) -> folders, manifests."""
+
+    def write(**options):
+        options = Options(**options)
+        times, labels = (
+            np.arange(SORTED_ROWS, dtype=np.float32),
+            np.repeat([0, 1], [SORTED_ROWS // 4, 3 * SORTED_ROWS // 4]),
+        )
+        source = _array_source("sorted", {"label": labels, "time": times}, options)
+        columns, label, counts, *_ = scan(source)
+        folders = {split: tmp_path / split for split in ("train", "validation", "test")}
+        for folder in folders.values():
+            folder.mkdir()
+        # Draws and pieces of a fiftieth of the rows, as in a source of some hundred megabytes.
+        plan, size = plan_split(counts, options), SORTED_ROWS // 50
+        sizes = {"drawn_rows": size, "piece_bytes": 8 * size}
+        manifests, _ = write_splits(source, columns, label, plan, options, "sorted", folders, **sizes)
+        return folders, manifests
+
+    return write
+
+
+SORTED_ROWS = 40_000
+
+
+def assert_random(values, population):
+    """Check that each tenth of some values is a random sample of a population.
+
+    The mean of m of n values without replacement has the variance s^2/m (n - m)/(n - 1). A correct shuffle exceeds five
+    standard deviations in one of two million means.
+    """
+    for tenth in np.array_split(values, 10):
+        n, m = len(population), len(tenth)
+        error = population.std() * np.sqrt((n - m) / (n - 1) / m)
+        assert abs(tenth.mean() - population.mean()) < 5 * error + 1e-9
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_each_tenth_of_each_shard_and_rank_is_a_random_sample_of_a_sorted_source(write_sorted, shards):
+    folders, manifests = write_sorted(shards=shards)
+    everything = []
+    for split, manifest in manifests.items():
+        inputs, labels = values_of(folders[split], manifest)
+        everything.append(inputs[:, 0])
+        parts = [parts_of_rank(manifest, rank, world) for world in (1, 2, 3, 16) for rank in range(world)]
+        parts += [(whole_shard(shard),) for shard in manifest.shards]
+        for part in parts:
+            rows = values_of(folders[split], manifest, part)
+            assert_random(rows[0][:, 0], inputs[:, 0])
+            assert_random(rows[1], labels)
+        # Neighbors are not closer in time than any two rows.
+        assert np.abs(np.diff(inputs[:, 0])).mean() == pytest.approx(SORTED_ROWS / 3, rel=0.1)
+    np.testing.assert_array_equal(np.sort(np.concatenate(everything)), np.arange(SORTED_ROWS))
+    assert sorted(path.name for path in folders["train"].parent.iterdir()) == ["test", "train", "validation"]
 
 
 def test_values_and_types_in_the_shards(file, run, tmp_path):

@@ -17,10 +17,10 @@ from kfp_distributed.storage.dataset import (
     DatasetManifest,
     Label,
     Shard,
-    ShardSlice,
+    ShardPart,
     input_shape,
+    parts_of_rank,
     read_batches,
-    slices_of_rank,
     width,
 )
 from kfp_distributed.storage.errors import ChecksumMismatch
@@ -71,6 +71,12 @@ def test_manifest_round_trip():
     assert DatasetManifest.from_json(manifest.to_json()) == manifest
 
 
+def test_a_manifest_of_format_1_is_read():
+    data = json.loads(manifest_of(3, 2).to_json())
+    del data["shuffled"]
+    assert DatasetManifest.from_json(json.dumps({**data, "format": "kfp-distributed-dataset-1"})) == manifest_of(3, 2)
+
+
 def manifest_text(change):
     data = json.loads(manifest_of(3, 2).to_json())
     change(data)
@@ -83,7 +89,7 @@ def manifest_text(change):
         ("{", "dataset.json .*Expecting property name"),
         ("[]", "dataset.json "),
         ("{}", r"KeyError\('format'\)"),
-        (manifest_text(lambda d: d.update(format="x")), "format is not 'kfp-distributed-dataset-1'"),
+        (manifest_text(lambda d: d.update(format="x")), "format is 'x', not kfp-distributed-dataset-1 or"),
         (manifest_text(lambda d: d.pop("label")), r"KeyError\('label'\)"),
         (manifest_text(lambda d: d.pop("seed")), "'seed'"),
         (manifest_text(lambda d: d.update(speed=1)), "'speed'"),
@@ -101,30 +107,51 @@ def test_invalid_manifest(text, message):
         DatasetManifest.from_json(text)
 
 
-def test_slices_of_three_ranks():
+def test_parts_of_three_ranks():
     manifest = manifest_of(5, 0, 3)
     first, _, last = manifest.shards
-    assert [slices_of_rank(manifest, rank, 3) for rank in range(3)] == [
-        (ShardSlice(first, 0, 2),),
-        (ShardSlice(first, 2, 5),),
-        (ShardSlice(last, 0, 3),),
+    assert [parts_of_rank(manifest, rank, 3) for rank in range(3)] == [
+        (ShardPart(first, (2, 3), 0),),
+        (ShardPart(first, (2, 3), 1),),
+        (ShardPart(last, (3,), 0),),
     ]
+
+
+def test_ranks_that_share_a_shard_take_turns():
+    parts = [parts_of_rank(manifest_of(6, 2), rank, 4) for rank in range(4)]
+    assert [[part.row_numbers().tolist() for part in of_rank] for of_rank in parts] == [
+        [[0, 3]],
+        [[1, 4]],
+        [[2, 5]],
+        [[0, 1]],
+    ]
+    (part,) = parts_of_rank(manifest_of(9), 1, 2)
+    assert part.row_numbers().tolist() == [0, 2, 4, 6, 8]
 
 
 @given(st.lists(st.integers(0, 20), max_size=6), st.integers(1, 9))
 def test_each_row_belongs_to_one_rank_and_sizes_differ_by_at_most_one(rows, world):
     manifest = manifest_of(*rows)
-    ranks = [slices_of_rank(manifest, rank, world) for rank in range(world)]
-    rank_rows = [(part.shard.path, row) for parts in ranks for part in parts for row in range(part.start, part.stop)]
-    assert rank_rows == [(shard.path, row) for shard in manifest.shards for row in range(shard.rows)]
-    counts = [sum(part.stop - part.start for part in parts) for parts in ranks]
+    ranks = [parts_of_rank(manifest, rank, world) for rank in range(world)]
+    rank_rows = [(part.shard.path, row) for parts in ranks for part in parts for row in part.row_numbers().tolist()]
+    assert sorted(rank_rows) == [(shard.path, row) for shard in manifest.shards for row in range(shard.rows)]
+    counts = [sum(part.rows for part in parts) for parts in ranks]
     assert max(counts) - min(counts) <= 1
+
+
+@given(st.integers(1, 400), st.integers(1, 9))
+def test_each_rank_has_its_share_of_each_piece_of_a_shard(rows, world):
+    for rank in range(world):
+        for part in parts_of_rank(manifest_of(rows), rank, world):
+            before = np.searchsorted(part.row_numbers(), np.arange(rows + 1))
+            share = np.arange(rows + 1) * part.rows / rows
+            assert np.abs(before - share).max() <= 1.5
 
 
 @pytest.mark.parametrize(("rank", "world"), [(-1, 2), (2, 2), (0, 0)])
 def test_rank_out_of_range(rank, world):
     with pytest.raises(ValueError, match=f"rank {rank} of {world}"):
-        slices_of_rank(manifest_of(3), rank, world)
+        parts_of_rank(manifest_of(3), rank, world)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +176,16 @@ def test_read_batches_yields_all_rows_in_order(dataset, batch_rows):
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8, 11])
 def test_ranks_read_each_row_once(dataset, world):
     folder, manifest = dataset
-    parts = [slices_of_rank(manifest, rank, world) for rank in range(world)]
+    parts = [parts_of_rank(manifest, rank, world) for rank in range(world)]
     ages = [inputs[:, 0] for part in parts for inputs, _ in read_batches(folder, manifest, part, batch_rows=2)]
-    np.testing.assert_array_equal(np.concatenate(ages), EXPECTED_X[:, 0])
+    np.testing.assert_array_equal(np.sort(np.concatenate(ages)), np.sort(EXPECTED_X[:, 0]))
 
 
 def test_fetch_shards_downloads_the_manifest_and_the_requested_shards(dataset, tmp_path):
     folder, manifest = dataset
     assert fetch_manifest(str(folder)) == manifest
     assert fetch_shards(str(folder), tmp_path / "all") == manifest
-    fetch_shards(str(folder), tmp_path / "last", slices_of_rank(manifest, 3, 4))
+    fetch_shards(str(folder), tmp_path / "last", parts_of_rank(manifest, 3, 4))
     names = {name: sorted(file.name for file in (tmp_path / name).iterdir()) for name in ("all", "last")}
     assert names == {
         "all": [DATASET_MANIFEST, "train-0.parquet", "train-1.parquet"],

@@ -19,7 +19,7 @@ from two_stage_classifier import two_stage_classifier
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.storage.dataset import DatasetManifest, ShardSlice, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, read_batches, whole_shard
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.feed import keep_rows
 
@@ -73,8 +73,8 @@ def train_data(digits, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uneven") / "train"
     shutil.copytree(digits.folder / "train", folder)
     manifest = manifest_of(folder)
-    first, *others = (ShardSlice(shard, 0, shard.rows) for shard in manifest.shards)
-    keep_rows(folder, manifest, [replace(first, start=1), *others])
+    first, *others = manifest.shards
+    keep_rows(folder, manifest, [ShardPart(first, (1, first.rows - 1), 1), *map(whole_shard, others)])
     return folder
 
 

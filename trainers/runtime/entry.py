@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from kfp_distributed.storage.dataset import DatasetManifest, slices_of_rank
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
@@ -268,12 +268,12 @@ def _fetch_data(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
-    slices = slices_of_rank(manifest, *reads) if reads else ()
-    fetch_shards(job.train_uri, train, slices)
+    parts = parts_of_rank(manifest, *reads) if reads else ()
+    fetch_shards(job.train_uri, train, parts)
     if not is_trainer:
-        keep_rows(train, manifest, slices)
+        keep_rows(train, manifest, parts)
     elif job.parameter_servers and reads:
-        write_records(train, manifest, slices)
+        write_records(train, manifest, parts)
     return manifest
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Shard, ShardSlice, read_batches, width
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Shard, ShardPart, read_batches, width
 from kfp_distributed.storage.files import sha256_of
 
 if TYPE_CHECKING:
@@ -109,19 +110,19 @@ def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[St
     return [Step(slice(start[rank], stop[rank]), sum(stop) - sum(start)) for start, stop in pairwise(cuts)]
 
 
-def write_records(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice], records: int = 1) -> None:
+def write_records(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart], records: int = 1) -> None:
     """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
 
     Args:
         folder: Folder of the shards.
         manifest: Manifest of the dataset.
-        slices: Rows to write.
+        parts: Rows to write.
         records: Number of records. Zeros, whose weight is 0, fill the file up to it. Default: 1, because an empty file
             cannot be mapped.
     """
     size = (width(manifest) + 2) * 4
     with Path(RECORDS).open("wb") as stream:
-        for inputs, labels in read_batches(folder, manifest, slices):
+        for inputs, labels in read_batches(folder, manifest, parts):
             stream.write(np.column_stack([inputs, labels, np.ones(len(labels))]).astype("<f4").tobytes())
         stream.truncate(max(stream.tell(), records * size))
 
@@ -159,7 +160,7 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Da
     return records.repeat().batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
 
 
-def keep_rows(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSlice]) -> None:
+def keep_rows(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart]) -> None:
     """Cut the shards in a folder to some rows, and write a manifest for them.
 
     A program that reads every file in the folder then sees each of its rows once.
@@ -167,13 +168,14 @@ def keep_rows(folder: Path, manifest: DatasetManifest, slices: Sequence[ShardSli
     Args:
         folder: Folder of the shards.
         manifest: Manifest of the complete dataset.
-        slices: Rows to keep.
+        parts: Rows to keep.
     """
     shards, counts = [], np.zeros(len(manifest.label.classes), int)
-    for part in slices:
-        file, is_cut = folder / part.shard.path, part.stop - part.start < part.shard.rows
-        table = pq.read_table(file, columns=None if is_cut else [manifest.label.name])[part.start : part.stop]
+    for part in parts:
+        file, is_cut = folder / part.shard.path, part.rows < part.shard.rows
+        table = pq.read_table(file, columns=None if is_cut else [manifest.label.name])
         if is_cut:
+            table = table.take(pa.array(part.row_numbers()))
             pq.write_table(table, file)
         counts += np.bincount(table[manifest.label.name], minlength=len(counts))
         shards.append(Shard(part.shard.path, len(table), file.stat().st_size, sha256_of(file)))
