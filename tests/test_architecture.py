@@ -49,7 +49,7 @@ TRAIN_LAYERS = (
     ),
     ("manifests",),
     ("runners",),
-    ("identity", "launch", "resume", "staging", "status", "step_log"),
+    ("datasets", "identity", "launch", "resume", "staging", "status", "step_log"),
     ("component", "failed_report", "mlflow_tracker", "report", "step", "tracker", "tracking"),
 )
 """The layers of components/train. A module imports only from its own layer and the layers before it."""

@@ -1,7 +1,6 @@
 """The evaluation of a model: check model and dataset, score batch by batch, write the metrics and the report."""
 
 import math
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from kfp_distributed.components.evaluate.report import evaluation_page
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores, check_probabilities, output_matrix
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.reports.render import render_page
+from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
@@ -91,8 +91,7 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Evaluation, str]:
         ValueError: See `run_evaluation`.
         ModelIncomplete: See `run_evaluation`.
     """
-    manifest = read_dataset(dataset)
-    check_origin(verify_model_folder(model), manifest)
+    manifest = align_with_model(read_dataset(dataset), verify_model_folder(model))
     classifier = load_classifier(model, input_shape(manifest))
     check_weights(model)
     evaluation = score_rows(classifier, dataset, manifest)
@@ -152,17 +151,20 @@ def read_dataset(folder: Path) -> DatasetManifest:
     return manifest
 
 
-def check_origin(model: ModelManifest, dataset: DatasetManifest) -> None:
-    """Check that a model was trained on the dataset's columns and classes. A manifest without columns is accepted.
+def align_with_model(dataset: DatasetManifest, model: ModelManifest) -> DatasetManifest:
+    """Return the manifest of a dataset with the columns in the order in which the model takes them.
+
+    The manifest of a model without columns is accepted, and the order stays.
 
     Raises:
-        ValueError: It was not. Its scores would be wrong even if the shapes match.
+        ValueError: The model was trained on other columns or classes. Its scores would be wrong even if the shapes fit.
     """
-    columns = [[column.name, column.kind, list(column.shape), list(column.vocabulary)] for column in dataset.columns]
-    trained_columns = [[column[key] for key in ("name", "kind", "shape", "vocabulary")] for column in model.columns]
-    current, trained = [list(dataset.label.classes), columns], [model.label.get("classes"), trained_columns]
-    if model.columns and trained != current:
+    if not model.columns:
+        return dataset
+    try:
+        return align(dataset, model.columns, model.label.get("classes", ()))
+    except ValueError as error:
         raise ValueError(
-            f"the model was trained on the classes and columns {reprlib.repr(trained)}, the dataset has "
-            f"{reprlib.repr(current)}: evaluate it on a split of the dataset it was trained with."
-        )
+            f"the dataset is not of the kind that the model was trained on: {error}. Evaluate it on a split of the "
+            "dataset it was trained with."
+        ) from None

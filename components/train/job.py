@@ -25,6 +25,7 @@ class TrainingJob:
         argv: Command of each replica of a local job; () for the entry program.
         environment: Environment variables that are added to those of each local replica.
         labels: Values of the labels "run" and "task", which identify the job for users. Valid as Kubernetes labels.
+        warnings: Remarks about the request, for the log.
     """
 
     name: str
@@ -34,6 +35,7 @@ class TrainingJob:
     argv: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.train.datasets import check_datasets
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.job import (
     Fact,
@@ -152,6 +153,8 @@ def launch(
     job = plan_job(request)
     description = job.description
     resumes_other = check_resume(request.resume_from, description)
+    for warning in job.warnings:
+        show(LogEntry(clock(), "WARNING", JOB, warning))
     # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
         runner.check(job)
@@ -201,7 +204,7 @@ def plan_job(request: Request) -> TrainingJob:
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
-    _check_data(train_uri, validation_uri, topology, specification)
+    warnings = _check_data(train_uri, validation_uri, topology, specification)
     name = job_name(request.task_name, request.identity)
     # Replaces the last part of the model's path. A query with settings of the store may follow it.
     beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
@@ -223,7 +226,7 @@ def plan_job(request: Request) -> TrainingJob:
         heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
     )
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
-    return TrainingJob(name, topology, specification, description, labels=labels)
+    return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings))
 
 
 def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
@@ -247,21 +250,17 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
 
 def _check_data(
     train_uri: str, validation_uri: str, topology: Topology, specification: DistributionSpecification
-) -> None:
-    """Read the manifests of the datasets, and check that there is a row for each rank.
+) -> list[str]:
+    """Check the datasets by their manifests; return warnings.
 
     Raises:
-        ValueError: There are too few rows.
+        ValueError: They do not fit together, or there are too few rows.
         StorageError: A dataset cannot be read.
     """
     # A replica has one rank for each slot, and an elastic job may get more workers.
     added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
-    readers = (len(topology.data_replicas) + added) * specification.slots_per_worker
-    rows = fetch_manifest(train_uri).rows
-    if rows < readers:
-        raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
-    if validation_uri:
-        fetch_manifest(validation_uri)
+    ranks = (len(topology.data_replicas) + added) * specification.slots_per_worker
+    return check_datasets(fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None, ranks)
 
 
 def _label(text: str) -> str:

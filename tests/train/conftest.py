@@ -23,7 +23,7 @@ def data(tmp_path_factory):
     )
     shard = Shard(file.name, ROWS, file.stat().st_size, sha256_of(file))
     manifest = DatasetManifest(
-        "train", (Column("x", "number", "float32"),), Label("y", ("a", "b")), (shard,), (3, 2), 0, "test"
+        "train", (Column("x", "number", "float32"),), Label("y", ("a", "b")), (shard,), (3, 2), 0, "test", shuffled=True
     )
     (folder / DATASET_MANIFEST).write_text(manifest.to_json())
     return str(folder)

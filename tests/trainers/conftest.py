@@ -40,7 +40,7 @@ def _write_dataset(folder, columns, arrays, labels, classes, shards, split="trai
         start += rows
     counts = np.bincount(labels, minlength=len(classes)).tolist()
     manifest = DatasetManifest(
-        split, tuple(columns), Label("label", tuple(classes)), tuple(written), tuple(counts), 0, "test"
+        split, tuple(columns), Label("label", tuple(classes)), tuple(written), tuple(counts), 0, "test", shuffled=True
     )
     (folder / DATASET_MANIFEST).write_text(manifest.to_json())
     return manifest

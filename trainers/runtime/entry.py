@@ -19,7 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank
+from kfp_distributed.storage.alignment import align
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
@@ -101,7 +102,10 @@ def main() -> int:
     if is_served and role == "worker":
         _serve(name)
     if job.validation_uri:
-        fetch_shards(job.validation_uri, folders["validation_dir"])
+        validation = fetch_shards(job.validation_uri, folders["validation_dir"])
+        # Programs read the columns in the order of the manifest. It may be another one in other files of the source.
+        aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
+        Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
     restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
     _keep_results(job, leads, role == "evaluator", folders)
     if program.kind != "trainer":

@@ -1,0 +1,78 @@
+"""The checks of the datasets of a training, and validation data with columns in another order."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kfp_distributed.components.train.datasets import check_datasets
+from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.files import sha256_of
+from kfp_distributed.trainers import train_specification
+
+SIZE, AGE = Column("size", "number", "float32"), Column("age", "number", "float32")
+
+
+def manifest_of(*columns, rows=4, shuffled=True):
+    shard = Shard("part.parquet", rows, 10, "0" * 64)
+    return DatasetManifest("train", columns, Label("kind", ("a", "b")), (shard,), (rows, 0), 0, "x", shuffled)
+
+
+def test_splits_of_one_dataset_fit_in_any_order_of_the_columns():
+    assert check_datasets(manifest_of(SIZE, AGE), manifest_of(AGE, SIZE, shuffled=False), 4) == []
+    assert check_datasets(manifest_of(SIZE), None, 4) == []
+
+
+def test_shards_in_the_order_of_the_source_cause_a_warning():
+    assert len(check_datasets(manifest_of(SIZE, shuffled=False), None, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("validation", "ranks", "message"),
+    [
+        (None, 5, "train_dataset: 4 rows are too few for 5 ranks"),
+        (manifest_of(SIZE), 1, "validation_dataset does not fit train_dataset: the column 'age' is missing"),
+        (replace(manifest_of(SIZE, AGE), label=Label("kind", ("b", "a"))), 1, r"the classes are \['b', 'a'\]"),
+    ],
+)
+def test_datasets_that_do_not_fit_are_refused(validation, ranks, message):
+    with pytest.raises(ValueError, match=message):
+        check_datasets(manifest_of(SIZE, AGE), validation, ranks)
+
+
+def print_columns(validation_dir, model_dir):
+    import json
+    from pathlib import Path
+
+    columns = json.loads(Path(validation_dir, "dataset.json").read_text())["columns"]
+    Path(model_dir, "names").write_text(json.dumps([column["name"] for column in columns]))
+
+
+def write(folder, *columns):
+    folder.mkdir()
+    values = {
+        "kind": pa.array([0, 0], pa.int32()),
+        **{column.name: pa.array([1, 2], pa.float32()) for column in columns},
+    }
+    pq.write_table(pa.table(values), folder / "part.parquet")
+    file = folder / "part.parquet"
+    shard = Shard(file.name, 2, file.stat().st_size, sha256_of(file))
+    manifest = replace(manifest_of(*columns), shards=(shard,), class_counts=(2, 0))
+    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
+    return str(folder)
+
+
+def test_replicas_read_validation_data_in_the_order_of_the_training_data(tmp_path):
+    request = Request(
+        train_uri=write(tmp_path / "train", SIZE, AGE),
+        validation_uri=write(tmp_path / "validation", AGE, SIZE),
+        model_uri=str(tmp_path / "model"),
+        train_specification=train_specification(print_columns),
+        identity=(str(tmp_path),),
+    )
+    launch(request, LocalRunner(), lambda entry: None)
+    assert json.loads((tmp_path / "model" / "names").read_text()) == ["size", "age"]
