@@ -53,7 +53,7 @@ def partitioned_embedding(
     import numpy as np
     import tensorflow as tf
 
-    from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches, width
+    from kfp_distributed.storage.dataset import DatasetManifest, input_shape, mean_and_std, read_batches, width
     from kfp_distributed.trainers.sync import record_epoch
 
     manifest = DatasetManifest.from_json(Path(train_dir, "dataset.json").read_text())
@@ -62,7 +62,7 @@ def partitioned_embedding(
     if column not in positions:
         raise ValueError(f"{column=}; allowed: {', '.join(positions) or 'none'}, the dataset's columns without tensors")
     position = positions[column]
-    mean, std = np.repeat(np.array([[field.mean, field.std] for field in manifest.columns], np.float32), sizes, 0).T
+    mean, std = mean_and_std(manifest)
     replica = os.environ.get("KFP_DISTRIBUTED_REPLICA", "chief-0")
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -42,7 +42,6 @@ def two_stage_classifier(
     """
     import ctypes
     import itertools
-    import math
     import os
     import shutil
     from collections.abc import Iterator
@@ -55,7 +54,7 @@ def two_stage_classifier(
     from torch import Tensor, nn
     from torch.nn.functional import cross_entropy
 
-    from kfp_distributed.storage.dataset import DatasetManifest, read_batches, width
+    from kfp_distributed.storage.dataset import DatasetManifest, mean_and_std, read_batches, width
     from kfp_distributed.trainers.sync import record_epoch
     from kfp_distributed.trainers.torch_network import export_onnx
 
@@ -82,10 +81,8 @@ def two_stage_classifier(
 
         def __init__(self) -> None:
             super().__init__()
-            values = np.array([[column.mean, column.std] for column in manifest.columns], np.float32)
-            mean, std = np.repeat(values, [math.prod(column.shape) for column in manifest.columns], 0).T
-            self.register_buffer("mean", torch.tensor(mean))
-            self.register_buffer("std", torch.tensor(std))
+            for name, values in zip(("mean", "std"), mean_and_std(manifest), strict=True):
+                self.register_buffer(name, torch.tensor(values))
 
         def forward(self, inputs: Tensor) -> Tensor:
             scaled = (inputs.flatten(1) - self.mean) / self.std

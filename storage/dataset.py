@@ -43,8 +43,9 @@ class Column:
         dtype: Type of the values in the shards.
         shape: Shape of the value of one row. () except for tensors.
         vocabulary: The values of a category in the order of their indices, which start with 1.
-        mean: Mean of the non-missing values of the training split (over all elements of a tensor).
-        std: Standard deviation of the same values. 1 if they are all equal.
+        mean: Mean of the non-missing values of the training split. A tuple has the mean of each element of a tensor in
+            row-major order, or of each channel (last axis) of an image. A single number applies to all elements.
+        std: Standard deviation of the same values, in the form of `mean`. 1 where all values are equal.
     """
 
     name: str
@@ -52,8 +53,8 @@ class Column:
     dtype: Literal["float32", "uint8", "int32"]
     shape: tuple[int, ...] = ()
     vocabulary: tuple[str, ...] = ()
-    mean: float = 0.0
-    std: float = 1.0
+    mean: float | tuple[float, ...] = 0.0
+    std: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
         is_tensor, sizes = self.kind == "tensor", self.shape
@@ -62,6 +63,13 @@ class Column:
                 f"column {self.name!r}: kind {self.kind!r} with dtype {self.dtype!r} and shape {list(sizes)} is not "
                 f"allowed: allowed are {_DTYPES}, and a shape of positive sizes for tensors alone"
             )
+        lengths = {math.prod(sizes), sizes[-1]} if is_tensor else set()
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if isinstance(values, tuple) and len(values) not in lengths:
+                raise ValueError(
+                    f"column {self.name!r}: {key} has {len(values)} numbers for the shape {list(sizes)}: allowed are "
+                    f"one number{''.join(f', or a list of {length}' for length in sorted(lengths))}"
+                )
 
 
 @dataclass(frozen=True)
@@ -224,6 +232,23 @@ def input_shape(manifest: DatasetManifest) -> tuple[int, ...]:
     """Return the shape of a model's input for one row: that of the tensor if it is the only column, else (width,)."""
     shape = manifest.columns[0].shape if len(manifest.columns) == 1 else ()
     return shape or (width(manifest),)
+
+
+def mean_and_std(manifest: DatasetManifest) -> NDArray[np.float32]:
+    """Return mean and standard deviation of each value of a row that `read_batches` yields, float32 [2, width].
+
+    A category, which is an index, has the mean 0 and the deviation 1.
+    """
+    columns = [
+        [np.tile(values, math.prod(column.shape) // np.size(values)) for values in (column.mean, column.std)]
+        for column in manifest.columns
+    ]
+    return np.hstack(columns).astype(np.float32)
+
+
+def is_image(shape: Sequence[int]) -> bool:
+    """Return whether rows of a shape are images: [height, width], [height, width, 1] or [height, width, 3]."""
+    return (*shape, 1)[2:] in ((1,), (1, 1), (3, 1))
 
 
 def read_batches(

@@ -14,7 +14,7 @@ from kfp_distributed.components.evaluate.scores import Evaluation, Scores
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.storage.dataset import DatasetManifest, input_shape
+from kfp_distributed.storage.dataset import DatasetManifest, input_shape, is_image
 
 # The most that one page shows, so that it stays below 2 MB and can be read.
 _TABLE_CLASSES = 200
@@ -233,11 +233,6 @@ def _mistake_table(manifest: DatasetManifest, mistakes: Sequence[Mistake]) -> Ta
             for mistake in mistakes
         ),
     )
-
-
-def is_image(shape: Sequence[int]) -> bool:
-    """Return whether rows of a shape are images: [height, width], [height, width, 1] or [height, width, 3]."""
-    return (*shape, 1)[2:] in ((1,), (1, 1), (3, 1))
 
 
 def row_png(features: NDArray[np.float32], shape: Sequence[int]) -> bytes:

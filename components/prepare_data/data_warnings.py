@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
+from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, has_common_statistics
+from kfp_distributed.storage.dataset import Column
 
 # Nobody reads more lines.
 _MAXIMUM_WARNINGS = 50
@@ -69,6 +71,17 @@ def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, cla
     lines += _warnings_of_label(label, classes)
     hidden = len(lines) - _MAXIMUM_WARNINGS
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
+
+
+def scaling_warnings(columns: Sequence[Column]) -> list[str]:
+    """Return one line for each tensor that is too large for a mean and deviation of each element."""
+    return [
+        f"column {column.name!r} has {math.prod(column.shape):,} elements in a row, more than {MAXIMUM_FEATURES:,}: "
+        "trainers scale all of them by one mean and standard deviation. If they have different units, scale them in "
+        "the source or write smaller arrays"
+        for column in columns
+        if has_common_statistics(column)
+    ]
 
 
 def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:

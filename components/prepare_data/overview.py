@@ -17,7 +17,7 @@ from kfp_distributed.components.prepare_data.sample import Sample
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, bar_chart, histogram
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape
+from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape, is_image
 
 # The most that one page shows, so that it stays below 2 MB: 60 thumbnails of noise are 250 KB, a histogram is 8 KB.
 _CLASSES = 50
@@ -163,12 +163,18 @@ def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[
         kind = f"{kind} {' by '.join(map(str, column.shape))}"
     if column.vocabulary:
         kind = f"{kind}, {len(column.vocabulary):,} values"
-    if moments is None or not moments.count:
+    if moments is None or not moments.count.any():
         return (column.name, kind, f"{missing:,}")
-    # `std` is 1 for a constant column, because trainers divide by it.
-    deviation = moments.std if moments.low < moments.high else 0.0
-    numbers = (moments.mean, deviation, moments.low, moments.high)
-    return (column.name, kind, f"{missing:,}", *(f"{number:,.6g}" for number in numbers))
+    has_values = moments.count > 0
+    low, high = f"{moments.low.min():,.6g}", f"{moments.high.max():,.6g}"
+    ranges = (_range(moments.mean[has_values]), _range(moments.deviation[has_values]))
+    return (column.name, kind, f"{missing:,}", *ranges, low, high)
+
+
+def _range(values: NDArray[np.float64]) -> str:
+    """Return the smallest and the largest number, or the number if they are equal."""
+    low, high = f"{values.min():,.6g}", f"{values.max():,.6g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _missing_chart(missing: Mapping[str, int], rows: int) -> Chart | None:
@@ -223,7 +229,7 @@ def sample_images(sample: Sample, manifest: DatasetManifest) -> tuple[ClassImage
         The images of each class that has some; () if the rows are not images, or all numbers are missing.
     """
     shape = input_shape(manifest)
-    if len(shape) not in (2, 3) or shape[2:] not in ((), (1,), (3,)):
+    if not is_image(shape):
         return ()
     samples = {
         name: sample.features[sample.labels == index][:_IMAGES]

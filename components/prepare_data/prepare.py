@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings, leakage_warnings
+from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings, leakage_warnings, scaling_warnings
 from kfp_distributed.components.prepare_data.fetch import local_copy, without_secrets
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
@@ -41,6 +41,7 @@ def prepare(
         data = open_source(path, options, Path(scratch))
         _log(data.notes)
         columns, label, class_counts, missing, warnings = scan(data)
+        warnings = [*scaling_warnings(columns), *warnings]
         _log(warnings)
         plan = plan_split(class_counts, options)
         targets = {split: Path(dataset.path) for split, dataset in datasets.items()}

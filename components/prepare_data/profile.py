@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,37 +11,108 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates
 from kfp_distributed.components.prepare_data.leakage import Predictor, rank_predictors
 from kfp_distributed.components.prepare_data.sample import Sample, Sampler
-from kfp_distributed.storage.dataset import Column, Label, column_matrix
+from kfp_distributed.storage.dataset import Column, Label, column_matrix, is_image
 
 SPLITS = ("train", "validation", "test")
 
+MAXIMUM_FEATURES = 4096
+"""Most elements of a tensor that have a mean and a deviation each. A manifest has about 50 bytes for them, so 4,096 are
+200 KB."""
 
-@dataclass
+
 class Moments:
-    """Statistics of the numbers added so far, in float64; NaN counts as missing."""
+    """Statistics of the numbers added so far, for each feature, in float64. NaN counts as missing.
 
-    count: int = 0
-    missing: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
+    Attributes:
+        count: Numbers of each feature, [features].
+        missing: Missing numbers of each feature.
+        mean: Mean of each feature; 0 for one without numbers.
+        squares: Sum of the squared deviations from the mean.
+        low: Smallest number of each feature.
+        high: Largest number of each feature.
+
+    Args:
+        features: Number of features. Default: 1.
+    """
+
+    def __init__(self, features: int = 1) -> None:
+        self.count, self.missing = np.zeros(features, np.int64), np.zeros(features, np.int64)
+        self.mean, self.squares = np.zeros(features), np.zeros(features)
+        self.low, self.high = np.full(features, np.inf), np.full(features, -np.inf)
 
     def add(self, numbers: NDArray[np.float32]) -> None:
-        """Add numbers, by Chan's rule for joining the mean and the squared deviations of two parts."""
-        values = numbers[~np.isnan(numbers)].astype(float)
-        self.missing += numbers.size - values.size
-        if values.size:
-            self.count += values.size
-            share, difference = values.size / self.count, values.mean() - self.mean
-            self.squares += values.var() * values.size + difference**2 * values.size * (1 - share)
-            self.mean += difference * share
-            self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
+        """Add numbers, by Chan's rule for joining the mean and the squared deviations of two parts.
+
+        Args:
+            numbers: Numbers whose order is that of an array [n, features].
+        """
+        # With a feature's numbers side by side, NumPy adds them in pairs, which loses fewer digits. The sums of a
+        # feature then do not depend on the other features of its array.
+        values = np.ascontiguousarray(numbers.reshape(-1, len(self.mean)).T, np.float64)
+        is_known = ~np.isnan(values)
+        count = is_known.sum(axis=1)
+        mean = np.where(is_known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+        squares = np.square(np.where(is_known, values - mean[:, None], 0.0)).sum(axis=1)
+        self.missing += values.shape[1] - count
+        self.count += count
+        share, difference = count / np.maximum(self.count, 1), mean - self.mean
+        self.squares += squares + difference**2 * count * (1 - share)
+        self.mean += difference * share
+        # These two ignore NaN.
+        self.low = np.minimum(self.low, np.fmin.reduce(values, axis=1, initial=np.inf))
+        self.high = np.maximum(self.high, np.fmax.reduce(values, axis=1, initial=-np.inf))
 
     @property
-    def std(self) -> float:
-        """Standard deviation of the numbers; 1 if they are all equal, because trainers divide by it."""
-        return math.sqrt(self.squares / self.count) if self.low < self.high else 1.0
+    def deviation(self) -> NDArray[np.float64]:
+        """Standard deviation of each feature."""
+        # The mean of equal numbers is rounded, so their squared deviations need not be 0.
+        return np.where(self.low < self.high, np.sqrt(self.squares / np.maximum(self.count, 1)), 0.0)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Standard deviation of each feature; 1 if it is 0 as a 32-bit number, because trainers divide by it."""
+        return np.where(self.deviation < np.finfo(np.float32).tiny, 1.0, self.deviation)
+
+
+def feature_count(column: Column) -> int:
+    """Return how many means and standard deviations the manifest has of a column of numbers.
+
+    An image has one for each channel. Each element of another tensor has its own, because the columns of a matrix may
+    have different units. `has_common_statistics` names the exception.
+    """
+    if has_common_statistics(column):
+        return 1
+    return _channels(column) or math.prod(column.shape)
+
+
+def has_common_statistics(column: Column) -> bool:
+    """Return whether all elements share a mean and deviation: those of a tensor of more than MAXIMUM_FEATURES."""
+    return not _channels(column) and math.prod(column.shape) > MAXIMUM_FEATURES
+
+
+def _channels(column: Column) -> int:
+    """Return the channels of an image: of a tensor [height, width, 1 or 3] or uint8 [height, width]. 0 for others."""
+    if not is_image(column.shape):
+        return 0
+    if len(column.shape) == 3:
+        return column.shape[2]
+    # A matrix of floats may be a series of measurements with different units.
+    return 1 if column.dtype == "uint8" else 0
+
+
+def with_statistics(columns: Sequence[Column], moments: Mapping[str, Moments]) -> tuple[Column, ...]:
+    """Return the columns, with mean and deviation where they have numbers."""
+    return tuple(
+        replace(column, mean=_numbers(statistics.mean), std=_numbers(statistics.std))
+        if (statistics := moments.get(column.name))
+        else column
+        for column in columns
+    )
+
+
+def _numbers(values: NDArray[np.float64]) -> float | tuple[float, ...]:
+    """Return the numbers in the form of the manifest."""
+    return float(values[0]) if len(values) == 1 else tuple(values.tolist())
 
 
 @dataclass(frozen=True)
@@ -74,7 +145,7 @@ class Profiler:
     """
 
     def __init__(self, columns: Sequence[Column], label: Label, training_rows: int, seed: int) -> None:
-        self.moments = {column.name: Moments() for column in columns if column.kind != "category"}
+        self.moments = {column.name: Moments(feature_count(column)) for column in columns if column.kind != "category"}
         self._columns = columns
         # Another stream of random numbers than that of the split, which must not depend on the sample.
         generator = np.random.default_rng((seed, 1))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
-from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler
+from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.shuffle import PIECE_BYTES, ShuffledFiles, row_bytes
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
@@ -186,7 +186,7 @@ def write_splits(
             profiler.add(batch, np.maximum(drawn - options.shards + 1, 0))
         if shuffled:
             shuffled.write()
-    columns = _with_statistics(columns, profiler.moments)
+    columns = with_statistics(columns, profiler.moments)
     manifests = {}
     for split, folder in folders.items():
         targets = [target for target, file in enumerate(files) if file.parent == folder and counts[:, target].any()]
@@ -197,16 +197,6 @@ def write_splits(
         manifests[split] = DatasetManifest(split, columns, label, shards, class_counts, options.seed, name, True)
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
     return manifests, profiler.profile()
-
-
-def _with_statistics(columns: Sequence[Column], moments: Mapping[str, Moments]) -> tuple[Column, ...]:
-    """Return the columns, with mean and deviation where they have numbers."""
-    return tuple(
-        replace(column, mean=statistics.mean, std=statistics.std)
-        if (statistics := moments.get(column.name))
-        else column
-        for column in columns
-    )
 
 
 def _drawn(

@@ -9,12 +9,12 @@ from PIL import Image
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.curves import ScoreCounts
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.report import EvaluationPage, evaluation_page, is_image, row_png
+from kfp_distributed.components.evaluate.report import EvaluationPage, evaluation_page, row_png
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores
 from kfp_distributed.reports.charts import heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
-from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard, is_image
 
 AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 PICTURES = (Column("image", "tensor", "uint8", (2, 2)),)

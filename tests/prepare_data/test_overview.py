@@ -35,10 +35,16 @@ def profile_of(features, labels, moments=None, predictors=(), duplicates=(), tot
     return Profile(moments or {}, sample, predictors, duplicates)
 
 
+def moments_of(numbers, features=1):
+    moments = Moments(features)
+    moments.add(np.array(numbers, np.float32))
+    return moments
+
+
 PROFILE = profile_of(
     [[1, 1], [4, 0], [np.nan, 1]],
     [0, 1, 1],
-    {"<b>age": Moments(9, 1, 2.5, 9, 1, 4)},
+    {"<b>age": moments_of([1, 4, np.nan])},
     [Predictor("town", 0.95, 0.5), Predictor("<b>age", 0.4, 0.5)],
     [Duplicates("test", "train", 1200, 0.123, is_exact=False)],
 )
@@ -85,7 +91,7 @@ def test_content_of_an_overview():
         number_columns=1,
         columns=Table(
             ("input", "kind", "missing", "mean", "standard deviation", "minimum", "maximum"),
-            (("<b>age", "number", "500", "2.5", "1", "1", "4"), ("town", "category, 1 values", "0")),
+            (("<b>age", "number", "500", "2.5", "1.5", "1", "4"), ("town", "category, 1 values", "0")),
             2,
         ),
         sample_rows=3,
@@ -119,9 +125,17 @@ def test_a_page_without_problems_says_so():
 
 def test_a_constant_column_has_no_deviation():
     columns = (Column("x", "number", "float32"),)
-    profile = profile_of([[7], [7]], [0, 1], {"x": Moments(2, 0, 7.0, 0.0, 7.0, 7.0)})
+    profile = profile_of([[7], [7]], [0, 1], {"x": moments_of([7, 7])})
     page = overview_page(splits_of(columns, ("a", "b")), profile, {"x": 0})
     assert page.columns.rows == (("x", "number", "0", "7", "0", "7", "7"),)
+
+
+def test_the_statistics_of_a_matrix_are_ranges_over_its_elements():
+    columns = (Column("x", "tensor", "float32", (3,)),)
+    moments = moments_of([[1, 100, np.nan], [3, 500, np.nan]], 3)
+    profile = profile_of([[1, 100, np.nan], [3, 500, np.nan]], [0, 1], {"x": moments})
+    page = overview_page(splits_of(columns, ("a", "b")), profile, {"x": 2})
+    assert page.columns.rows == (("x", "tensor 3", "2", "2 to 300", "1 to 200", "1", "500"),)
 
 
 def test_a_page_with_images():
@@ -148,7 +162,7 @@ def test_a_page_stays_small_whatever_it_shows():
         (numbers, few_classes, np.arange(200) % 5, generator.normal(size=(200, 2000))),
     ]:
         ranking = [Predictor(column.name, 0.5, 0.2) for column in columns]
-        moments = {column.name: Moments(9, 1, 1 / 3, 9, -1 / 3, 1 / 3) for column in columns}
+        moments = {column.name: moments_of([-1 / 3, 1 / 3]) for column in columns}
         missing = {column.name: 7 for column in columns}
         content = overview_page(splits_of(columns, names), profile_of(features, labels, moments, ranking), missing)
         page = render_page("prepare_data.html", content)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
-from kfp_distributed.components.prepare_data.profile import Moments
 from kfp_distributed.components.prepare_data.sources import _array_source, open_source
 from kfp_distributed.components.prepare_data.split import draw_targets, scan, write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
@@ -71,21 +70,6 @@ def test_a_source_that_changes_while_it_is_read_is_refused(file, tmp_path, rows,
         folder.mkdir()
     with pytest.raises(ValueError, match=message):
         write_splits(source, columns, label, plan_split(counts, options), options, "rows", folders)
-
-
-@given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), max_size=8), min_size=1, max_size=6))
-def test_moments_of_parts_equal_those_of_all_numbers(parts):
-    moments = Moments()
-    for part in parts:
-        moments.add(np.array(part, np.float64))
-    numbers = np.array([value for part in parts for value in part], np.float64)
-    known = numbers[~np.isnan(numbers)]
-    assert (moments.count, moments.missing) == (len(known), len(numbers) - len(known))
-    if len(known):
-        assert moments.mean == pytest.approx(known.mean(), abs=1e-6)
-        assert (moments.low, moments.high) == (known.min(), known.max())
-        expected = known.std() if known.min() < known.max() else 1
-        assert moments.std == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_each_row_is_in_one_split_with_equal_shares_of_the_classes(file, run, tmp_path):

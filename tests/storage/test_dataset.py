@@ -19,6 +19,7 @@ from kfp_distributed.storage.dataset import (
     Shard,
     ShardPart,
     input_shape,
+    mean_and_std,
     parts_of_rank,
     read_batches,
     width,
@@ -77,6 +78,26 @@ def test_a_manifest_of_format_1_is_read():
     assert DatasetManifest.from_json(json.dumps({**data, "format": "kfp-distributed-dataset-1"})) == manifest_of(3, 2)
 
 
+SERIES = Column("series", "tensor", "float32", (2, 2), mean=(1.0, 2.0, 3.0, 4.0), std=(0.5, 1.0, 1.5, 2.0))
+PHOTO = Column("photo", "tensor", "uint8", (1, 2, 3), mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0))
+GREY = Column("grey", "tensor", "uint8", (1, 2), mean=7.0, std=8.0)
+
+
+def test_mean_and_std_of_each_value_of_a_row():
+    manifest = manifest_of(3, 2, columns=(AGE, TOWN, SERIES, PHOTO, GREY))
+    assert DatasetManifest.from_json(manifest.to_json()) == manifest
+    np.testing.assert_array_equal(
+        mean_and_std(manifest),
+        np.array(
+            [
+                [2.5, 0, 1, 2, 3, 4, 1, 2, 3, 1, 2, 3, 7, 7],
+                [1.5, 1, 0.5, 1, 1.5, 2, 4, 5, 6, 4, 5, 6, 8, 8],
+            ],
+            np.float32,
+        ),
+    )
+
+
 def manifest_text(change):
     data = json.loads(manifest_of(3, 2).to_json())
     change(data)
@@ -97,6 +118,14 @@ def manifest_text(change):
         (
             manifest_text(lambda d: d["columns"][2].update(shape=[])),
             r"column 'image': kind 'tensor' .*'uint8' .* \[\] ",
+        ),
+        (
+            manifest_text(lambda d: d["columns"][0].update(mean=[1.0])),
+            r"column 'age': mean has 1 numbers for the shape \[\]: allowed are one number\"",
+        ),
+        (
+            manifest_text(lambda d: d["columns"][2].update(std=[1.0, 2.0])),
+            r"column 'image': std has 2 numbers for the shape \[2, 2, 1\]: .* a list of 1, or a list of 4\"",
         ),
         (manifest_text(lambda d: d["shards"][0].update(path="../x")), "'../x' is not a file name"),
         (manifest_text(lambda d: d["shards"][0].update(rows=4)), r"class_counts \[5, 0\] .* 6, the number of rows"),

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, parts_of_rank
-from kfp_distributed.trainers.runtime.feed import RECORDS, Epoch, keep_rows, map_records, plan_epoch, write_records
+from kfp_distributed.trainers.runtime.feed import (
+    RECORDS,
+    Epoch,
+    keep_rows,
+    map_records,
+    plan_epoch,
+    scaling,
+    write_records,
+)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,18 @@ def test_records_have_each_row_of_a_rank_once_and_fillers_of_weight_zero(dataset
     assert rows[1:, 0].tolist() == list(range(1, 11))
     assert rows[:, 1].tolist() == [row % 3 for row in range(11)]
     assert rows[:, 2].tolist() == [row % 2 for row in range(11)]
+
+
+def test_each_element_has_its_own_scaling_and_a_category_none(dataset):
+    columns = (
+        Column("number", "number", "float32", mean=1.5, std=2.0),
+        Column("kind", "category", "int32", vocabulary=("a", "b")),
+        Column("series", "tensor", "float32", (2,), mean=(10.0, 20.0), std=(3.0, 4.0)),
+        Column("grey", "tensor", "uint8", (1, 2), mean=5.0, std=6.0),
+    )
+    expected = [[1.5, 0, 10, 20, 5, 5], [2, 1, 3, 4, 6, 6], [1, 0, 1, 1, 1, 1]]
+    scales = scaling(replace(dataset[1], columns=columns))
+    assert (scales.tolist(), scales.dtype) == (expected, np.float32)
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, [0, 1, 3]), (1, [2, 4, 6, 9]), (2, [5, 7, 8, 10])])

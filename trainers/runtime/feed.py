@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Shard, ShardPart, read_batches, width
+from kfp_distributed.storage.dataset import (
+    DATASET_MANIFEST,
+    DatasetManifest,
+    Shard,
+    ShardPart,
+    mean_and_std,
+    read_batches,
+    width,
+)
 from kfp_distributed.storage.files import sha256_of
 
 if TYPE_CHECKING:
@@ -35,10 +43,8 @@ def read_manifest(folder: str) -> DatasetManifest:
 
 def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
     """Return mean, std and scale, [3, width]. (input - mean) / std * scale is of size 1, and 0 for a category."""
-    columns = manifest.columns
-    values = np.array([[column.mean, column.std, column.kind != "category"] for column in columns], np.float32)
-    scales: NDArray[np.float32] = np.repeat(values, [math.prod(column.shape) for column in columns], 0).T
-    return scales
+    scale = [np.full(math.prod(column.shape), column.kind != "category", np.float32) for column in manifest.columns]
+    return np.vstack([mean_and_std(manifest), np.concatenate(scale)])
 
 
 def categories(manifest: DatasetManifest) -> dict[int, int]:
