@@ -23,7 +23,15 @@ PACKAGES = {
     "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, "pillow>=10.3,<14"),
     # Replicas install their own packages.
     "train": ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS),
-    "evaluate": (*TENSORFLOW, "onnx>=1.16,<2", "onnxruntime>=1.20,<2", *_ARROW, *STORE, *_REPORTS),
+    "evaluate": (
+        *TENSORFLOW,
+        "onnx>=1.16,<2",
+        "onnxruntime>=1.20,<2",
+        "scikit-learn>=1.4,<2",
+        *_ARROW,
+        *STORE,
+        *_REPORTS,
+    ),
     "export_model": (*_KUBERNETES, *STORE),
 }
 """Requirements of each step. pip installs them in a stock image, and images/steps and images/evaluate have them."""

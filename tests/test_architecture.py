@@ -85,6 +85,7 @@ OPTIONAL_PACKAGES = {
     "packaging",
     "PIL",
     "pyarrow",
+    "sklearn",
     "tensorflow",
     "tf_keras",
     "torch",

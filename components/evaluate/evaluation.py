@@ -9,11 +9,17 @@ import numpy as np
 from kfp_distributed.components.artifacts import ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.classifier import Classifier, load_classifier
-from kfp_distributed.components.evaluate.curves import ScoreCounts
 from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.report import evaluation_page
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores, check_probabilities, output_matrix
+from kfp_distributed.components.evaluate.scores import (
+    Evaluation,
+    Scores,
+    check_probabilities,
+    output_matrix,
+    shown_error,
+)
+from kfp_distributed.components.evaluate.spool import ScoreSpool
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.alignment import align
@@ -25,6 +31,8 @@ _MISTAKES = 12
 # KFP stores every point as metadata in its database.
 _ROC_POINTS = 100
 # keras.config.epsilon(): a lower probability counts as this one, so that the loss is finite and the same as Keras'.
+# scikit-learn clips at the resolution of the numbers' type: 1.2e-7 for float32, 2.2e-16 for float64. Like scikit-learn,
+# and unlike Keras, the probabilities of a row are not divided by their sum.
 _SMALLEST_PROBABILITY = 1e-7
 
 
@@ -57,14 +65,24 @@ def run_evaluation(
         metrics.log_metric(name, value)
     log_classification_metrics(evaluation, classification_metrics)
     Path(report).write_text(page, encoding="utf-8")
+    print(*log_lines(evaluation), sep="\n")
+    return evaluation.scores
+
+
+def log_lines(evaluation: Evaluation) -> list[str]:
+    """Return the lines of the step's log: the scores that are not exact, then accuracy and loss."""
     scores = evaluation.scores
-    print(f"accuracy={scores.accuracy:.4f} loss={scores.loss:.4f} on {scores.rows} rows")
-    return scores
+    inexact = [
+        f"{name} is within {shown_error(error):.4f} of the exact value: {scores.rows} rows do not fit in memory"
+        for name, error in evaluation.errors().items()
+    ]
+    return [*inexact, f"accuracy={scores.accuracy:.4f} loss={scores.loss:.4f} on {scores.rows} rows"]
 
 
 def metric_values(evaluation: Evaluation) -> Mapping[str, float]:
     """Return the metrics by the names that KFP shows. Undefined values are left out."""
     values = evaluation.summary()
+    values |= {f"{name}_error": error for name, error in evaluation.errors().items()}
     scores = evaluation.scores
     for name, (precision, recall, _) in zip(scores.drawn, scores.class_scores(), strict=False):
         values |= {f"precision_{name}": precision, f"recall_{name}": recall}
@@ -99,7 +117,7 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Evaluation, str]:
 
 
 def score_rows(classifier: Classifier, dataset: Path, manifest: DatasetManifest) -> Evaluation:
-    """Score a classifier on all rows. One batch at a time is in memory.
+    """Score a classifier on all rows. One batch of rows at a time is in memory, and all probabilities (`ScoreSpool`).
 
     Args:
         classifier: The classifier.
@@ -111,7 +129,7 @@ def score_rows(classifier: Classifier, dataset: Path, manifest: DatasetManifest)
     """
     classes = manifest.label.classes
     confusion = np.zeros((len(classes), len(classes)), np.int64)
-    counts, calibration, mistakes = ScoreCounts(len(classes)), Calibration(), WorstMistakes(_MISTAKES)
+    spool, calibration, mistakes = ScoreSpool(len(classes)), Calibration(), WorstMistakes(_MISTAKES)
     non_finite = NonFiniteOutputs(manifest.columns)
     loss, first_row = 0.0, 0
     for features, labels in read_batches(dataset, manifest):
@@ -125,11 +143,11 @@ def score_rows(classifier: Classifier, dataset: Path, manifest: DatasetManifest)
         loss -= float(np.log(label_probabilities.clip(_SMALLEST_PROBABILITY)).sum())
         predicted = probabilities.argmax(axis=1)
         np.add.at(confusion, (labels, predicted), 1)
-        counts.add(probabilities, labels)
+        spool.add(probabilities, labels)
         calibration.add(probabilities.max(axis=1), predicted == labels)
         mistakes.add(features, labels, probabilities, begin)
     non_finite.check(manifest.rows)
-    return Evaluation(Scores(classes, confusion, loss / manifest.rows), counts, calibration, mistakes)
+    return Evaluation(Scores(classes, confusion, loss / manifest.rows), spool, calibration, mistakes)
 
 
 def read_dataset(folder: Path) -> DatasetManifest:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from kfp_distributed.components.evaluate.calibration import BINS, Calibration
 from kfp_distributed.components.evaluate.curves import Curve
 from kfp_distributed.components.evaluate.mistakes import Mistake
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores
+from kfp_distributed.components.evaluate.scores import Evaluation, Scores, shown_error
+from kfp_distributed.components.evaluate.spool import MEMORY
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table
@@ -58,6 +59,7 @@ class EvaluationPage:
         roc: ROC curves; None if all rows are of one class.
         precision_recall: Precision-recall curves; None if all rows are of one class.
         curves: Which curves are shown.
+        exactness: Whether ROC AUC and average precision are exact, and their largest possible error.
         calibration: Accuracy by probability of the predicted class.
         certainty: Rows by probability of the predicted class.
         pictures: The mistakes of which the model is most certain, if rows are images.
@@ -73,6 +75,7 @@ class EvaluationPage:
     roc: Chart | None
     precision_recall: Chart | None
     curves: str
+    exactness: str
     calibration: Chart
     certainty: Chart
     pictures: tuple[MistakePicture, ...]
@@ -87,19 +90,20 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> Evalua
         manifest: Manifest of the dataset.
         evaluation: Scores of the model.
     """
-    scores, curves = evaluation.scores, evaluation.counts.curves
+    scores, curves = evaluation.scores, evaluation.spool.curves
     shown, explanation = _choose_curves(scores, curves)
     shape, worst = input_shape(manifest), evaluation.mistakes.mistakes
     has_images = is_image(shape)
     return EvaluationPage(
         title=f"Evaluation of {manifest.label.name}: {manifest.split} split",
-        facts=tuple((_TITLES.get(name, name), _format(value)) for name, value in evaluation.summary().items()),
+        facts=_facts(evaluation),
         confusion=_confusion_chart(scores),
         confusions=_confusion_table(scores),
         classes=_class_table(scores, curves),
         roc=_roc_chart(shown) if shown else None,
         precision_recall=_precision_recall_chart(shown) if shown else None,
         curves=explanation,
+        exactness=_exactness(evaluation.spool.is_exact, curves),
         calibration=_calibration_chart(evaluation.calibration),
         certainty=histogram(
             "Probability of the predicted class",
@@ -117,6 +121,36 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> Evalua
         else (),
         mistakes=None if has_images else _mistake_table(manifest, worst),
         mistake_count=evaluation.mistakes.count,
+    )
+
+
+def _facts(evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    errors = evaluation.errors()
+    return tuple(
+        (
+            _TITLES.get(name, name),
+            _format(value) + (f" ± {shown_error(errors[name]):.4f}" if name in errors else ""),
+        )
+        for name, value in evaluation.summary().items()
+    )
+
+
+def _exactness(is_exact: bool, curves: Sequence[Curve]) -> str:
+    """Return the sentence that says how far ROC AUC and average precision of each class may be off."""
+    if is_exact:
+        return "ROC AUC and average precision are exact: scikit-learn computes them from all rows."
+    errors = (
+        max((error for error in errors if not math.isnan(error)), default=0.0)
+        for errors in (
+            [curve.roc_auc_error for curve in curves],
+            [curve.average_precision_error for curve in curves],
+        )
+    )
+    roc_auc, average_precision = map(shown_error, errors)
+    return (
+        f"The probabilities of all rows do not fit in {MEMORY // 2**20:,} MiB, so rows of similar probability are "
+        f"counted together. The ROC AUC of each class is within {roc_auc:.4f} of the exact value, its average "
+        f"precision within {average_precision:.4f}."
     )
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.curves import Curve, ScoreCounts
+from kfp_distributed.components.evaluate.curves import Curve
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.spool import ScoreSpool
 
 # KFP stores every cell as metadata in its database.
 _DRAWN_CLASSES = 100
@@ -75,13 +76,13 @@ class Evaluation:
 
     Attributes:
         scores: Accuracy, loss and confusion matrix.
-        counts: Rows by probability of each class.
+        spool: Probabilities of all rows, and the curves of each class.
         calibration: Rows by probability of the predicted class.
         mistakes: The mistakes of which the model is most certain.
     """
 
     scores: Scores
-    counts: ScoreCounts
+    spool: ScoreSpool
     calibration: Calibration
     mistakes: WorstMistakes
 
@@ -90,7 +91,7 @@ class Evaluation:
 
         Of two classes, ROC AUC and average precision are those of the second one, else means over the classes.
         """
-        curves = self.counts.curves[1:] if self.counts.classes == 2 else self.counts.curves
+        curves = self._averaged_curves()
         values = {
             "accuracy": self.scores.accuracy,
             "loss": self.scores.loss,
@@ -102,9 +103,33 @@ class Evaluation:
         }
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
+    def errors(self) -> dict[str, float]:
+        """Return the largest possible deviation of each score of the summary that is not exact, by the score's name."""
+        if self.spool.is_exact:
+            return {}
+        curves = self._averaged_curves()
+        # The error of a mean is at most the mean of the errors.
+        values = {
+            "roc_auc": _mean(curve.roc_auc_error for curve in curves),
+            "average_precision": _mean(curve.average_precision_error for curve in curves),
+        }
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
     def roc_curve(self) -> Curve:
         """Return the one curve that stands for the model: that of the second of two classes, else the micro-average."""
-        return self.counts.curves[1] if self.counts.classes == 2 else self.counts.micro_average()
+        return self.spool.curves[1] if self.spool.classes == 2 else self.spool.micro_average
+
+    def _averaged_curves(self) -> tuple[Curve, ...]:
+        return self.spool.curves[1:] if self.spool.classes == 2 else self.spool.curves
+
+
+def shown_error(error: float) -> float:
+    """Return the largest possible deviation of a score that is rounded to 4 digits, rounded up to 4 digits itself.
+
+    Args:
+        error: Largest possible deviation of the score before it is rounded.
+    """
+    return math.ceil((error + 0.5e-4) * 1e4) / 1e4
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -232,7 +232,11 @@ def test_the_limits_of_data_are_those_of_the_code():
 def test_every_metric_of_evaluate_is_described():
     table = (PAGES / "metrics.md").read_text("utf-8").partition("metric of `evaluate`")[2]
     described = {*re.findall("^\\| `(\\w+)`", table.partition("## ")[0], re.MULTILINE)} - {"precision_CLASS"}
-    assert described == {*re.findall(r'^ +"(\w+)":', inspect.getsource(Evaluation.summary), re.MULTILINE)}
+    summary, errors = (
+        re.findall(r'^ +"(\w+)":', inspect.getsource(method), re.MULTILINE)
+        for method in (Evaluation.summary, Evaluation.errors)
+    )
+    assert described == {*summary, *(f"{name}_error" for name in errors)}
 
 
 def message_patterns(folder: str) -> list[str]:

@@ -18,7 +18,6 @@ from sklearn.metrics import (
 )
 
 from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.curves import ScoreCounts
 from kfp_distributed.components.evaluate.evaluation import (
     evaluate_model,
     log_classification_metrics,
@@ -27,6 +26,7 @@ from kfp_distributed.components.evaluate.evaluation import (
 )
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores
+from kfp_distributed.components.evaluate.spool import ScoreSpool
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
@@ -67,7 +67,7 @@ def test_scores_go_to_kfp_and_into_the_report(pictures, linear, expected, tmp_pa
             **{f"precision_{name}": value for name, value in zip(names, precision, strict=True)},
             **{f"recall_{name}": value for name, value in zip(names, recall, strict=True)},
         },
-        abs=0.005,
+        abs=1e-6,
     )
     assert classification.metadata["confusionMatrix"] == {
         "annotationSpecs": [{"displayName": name} for name in names],
@@ -107,14 +107,14 @@ def test_a_split_of_one_class_has_no_roc_curve(write_dataset, save_model):
 
 
 def test_many_classes_have_no_matrix_in_kfp():
-    counts, scores = ScoreCounts(101), Scores(tuple(map(str, range(101))), np.eye(101, dtype=int), 0.5)
-    counts.add(np.eye(101), np.arange(101))
+    spool, scores = ScoreSpool(101), Scores(tuple(map(str, range(101))), np.eye(101, dtype=int), 0.5)
+    spool.add(np.eye(101), np.arange(101))
     artifact = dsl.ClassificationMetrics()
-    log_classification_metrics(Evaluation(scores, counts, Calibration(), WorstMistakes(1)), artifact)
+    log_classification_metrics(Evaluation(scores, spool, Calibration(), WorstMistakes(1)), artifact)
     assert artifact.metadata == {
         "confidenceMetrics": [
             {"confidenceThreshold": 1.0, "recall": 0.0, "falsePositiveRate": 0.0},
-            {"confidenceThreshold": pytest.approx(1), "recall": 1.0, "falsePositiveRate": 0.0},
+            {"confidenceThreshold": 1.0, "recall": 1.0, "falsePositiveRate": 0.0},
             {"confidenceThreshold": 0.0, "recall": 1.0, "falsePositiveRate": 1.0},
         ]
     }

@@ -7,10 +7,10 @@ from pages import Page
 from PIL import Image
 
 from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.curves import ScoreCounts
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.report import EvaluationPage, evaluation_page, row_png
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores
+from kfp_distributed.components.evaluate.spool import ScoreSpool
 from kfp_distributed.reports.charts import heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.render import render_page
@@ -26,18 +26,18 @@ def manifest_of(classes, labels, columns):
     return DatasetManifest("test", columns, Label("<label>", classes), shards, counts, 0, "made up")
 
 
-def page_of(classes, probabilities, labels, columns=AGE_AND_TOWN, features=None):
+def page_of(classes, probabilities, labels, columns=AGE_AND_TOWN, features=None, **limits):
     """The page of an evaluation of these probabilities."""
     probabilities, labels = np.asarray(probabilities, float), np.asarray(labels)
     confusion = np.zeros((len(classes), len(classes)), int)
     predicted = probabilities.argmax(axis=1)
     np.add.at(confusion, (labels, predicted), 1)
-    counts, calibration, mistakes = ScoreCounts(len(classes)), Calibration(), WorstMistakes(12)
-    counts.add(probabilities, labels)
+    spool, calibration, mistakes = ScoreSpool(len(classes), **limits), Calibration(), WorstMistakes(12)
+    spool.add(probabilities, labels)
     calibration.add(probabilities.max(axis=1), predicted == labels)
     features = np.ones((len(labels), 2)) if features is None else features
     mistakes.add(np.asarray(features, np.float32), labels, probabilities, 0)
-    evaluation = Evaluation(Scores(classes, confusion, 0.5), counts, calibration, mistakes)
+    evaluation = Evaluation(Scores(classes, confusion, 0.5), spool, calibration, mistakes)
     return evaluation_page(manifest_of(classes, labels, columns), evaluation)
 
 
@@ -91,6 +91,7 @@ def test_content_of_a_report():
             {names[1]: [(0, 1), (0, 0), (0.5, 0.5), (1, 2 / 3), (1, 0.5)]},
         ),
         curves="The positive class is <b>größe</b>.",
+        exactness="ROC AUC and average precision are exact: scikit-learn computes them from all rows.",
         calibration=line_chart(
             "Calibration",
             "mean probability of the predicted class",
@@ -143,6 +144,15 @@ def test_a_class_without_rows_or_predictions_has_dashes():
     assert "There is no curve: the split has rows of one class alone." in text
     assert "No row was classified wrongly." in text
     assert "Most frequent confusions" not in text
+
+
+def test_the_page_has_the_error_of_scores_that_are_not_exact():
+    content = page_of(*TWO, memory=1, most_cells=1)
+    facts = dict(content.facts)
+    # All four rows are in one cell. Its ROC AUC is 0 to 1, its average precision 1 - log(2) to 1.
+    assert (facts["ROC AUC"], facts["average precision"]) == ("0.5000 ± 0.5001", "0.6534 ± 0.3467")
+    assert "within 0.5001" in content.exactness
+    assert content.exactness in Page(render_page("evaluate.html", content)).texts
 
 
 def test_images_are_shown_with_captions():

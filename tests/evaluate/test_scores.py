@@ -3,19 +3,21 @@ import math
 import numpy as np
 import pytest
 from sklearn.metrics import (
-    accuracy_score,
-    average_precision_score,
     confusion_matrix,
-    f1_score,
     log_loss,
-    precision_recall_fscore_support,
-    roc_auc_score,
 )
 
 from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.curves import ScoreCounts
+from kfp_distributed.components.evaluate.evaluation import log_lines, metric_values
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores, check_probabilities, output_matrix
+from kfp_distributed.components.evaluate.scores import (
+    Evaluation,
+    Scores,
+    check_probabilities,
+    output_matrix,
+    shown_error,
+)
+from kfp_distributed.components.evaluate.spool import ScoreSpool
 
 
 def test_scores_of_classes_without_rows_or_predictions():
@@ -25,12 +27,12 @@ def test_scores_of_classes_without_rows_or_predictions():
     assert scores.class_scores() == [pytest.approx(values, nan_ok=True) for values in expected]
 
 
-def evaluation_of(probabilities, labels):
+def evaluation_of(probabilities, labels, **limits):
     """The evaluation of these probabilities, and the predicted classes."""
     classes = probabilities.shape[1]
     predicted = probabilities.argmax(axis=1)
-    counts, calibration = ScoreCounts(classes), Calibration()
-    counts.add(probabilities, labels)
+    spool, calibration = ScoreSpool(classes, **limits), Calibration()
+    spool.add(probabilities, labels)
     calibration.add(probabilities.max(axis=1), predicted == labels)
     names = tuple(map(str, range(classes)))
     scores = Scores(
@@ -38,33 +40,37 @@ def evaluation_of(probabilities, labels):
         confusion_matrix(labels, predicted, labels=range(classes)),
         log_loss(labels, probabilities, labels=range(classes)),
     )
-    return Evaluation(scores, counts, calibration, WorstMistakes(1)), predicted
+    return Evaluation(scores, spool, calibration, WorstMistakes(1)), predicted
 
 
-@pytest.mark.parametrize("classes", [2, 4])
-def test_the_summary_is_that_of_scikit_learn(classes):
-    generator = np.random.default_rng(classes)
-    labels = generator.integers(0, classes, 2000)
-    probabilities = generator.dirichlet(np.ones(classes), 2000) / 2 + np.eye(classes)[labels] / 2
-    probabilities = np.where(generator.random((2000, 1)) < 0.3, np.roll(probabilities, 1, axis=1), probabilities)
-    evaluation, predicted = evaluation_of(probabilities, labels)
-    truth = np.eye(classes)[labels]
-    positive = slice(1, None) if classes == 2 else slice(None)
-    expected = {
-        "accuracy": accuracy_score(labels, predicted),
-        "loss": log_loss(labels, probabilities),
-        "examples": 2000,
-        "macro_f1": f1_score(labels, predicted, average="macro"),
-        "roc_auc": roc_auc_score(truth[:, positive], probabilities[:, positive]),
-        "average_precision": average_precision_score(truth[:, positive], probabilities[:, positive]),
-        "calibration_error": evaluation.calibration.error,
+def test_scores_that_are_not_exact_state_their_error():
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, 2000)
+    probabilities = generator.dirichlet(np.ones(3), 2000) / 2 + np.eye(3)[labels] / 2
+    exact, _ = evaluation_of(probabilities, labels)
+    assert exact.errors() == {}
+    counted, _ = evaluation_of(probabilities, labels, memory=1, most_cells=100)
+    errors, expected = counted.errors(), exact.summary()
+    curves = counted.spool.curves
+    assert errors == {
+        "roc_auc": pytest.approx(np.mean([curve.roc_auc_error for curve in curves])),
+        "average_precision": pytest.approx(np.mean([curve.average_precision_error for curve in curves])),
     }
-    assert evaluation.summary() == pytest.approx(expected, abs=1e-3)
-    precision, recall, f1, _ = precision_recall_fscore_support(labels, predicted)
-    np.testing.assert_allclose(evaluation.scores.class_scores(), np.column_stack([precision, recall, f1]))
-    average = "micro" if classes > 2 else "macro"
-    area = roc_auc_score(truth[:, positive], probabilities[:, positive], average=average)
-    assert evaluation.roc_curve().roc_auc == pytest.approx(area, abs=1e-3)
+    for name, value in counted.summary().items():
+        assert value == pytest.approx(expected[name], abs=errors.get(name, 0))
+    assert [line.partition(" is within ")[0] for line in log_lines(counted)[:-1]] == list(errors)
+    assert log_lines(exact) == log_lines(counted)[-1:]
+    metrics = metric_values(counted)
+    assert {name: metrics[name] for name in metrics if name.endswith("_error")} == {
+        "calibration_error": expected["calibration_error"],
+        "roc_auc_error": errors["roc_auc"],
+        "average_precision_error": errors["average_precision"],
+    }
+
+
+@pytest.mark.parametrize(("error", "shown"), [(0.0, 0.0001), (0.00005, 0.0001), (0.00006, 0.0002), (0.0123, 0.0124)])
+def test_a_shown_error_covers_the_rounding_of_the_score(error, shown):
+    assert shown_error(error) == shown
 
 
 def test_undefined_scores_are_left_out():
