@@ -108,6 +108,10 @@ class DatasetManifest:
         source: Origin of the data.
         shuffled: Whether each shard is a random sample of the split in random order. Shards of format 1 keep parts of
             the order of the source.
+        preparation: Identifies one result of `prepare_data`: a hash of all shards of its three splits, whose rows are
+            different ones. "" in format 1.
+        content: Number of rows of the source and the sum of the hashes of their inputs, whatever their order. "" in
+            format 1.
     """
 
     split: str
@@ -118,6 +122,8 @@ class DatasetManifest:
     seed: int
     source: str
     shuffled: bool = False
+    preparation: str = ""
+    content: str = ""
 
     def __post_init__(self) -> None:
         if len(self.class_counts) != len(self.label.classes) or sum(self.class_counts) != self.rows:

@@ -31,6 +31,8 @@ class ModelManifest:
         job: Name of the training job.
         columns: Columns of the training data, as JSON objects of the dataset's manifest.
         label: Label of the training data, as a JSON object of the dataset's manifest.
+        training_data: The rows that trained the model: "split", "source", "seed", "preparation" and "content" of the
+            dataset's manifest, and "shards", the SHA-256 of each shard. Empty if unknown.
     """
 
     format: str = "saved_model"
@@ -39,6 +41,7 @@ class ModelManifest:
     job: str = ""
     columns: tuple[Mapping[str, Any], ...] = ()
     label: Mapping[str, Any] = field(default_factory=dict)
+    training_data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the text of the manifest."""

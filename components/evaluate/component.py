@@ -11,13 +11,17 @@ def evaluate(
     metrics: dsl.Output[dsl.Metrics],
     classification_metrics: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
+    allow_training_rows: bool = False,
 ) -> NamedTuple("Scores", [("accuracy", float), ("loss", float)]):  # type: ignore[valid-type]
     """Evaluates a classifier on a prepared dataset.
 
     Args:
         model: Model of `train`, as a SavedModel or an ONNX model that returns a probability for each class. The
             signature "serving_default" of a SavedModel is used.
-        dataset: Dataset of `prepare_data` that the model was not trained with, usually test_dataset.
+        dataset: Dataset of `prepare_data` that the model was not trained with, usually test_dataset. The training
+            dataset and other splits of the same source are refused.
+        allow_training_rows: Whether to score a dataset with rows that trained the model. The scores then do not say how
+            the model performs on new rows. Default: False.
 
     Returns:
         metrics: Accuracy, loss, number of examples, macro F1, ROC AUC, average precision, expected calibration error,

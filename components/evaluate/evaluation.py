@@ -26,6 +26,7 @@ from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
+from kfp_distributed.storage.provenance import find_contamination
 
 _MISTAKES = 12
 # KFP stores every point as metadata in its database.
@@ -42,6 +43,7 @@ def run_evaluation(
     metrics: MetricsArtifact,
     classification_metrics: ClassificationMetricsArtifact,
     report: str,
+    allow_training_rows: bool = False,
 ) -> Scores:
     """Evaluate a model on a dataset.
 
@@ -51,16 +53,18 @@ def run_evaluation(
         metrics: Output artifact for the metrics.
         classification_metrics: Output artifact for the confusion matrix and the ROC curve.
         report: Path of the HTML report.
+        allow_training_rows: Whether to score rows that trained the model. Default: False.
 
     Returns:
         The scores.
 
     Raises:
-        ValueError: The dataset is empty or damaged. The model was trained on other columns or classes, cannot be
-            loaded, has weights that are NaN, or returns no finite probabilities. No metrics are written.
+        ValueError: The dataset is empty or damaged, or has rows that trained the model. The model was trained on other
+            columns or classes, cannot be loaded, has weights that are NaN, or returns no finite probabilities. No
+            metrics are written.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
     """
-    evaluation, page = evaluate_model(Path(model), Path(dataset))
+    evaluation, page = evaluate_model(Path(model), Path(dataset), allow_training_rows)
     for name, value in metric_values(evaluation).items():
         metrics.log_metric(name, value)
     log_classification_metrics(evaluation, classification_metrics)
@@ -99,7 +103,7 @@ def log_classification_metrics(evaluation: Evaluation, artifact: ClassificationM
         artifact.log_roc_curve(points.false_positive_rate.tolist(), points.recall.tolist(), points.thresholds.tolist())
 
 
-def evaluate_model(model: Path, dataset: Path) -> tuple[Evaluation, str]:
+def evaluate_model(model: Path, dataset: Path, allow_training_rows: bool = False) -> tuple[Evaluation, str]:
     """Score a model on every row of a dataset.
 
     Returns:
@@ -109,11 +113,15 @@ def evaluate_model(model: Path, dataset: Path) -> tuple[Evaluation, str]:
         ValueError: See `run_evaluation`.
         ModelIncomplete: See `run_evaluation`.
     """
-    manifest = align_with_model(read_dataset(dataset), verify_model_folder(model))
+    trained = verify_model_folder(model)
+    manifest = align_with_model(read_dataset(dataset), trained)
+    warning = check_new_rows(manifest, trained, allow_training_rows)
+    if warning:
+        print(f"warning: {warning}", flush=True)
     classifier = load_classifier(model, input_shape(manifest))
     check_weights(model)
     evaluation = score_rows(classifier, dataset, manifest)
-    return evaluation, render_page("evaluate.html", evaluation_page(manifest, evaluation))
+    return evaluation, render_page("evaluate.html", evaluation_page(manifest, evaluation, warning))
 
 
 def score_rows(classifier: Classifier, dataset: Path, manifest: DatasetManifest) -> Evaluation:
@@ -186,3 +194,25 @@ def align_with_model(dataset: DatasetManifest, model: ModelManifest) -> DatasetM
             f"the dataset is not of the kind that the model was trained on: {error}. Evaluate it on a split of the "
             "dataset it was trained with."
         ) from None
+
+
+def check_new_rows(dataset: DatasetManifest, model: ModelManifest, allow_training_rows: bool) -> str:
+    """Check that no row of a dataset has trained a model; return a warning, "" for none.
+
+    Args:
+        dataset: Manifest of the dataset.
+        model: Manifest of the model.
+        allow_training_rows: Whether such rows cause a warning instead of an error.
+
+    Raises:
+        ValueError: Rows have trained the model, and `allow_training_rows` is false.
+    """
+    if not model.training_data:
+        return "model.json does not say which rows trained the model. If they are in this dataset, scores are too high"
+    reason = find_contamination(dataset, model.training_data)
+    if reason and not allow_training_rows:
+        raise ValueError(
+            f"{reason}: its scores would not say how the model performs on new rows. Evaluate the test_dataset of the "
+            "run of prepare_data that trained the model, or set allow_training_rows=True."
+        )
+    return f"{reason}: the scores do not say how the model performs on new rows" if reason else ""

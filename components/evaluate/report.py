@@ -65,6 +65,7 @@ class EvaluationPage:
         pictures: The mistakes of which the model is most certain, if rows are images.
         mistakes: The mistakes of which the model is most certain; None if rows are images.
         mistake_count: Number of all mistakes.
+        warning: Why the scores may not be those of new rows; "" for no reason.
     """
 
     title: str
@@ -81,14 +82,16 @@ class EvaluationPage:
     pictures: tuple[MistakePicture, ...]
     mistakes: Table | None
     mistake_count: int
+    warning: str = ""
 
 
-def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> EvaluationPage:
+def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation, warning: str = "") -> EvaluationPage:
     """Return the content of the report, for the template evaluate.html.
 
     Args:
         manifest: Manifest of the dataset.
         evaluation: Scores of the model.
+        warning: Why the scores may not be those of new rows. Default: "".
     """
     scores, curves = evaluation.scores, evaluation.spool.curves
     shown, explanation = _choose_curves(scores, curves)
@@ -121,6 +124,7 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation) -> Evalua
         else (),
         mistakes=None if has_images else _mistake_table(manifest, worst),
         mistake_count=evaluation.mistakes.count,
+        warning=warning,
     )
 
 

@@ -12,6 +12,7 @@ def run_step(
     metrics: MetricsArtifact,
     classification_metrics: ClassificationMetricsArtifact,
     report: Artifact,
+    allow_training_rows: bool,
 ) -> tuple[float, float]:
     """Evaluate a model and return accuracy and loss; the parameters are those of the component.
 
@@ -20,7 +21,9 @@ def run_step(
             error nowhere else.
     """
     try:
-        scores = run_evaluation(model.path, dataset.path, metrics, classification_metrics, report.path)
+        scores = run_evaluation(
+            model.path, dataset.path, metrics, classification_metrics, report.path, allow_training_rows
+        )
     except (ValueError, OSError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     return scores.accuracy, scores.loss

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, has_common_statistics
+from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column
 
 # Nobody reads more lines.
@@ -110,6 +111,18 @@ def duplicate_warnings(duplicates: Sequence[Duplicates]) -> list[str]:
         for pair in duplicates
         if pair.rows
     ]
+
+
+def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
+    """Return one line for each category with values that no training row has."""
+    lines = [
+        f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
+        f"training row, such as {category.values[0][:_EXAMPLE_LENGTH]!r}. Validation and test rows with them "
+        f"({category.rows:,}) count as rows without a value, as new values will when the model is used"
+        for category in unseen
+    ]
+    hidden = len(lines) - _MAXIMUM_WARNINGS
+    return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such columns"]
 
 
 def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:

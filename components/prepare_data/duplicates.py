@@ -43,10 +43,14 @@ class DuplicateCounter:
     Attributes:
         splits: Names of the splits.
         maximum: The most different rows to keep.
+        rows: Number of the rows that were added.
+        sum: Sum of their hashes, modulo 2**64. It does not depend on their order.
     """
 
     splits: Sequence[str]
     maximum: int = MAXIMUM_HASHES
+    rows: int = 0
+    sum: int = 0
     _limit: int = _HASH_VALUES
     _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     _rows: NDArray[np.int64] = field(init=False)
@@ -57,6 +61,7 @@ class DuplicateCounter:
     def add(self, features: NDArray[np.float32], splits: NDArray[np.intp]) -> None:
         """Add a batch: the inputs of each row, [rows, width], and the index of its split."""
         hashes = row_hashes(features)
+        self.rows, self.sum = self.rows + len(hashes), (self.sum + int(hashes.sum(dtype=np.uint64))) % _HASH_VALUES
         is_kept = hashes <= np.uint64(self._limit - 1)
         merged, indices = np.unique(np.concatenate([self._hashes, hashes[is_kept]]), return_inverse=True)
         rows = np.zeros((len(merged), len(self.splits)), np.int64)

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings, leakage_warnings, scaling_warnings
+from kfp_distributed.components.prepare_data.data_warnings import (
+    duplicate_warnings,
+    leakage_warnings,
+    scaling_warnings,
+    unseen_warnings,
+)
 from kfp_distributed.components.prepare_data.fetch import local_copy, without_secrets
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
@@ -52,7 +57,11 @@ def prepare(
             for folder in folders.values():
                 folder.mkdir()
             manifests, profile = write_splits(data, columns, label, plan, options, without_secrets(source), folders)
-            warnings_of_rows = [*leakage_warnings(profile.predictors), *duplicate_warnings(profile.duplicates)]
+            warnings_of_rows = [
+                *leakage_warnings(profile.predictors),
+                *duplicate_warnings(profile.duplicates),
+                *unseen_warnings(profile.unseen),
+            ]
             _log(warnings_of_rows)
             page = Path(unfinished, "overview")
             content = overview_page(manifests, profile, missing, [*data.notes, *warnings_of_rows, *warnings])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates
 from kfp_distributed.components.prepare_data.leakage import Predictor, rank_predictors
 from kfp_distributed.components.prepare_data.sample import Sample, Sampler
+from kfp_distributed.components.prepare_data.vocabulary import Unseen, VocabularyCounter
 from kfp_distributed.storage.dataset import Column, Label, column_matrix, is_image
 
 SPLITS = ("train", "validation", "test")
@@ -124,12 +125,14 @@ class Profile:
         sample: Random training rows.
         predictors: The columns of the sample as only predictors of the label, the best first.
         duplicates: Rows that occur in several splits.
+        unseen: Values of categories that no training row has.
     """
 
     moments: Mapping[str, Moments]
     sample: Sample
     predictors: Sequence[Predictor]
     duplicates: Sequence[Duplicates]
+    unseen: Sequence[Unseen] = ()
 
 
 class Profiler:
@@ -151,6 +154,7 @@ class Profiler:
         generator = np.random.default_rng((seed, 1))
         self._sampler = Sampler(columns, label.name, training_rows, generator)
         self._duplicates = DuplicateCounter(SPLITS)
+        self.vocabularies = VocabularyCounter(columns)
 
     def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
         """Add rows in the form of the shards.
@@ -166,9 +170,17 @@ class Profiler:
                 self.moments[column.name].add(values[training_rows])
         self._duplicates.add(np.hstack(features), splits)
         self._sampler.add(rows, training_rows)
+        self.vocabularies.add(rows, training_rows)
+
+    @property
+    def content(self) -> str:
+        """Number of the rows that were added and the sum of the hashes of their inputs, whatever their order."""
+        return f"{self._duplicates.rows}-{self._duplicates.sum:016x}"
 
     def profile(self) -> Profile:
-        """Return the profile of the rows that were added."""
-        sample = self._sampler.sample()
-        predictors = rank_predictors(self._columns, sample.columns(self._columns), sample.labels)
-        return Profile(self.moments, sample, predictors, self._duplicates.duplicates())
+        """Return the profile of the rows that were added, with the vocabularies of the training rows."""
+        sample = self._sampler.sample(self.vocabularies.recode)
+        columns = self.vocabularies.training_columns()
+        predictors = rank_predictors(columns, sample.columns(columns), sample.labels)
+        duplicates = self._duplicates.duplicates()
+        return Profile(self.moments, sample, predictors, duplicates, self.vocabularies.unseen())

@@ -1,7 +1,7 @@
 """A random sample of the training rows, of a bounded size."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,9 +73,13 @@ class Sampler:
         if begin < end:
             self._drawn.append(batch.take(pa.array(training_rows[self._numbers[begin:end] - first])))
 
-    def sample(self) -> Sample:
-        """Return the drawn rows."""
-        rows = pa.concat_batches(self._drawn)
+    def sample(self, change: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> Sample:
+        """Return the drawn rows.
+
+        Args:
+            change: Changes values of the rows. Default: no change.
+        """
+        rows = change(pa.Table.from_batches(self._drawn)).combine_chunks()
         order = self.generator.permutation(rows.num_rows)
-        features = np.hstack([column_matrix(rows[column.name]) for column in self.columns])
+        features = np.hstack([column_matrix(rows[column.name].combine_chunks()) for column in self.columns])
         return Sample(features[order], rows[self.label].to_numpy()[order], self._seen)

@@ -6,7 +6,7 @@ source is.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,8 +71,12 @@ class ShuffledFiles:
         if self._pending_bytes >= _PENDING_BYTES:
             self._append()
 
-    def write(self) -> None:
-        """Write the files, and delete the pieces."""
+    def write(self, change: Callable[[pa.Table], pa.Table]) -> None:
+        """Write the files, and delete the pieces.
+
+        Args:
+            change: Changes values of rows before they are written. The columns and the order stay.
+        """
         self._append()
         group_rows = max(1, _GROUP_BYTES // self._row_bytes)
         for target, file in enumerate(self._files):
@@ -85,7 +89,7 @@ class ShuffledFiles:
                     rows = pa.Table.from_batches(self._read(path)).combine_chunks()
                     path.unlink()
                     order = pa.array(self._generator.permutation(len(rows)))
-                    writer.write_table(rows.take(order), row_group_size=group_rows)
+                    writer.write_table(change(rows.take(order)), row_group_size=group_rows)
 
     def _path(self, piece: int) -> Path:
         return self._scratch / f"piece-{piece}"

@@ -1,5 +1,6 @@
 """The two passes over a source: check every row, then draw a file for each row and write it there."""
 
+import hashlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -185,18 +186,39 @@ def write_splits(
             # The files of the training split are followed by one for validation and one for test.
             profiler.add(batch, np.maximum(drawn - options.shards + 1, 0))
         if shuffled:
-            shuffled.write()
-    columns = with_statistics(columns, profiler.moments)
+            shuffled.write(profiler.vocabularies.recode)
+    columns = with_statistics(profiler.vocabularies.training_columns(), profiler.moments)
+    return _manifests(columns, label, counts, options, name, folders, files, profiler.content), profiler.profile()
+
+
+def _manifests(
+    columns: tuple[Column, ...],
+    label: Label,
+    counts: NDArray[np.int_],
+    options: Options,
+    name: str,
+    folders: Mapping[str, Path],
+    files: Sequence[Path],
+    content: str,
+) -> dict[str, DatasetManifest]:
+    """Write the manifest of each split beside its shards, and return them."""
+    entries = {target: describe_file(file, file.name) for target, file in enumerate(files) if counts[:, target].any()}
+    preparation = hashlib.sha256("".join(entry.sha256 for entry in entries.values()).encode()).hexdigest()
     manifests = {}
     for split, folder in folders.items():
         targets = [target for target, file in enumerate(files) if file.parent == folder and counts[:, target].any()]
         rows = counts[:, targets].sum(axis=0).tolist()
-        entries = [describe_file(files[target], files[target].name) for target in targets]
-        shards = tuple(Shard(file.path, n, file.size, file.sha256) for file, n in zip(entries, rows, strict=True))
+        shards = tuple(
+            Shard(entry.path, n, entry.size, entry.sha256)
+            for target, n in zip(targets, rows, strict=True)
+            if (entry := entries.get(target))
+        )
         class_counts = tuple(counts[:, targets].sum(axis=1).tolist())
-        manifests[split] = DatasetManifest(split, columns, label, shards, class_counts, options.seed, name, True)
+        manifests[split] = DatasetManifest(
+            split, columns, label, shards, class_counts, options.seed, name, True, preparation, content
+        )
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
-    return manifests, profiler.profile()
+    return manifests
 
 
 def _drawn(

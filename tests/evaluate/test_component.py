@@ -8,6 +8,7 @@ def test_interface():
     assert {name: port.type for name, port in spec.inputs.items()} == {
         "model": "system.Model@0.0.1",
         "dataset": "system.Dataset@0.0.1",
+        "allow_training_rows": "Boolean",
     }
     assert {name: port.type for name, port in spec.outputs.items()} == {
         "metrics": "system.Metrics@0.0.1",

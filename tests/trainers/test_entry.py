@@ -19,6 +19,7 @@ from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
+from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.program import FOLDERS
 from kfp_distributed.trainers.runtime import entry
@@ -79,6 +80,7 @@ def test_a_function_gets_the_rows_of_its_rank_and_the_leader_saves_the_model(mak
         job="a-job",
         columns=({**asdict(column), "shape": [8, 8], "vocabulary": []},),
         label={"name": "label", "classes": [str(digit) for digit in range(10)]},
+        training_data=training_data(manifests["train"]),
     )
     assert [entry.key for entry in store.list()] == [MODEL_MANIFEST, "sub/weights"]
     assert store.read("sub/weights") == b"worker-0"

@@ -25,6 +25,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
@@ -377,7 +378,8 @@ def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, me
     files = store.upload_folder(folder)
     model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
-    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, asdict(manifest.label))
+    label, trained_on = asdict(manifest.label), training_data(manifest)
+    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, label, trained_on)
     store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
     print(f"model saved to {job.model_uri}", flush=True)
 
