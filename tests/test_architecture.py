@@ -61,6 +61,7 @@ TRAINERS_LAYERS = (
     ("signature", "requirements", "program", "function_source", "module_names", "authoring"),
     ("runtime",),
     (
+        "architecture",
         "divergence",
         "evaluator",
         "keras_classifier",

@@ -9,6 +9,7 @@ import tf_keras
 
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
+from kfp_distributed.trainers.keras_fit import check_network
 from kfp_distributed.trainers.keras_model import score
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
@@ -28,6 +29,9 @@ def evaluate_checkpoints(
         checkpoint_dir: Local folder for one checkpoint.
         metrics_dir: Folder of evaluator.json. Epochs that this file already has are kept.
         epochs: Number of the last epoch.
+
+    Raises:
+        SystemExit: A checkpoint is of another network. The leader ends for the same reason.
     """
     store = open_store(JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).checkpoint_uri)
     file, seen = metrics_dir / EVALUATOR_METRICS, ""
@@ -42,5 +46,6 @@ def evaluate_checkpoints(
             print(f"cannot read a checkpoint, retrying: {error}", flush=True)
             continue
         if path := tf.train.latest_checkpoint(checkpoint_dir):
+            check_network(model, path)
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
             record_epoch(file, "evaluator-0", int(path.rpartition("-")[2]), epochs, score(model, validation_dir))

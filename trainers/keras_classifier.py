@@ -8,6 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import parts_of_rank
+from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
@@ -49,7 +50,7 @@ def keras_classifier(
         checkpoint_dir: Folder for checkpoints, one after each epoch.
         metrics_dir: Folder for training.json. The leader's file is stored.
         tensorboard_dir: Folder for the leader's metrics in TensorBoard's format; "" for none.
-        epochs: Number of passes over all rows. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
         batch_size: Rows in one update of the weights, over all synchronous workers. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
@@ -75,7 +76,7 @@ def keras_classifier(
     with strategy.scope():
         model = build_model(manifest, hidden_units)
         compile_model(model, tf_keras.optimizers.Adam(rate), 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE))
-    done, save = keep_checkpoints(model, checkpoint_dir, has_servers)
+    done, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
     if not has_servers:  # With parameter servers, the workers have written their own records.
         _check_agreement(strategy, done)
         write_records(Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records)
@@ -95,7 +96,8 @@ def keras_classifier(
     keep_input(model, lambda: plan.batch * ranks[1])
     rows = tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed))
     callbacks = [tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)]
-    model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
+    if has_epochs_left(done, epochs, cluster.index == 0):
+        model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
     if cluster.index == 0:
         copy.set_weights(model.get_weights())
         export_model(copy, manifest, model_dir)

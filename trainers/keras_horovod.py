@@ -10,6 +10,7 @@ from horovod.tensorflow import broadcast_object
 from tensorflow.python.autograph.core import config
 
 from kfp_distributed.storage.dataset import parts_of_rank
+from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
@@ -53,7 +54,7 @@ def keras_horovod(
         checkpoint_dir: Folder for checkpoints, one after each epoch.
         metrics_dir: Folder for training.json.
         tensorboard_dir: Folder for rank 0's metrics in TensorBoard's format; "" for none.
-        epochs: Number of passes over all rows. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
         batch_size: Rows in one update of the weights, over all ranks. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
@@ -69,7 +70,7 @@ def keras_horovod(
     manifest, metrics_file = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
     compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
-    done, save = keep_checkpoints(model, checkpoint_dir)
+    done, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
     state = hvd.elastic.KerasState(model, done=done, metrics=metrics_file.read_text() if metrics_file.exists() else "")
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
@@ -92,7 +93,8 @@ def keras_horovod(
         # In an elastic job, the number of ranks can change between two calls.
         model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
         callback = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
-        _fit(model, train_dir, batch_size, seed, range(state.done, epochs), callback)
+        if has_epochs_left(state.done, epochs, hvd.rank() == 0):
+            _fit(model, train_dir, batch_size, seed, range(state.done, epochs), callback)
 
     keep_input(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch)
     if elastic:

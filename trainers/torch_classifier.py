@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import (
@@ -54,7 +55,7 @@ def torch_classifier(
         model_dir: Folder for model.onnx of rank 0.
         checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
         metrics_dir: Folder for training.json of rank 0.
-        epochs: Number of passes over all rows. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
         batch_size: Rows in one update of the weights, over all processes. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
@@ -69,7 +70,8 @@ def torch_classifier(
     optimizer = torch.optim.Adam(network.parameters(), rate)
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
-    done = restore(checkpoint[0], network, optimizer)
+    done = restore(checkpoint[0], network, optimizer, ranks.rank == 0)
+    has_epochs_left(done, epochs, ranks.rank == 0)
     # From here on, all ranks have the weights of rank 0. The buffers never change.
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     rest = range(done + 1, epochs + 1)

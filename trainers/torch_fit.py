@@ -1,7 +1,7 @@
 """Functions that the PyTorch trainers share: the epochs of a rank, and checkpoints."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,13 @@ from torch.nn.functional import cross_entropy
 
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches
 from kfp_distributed.storage.files import unfinished_file
+from kfp_distributed.trainers.architecture import (
+    Architecture,
+    architecture,
+    end_if_other_data,
+    end_if_other_network,
+    end_if_other_program,
+)
 from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, steps_of_epoch, write_records
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sampling import count_rows
@@ -39,24 +46,52 @@ class Ranks(NamedTuple):
 
 
 def load_checkpoint(folder: str) -> dict[str, Any]:
-    """Return the checkpoint that `keep_epoch` saved in a folder; {} if there is none.
+    """Return the checkpoint that `keep_epoch` saved in a folder; {} if the folder is empty.
 
-    With `weights_only`, the file can contain tensors and plain values, but no code.
+    With `weights_only`, the file can contain tensors and plain values, but no code. If the folder has only files of
+    another program, the result is their names, {"files": [...]}, which `restore` refuses on all ranks.
     """
     file = Path(folder, _CHECKPOINT)
     if not file.exists():
-        return {}
+        files = sorted(path.name for path in Path(folder).glob("*"))
+        return {"files": files} if files else {}
     checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return checkpoint
 
 
-def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Load a checkpoint into a network and its optimizer; return its number of finished epochs."""
+def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim.Optimizer, leads: bool) -> int:
+    """Load a checkpoint into a network and its optimizer. Every rank calls it with the same checkpoint.
+
+    The mean and standard deviation, with which the network scales numbers, remain those of the training dataset.
+
+    Args:
+        checkpoint: Result of `load_checkpoint`.
+        network: Network to restore.
+        optimizer: Its optimizer.
+        leads: Whether this rank prints how the data of the checkpoint differs.
+
+    Returns:
+        Number of finished epochs in the checkpoint.
+
+    Raises:
+        SystemExit: The checkpoint is of another network, of other columns or classes, or of another program.
+    """
     if not checkpoint:
         return 0
-    network.load_state_dict(checkpoint["network"])
+    end_if_other_program(checkpoint.get("files", []))
+    saved = checkpoint.get("network", {})
+    end_if_other_network(_architecture(saved), _architecture(network.state_dict()))
+    if (line := end_if_other_data(checkpoint.get("data", ""), network.data)) and leads:
+        print(line, flush=True)
+    network.load_state_dict({**saved, **dict(network.named_buffers())})
     optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint["optimizer_state"]})
     return int(checkpoint["epoch"])
+
+
+def _architecture(weights: Mapping[str, Tensor]) -> Architecture | None:
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items() if name.endswith(".weight")}
+    embeddings = [shape for name, shape in shapes.items() if name.startswith("embeddings.")]
+    return architecture(embeddings, [shape[::-1] for name, shape in shapes.items() if name.startswith("layers.")])
 
 
 def keep_epoch(
@@ -82,7 +117,8 @@ def keep_epoch(
     with unfinished_file(Path(checkpoint_dir, _CHECKPOINT)) as stream:
         # Without the optimizer's settings: torch 1.13 cannot read a float with weights_only, and they are parameters.
         optimizer_state = optimizer.state_dict()["state"]
-        torch.save({"epoch": epoch, "network": network.state_dict(), "optimizer_state": optimizer_state}, stream)
+        weights = {"network": network.state_dict(), "optimizer_state": optimizer_state}
+        torch.save({"epoch": epoch, "data": network.data, **weights}, stream)
     replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
     record_epoch(Path(metrics_dir, TRAINING_METRICS), replica, epoch, epochs, metrics)
 

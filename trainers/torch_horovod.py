@@ -7,6 +7,7 @@ from pathlib import Path
 import horovod.torch as hvd
 import torch
 
+from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import read_manifest
@@ -47,7 +48,7 @@ def torch_horovod(
         model_dir: Folder for model.onnx of rank 0.
         checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
         metrics_dir: Folder for training.json of rank 0.
-        epochs: Number of passes over all rows. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
         batch_size: Rows in one update of the weights, over all ranks. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
@@ -63,7 +64,9 @@ def torch_horovod(
     rate = learning_rate * (size if scale_learning_rate else 1)
     adam = torch.optim.Adam(network.parameters(), rate)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
-    remaining_epochs = range(_resume(checkpoint_dir, network, optimizer) + 1, epochs + 1)
+    done = _resume(checkpoint_dir, network, optimizer)
+    has_epochs_left(done, epochs, rank == 0)
+    remaining_epochs = range(done + 1, epochs + 1)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     # These are the rows of this rank only. A DistributedSampler would divide them a second time.
     for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, remaining_epochs):
@@ -86,10 +89,11 @@ def _device() -> torch.device:
 
 
 def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Restore the checkpoint of rank 0 if there is one, and broadcast the weights; return the number of its epochs."""
-    done = restore({} if hvd.rank() else load_checkpoint(folder), network, optimizer)
-    done = int(hvd.broadcast_object(done))
+    """Restore the checkpoint of rank 0 on all ranks, and broadcast the weights; return the number of its epochs.
+
+    All ranks get the checkpoint, so that all end for the same reason if it is refused.
+    """
+    checkpoint = hvd.broadcast_object({} if hvd.rank() else load_checkpoint(folder))
+    done = restore(checkpoint, network, optimizer, hvd.rank() == 0)
     hvd.broadcast_parameters(network.state_dict(), 0)
-    if done:  # Broadcasting an optimizer without state would count as a step.
-        hvd.broadcast_optimizer_state(optimizer, 0)
     return done

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
+from kfp_distributed.trainers.architecture import record_data
 from kfp_distributed.trainers.runtime.feed import categories, scaling
 
 
@@ -16,10 +17,14 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where 
 
     The network includes the preprocessing: numbers are scaled with the manifest's mean and standard deviation, a
     missing number counts as the mean, and categories are embedded.
+
+    Attributes:
+        data: Description of the training data for a checkpoint.
     """
 
     def __init__(self, manifest: DatasetManifest, hidden_units: Sequence[int]) -> None:
         super().__init__()
+        self.data = record_data(manifest)
         for name, values in zip(("mean", "std", "scale"), scaling(manifest), strict=True):
             self.register_buffer(name, torch.tensor(values))
         counts = categories(manifest)

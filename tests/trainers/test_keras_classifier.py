@@ -88,10 +88,11 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)
     (tmp_path / "job.json").write_text(job.to_json())
     monkeypatch.setenv(JOB_VARIABLE, str(tmp_path / "job.json"))
-    model, store = build_model(read_manifest(folders["train_dir"]), [4]), open_store(job.checkpoint_uri)
+    manifest, store = read_manifest(folders["train_dir"]), open_store(job.checkpoint_uri)
+    model = build_model(manifest, [4])
     compile_model(model, tf_keras.optimizers.Adam(), 1)
     own = tmp_path / "own"
-    save = keep_checkpoints(model, str(own))[1]
+    save = keep_checkpoints(model, str(own), manifest)[1]
 
     def keep(epoch):
         save(epoch)

@@ -4,8 +4,10 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.trainers.runtime.feed import steps_of_epoch
 
-pytestmark = pytest.mark.takes(28)
+pytestmark = pytest.mark.takes(36)
 
 TRAIN = """
 import json, sys
@@ -113,6 +115,34 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(data):
     np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-6)
     assert probabilities[0].argmax() == 1
     np.testing.assert_allclose(probabilities[1], probabilities[2], err_msg="a missing number counts as the mean")
+
+
+def test_a_resumed_training_has_the_same_network_and_the_scaling_of_its_own_data(data, write_dataset):
+    train(data, "alone", hidden_units=[16], epochs=2)
+    checkpoint = data / "alone" / "checkpoint" / "checkpoint.pt"
+    content = checkpoint.read_bytes()
+    address = rendezvous(2)
+    both = [
+        start(data, "alone", {"hidden_units": [16, 3], "epochs": 4}, **address, RANK=str(rank)) for rank in range(2)
+    ]
+    printed = [process.communicate(timeout=100)[0] for process in both]
+    assert [process.returncode for process in both] == [1, 1], printed
+    assert all(re.search(r"hidden_units \[16\], now \[16, 3\]", lines) for lines in printed), printed
+
+    arrays, labels = table(301, 0)
+    shutil.rmtree(data / "train")
+    columns = [replace(COLUMNS[0], mean=600.0), *COLUMNS[1:]]
+    write_dataset(data / "train", columns, arrays, labels, CLASSES, [301])
+    process = start(data, "alone", {"hidden_units": [16], "epochs": 1})
+    printed, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, printed
+    assert "size (mean 500, now 600; std 100, now 100)" in printed
+    assert "2 finished epochs and epochs is 1" in printed
+    assert checkpoint.read_bytes() == content
+    model = onnxruntime.InferenceSession(str(data / "alone" / "model" / "model.onnx"))
+    missing, mean = ([value, 0, 0, *[10.0] * 6] for value in (np.nan, 600.0))
+    (probabilities,) = model.run(None, {"features": np.array([missing, mean], np.float32)})
+    np.testing.assert_allclose(probabilities[0], probabilities[1])
 
 
 class Intruder:

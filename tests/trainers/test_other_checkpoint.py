@@ -1,0 +1,157 @@
+"""keras_classifier resumes only from a checkpoint of the same network, columns and classes."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from samples import CLASSES, COLUMNS, table
+
+pytestmark = pytest.mark.takes(15)
+
+ROWS = 60
+SIZE, COLOR, SHOP, SIGNAL = COLUMNS
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, write_dataset):
+    """A training of two epochs with the hidden layer [16]: its folders by name."""
+    root = tmp_path_factory.mktemp("trained")
+    write_dataset(root / "train_dir", COLUMNS, *table(ROWS, 0), CLASSES, [ROWS])
+    train(root, 2)
+    return root
+
+
+@pytest.fixture
+def resumed(trained, tmp_path, monkeypatch):
+    """A copy of the training, to resume from."""
+    root = tmp_path / "resumed"
+    shutil.copytree(trained, root)
+    return root
+
+
+def train(root, epochs, hidden_units=(16,), **parameters):
+    from kfp_distributed.trainers.keras_classifier import keras_classifier
+
+    names = ("model_dir", "checkpoint_dir", "metrics_dir")
+    shutil.rmtree(root / "model_dir", ignore_errors=True)
+    for name in names:
+        (root / name).mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.delenv("TF_CONFIG", raising=False)
+        folders = {name: str(root / name) for name in ("train_dir", *names)}
+        others = {"validation_dir": "", "tensorboard_dir": "", "batch_size": 30}
+        keras_classifier(**folders, **others, epochs=epochs, hidden_units=list(hidden_units), **parameters)
+
+
+def content(folder):
+    return {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def prepare(root, write_dataset, columns, classes):
+    """Replace the training dataset by one of the first columns."""
+    arrays, labels = table(ROWS, 1)
+    shutil.rmtree(root / "train_dir")
+    write_dataset(root / "train_dir", columns, arrays[: len(columns)], labels, classes, [ROWS])
+
+
+@pytest.mark.parametrize(
+    ("hidden_units", "columns", "classes", "named"),
+    [
+        ([16, 3], COLUMNS, CLASSES, ("hidden_units", "[16]", "[16, 3]")),
+        ([], COLUMNS, CLASSES, ("hidden_units", "[16]", "[]")),
+        ([8], COLUMNS, CLASSES, ("hidden_units", "[16]", "[8]")),
+        ([16], COLUMNS[:3], CLASSES, ("9", "inputs", "3")),
+        ([16], COLUMNS, [*CLASSES, "d"], ("3", "classes", "4")),
+        ([16], [SIZE, COLOR, replace(SHOP, vocabulary=SHOP.vocabulary[1:]), SIGNAL], CLASSES, ("[3, 41]", "[3, 40]")),
+        ([16], [SIZE, replace(COLOR, vocabulary=("red", "blue")), SHOP, SIGNAL], CLASSES, ("color", "blue", "red")),
+        ([16], [replace(SIZE, name="age"), COLOR, SHOP, SIGNAL], CLASSES, ("columns", "'size'", "'age'")),
+        ([16], COLUMNS, ["b", "a", "c"], ("classes", "'a'", "'b'")),
+    ],
+    ids=["layer", "no layer", "size", "inputs", "classes", "values", "vocabulary", "column", "order of classes"],
+)
+def test_a_checkpoint_of_another_network_is_refused(resumed, write_dataset, hidden_units, columns, classes, named):
+    prepare(resumed, write_dataset, columns, classes)
+    before = content(resumed / "checkpoint_dir")
+    with pytest.raises(SystemExit) as raised:
+        train(resumed, 4, hidden_units)
+    assert [word for word in named if word not in str(raised.value)] == []
+    assert content(resumed / "checkpoint_dir") == before
+    assert content(resumed / "model_dir") == {}
+
+
+def test_a_checkpoint_without_a_description_of_its_data_is_compared_by_its_weights(resumed):
+    (resumed / "checkpoint_dir" / "data.json").unlink()
+    with pytest.raises(SystemExit, match=r"\[16\].*\[16, 3\]"):
+        train(resumed, 4, [16, 3])
+    train(resumed, 3)
+    assert [entry["epoch"] for entry in epochs(resumed)] == [1, 2, 3]
+
+
+def test_a_checkpoint_of_another_program_is_refused(resumed):
+    shutil.rmtree(resumed / "checkpoint_dir")
+    (resumed / "checkpoint_dir").mkdir()
+    (resumed / "checkpoint_dir" / "checkpoint.pt").write_bytes(b"weights")
+    with pytest.raises(SystemExit, match=r"'checkpoint\.pt'"):
+        train(resumed, 4)
+    assert content(resumed / "checkpoint_dir") == {Path("checkpoint.pt"): b"weights"}
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(resumed, tmp_path):
+    import tf_keras
+
+    from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints
+    from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.runtime.feed import read_manifest
+
+    manifest = read_manifest(str(resumed / "train_dir"))
+
+    def restore(optimizer):
+        model = build_model(manifest, [16])
+        compile_model(model, optimizer, 1)
+        return keep_checkpoints(model, str(tmp_path / "own"), manifest)
+
+    done, save = restore(tf_keras.optimizers.SGD())
+    save(3)
+    assert (done, restore(tf_keras.optimizers.SGD())[0]) == (0, 3)
+    with pytest.raises(SystemExit, match="optimizer"):
+        restore(tf_keras.optimizers.Adam())
+
+
+def test_the_evaluator_refuses_it_as_well(resumed):
+    import tensorflow as tf
+
+    from kfp_distributed.trainers.keras_fit import check_network
+    from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.runtime.feed import read_manifest
+
+    path, manifest = tf.train.latest_checkpoint(resumed / "checkpoint_dir"), read_manifest(str(resumed / "train_dir"))
+    check_network(build_model(manifest, [16]), path)
+    with pytest.raises(SystemExit, match=r"\[16\].*\[16, 3\]"):
+        check_network(build_model(manifest, [16, 3]), path)
+
+
+def test_numbers_are_scaled_with_the_statistics_of_the_new_data(resumed, write_dataset, capsys):
+    prepare(resumed, write_dataset, [replace(SIZE, mean=600.0, std=50.0), COLOR, SHOP, SIGNAL], CLASSES)
+    train(resumed, 3)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "size" in line]
+    assert len(lines) == 1
+    assert [number for number in ("500", "600", "100", "50") if number not in lines[0]] == []
+    assert "signal" not in lines[0]
+
+
+@pytest.mark.parametrize("epochs_of_parameter", [1, 2])
+def test_without_an_epoch_to_train_the_model_is_saved_as_it_is(resumed, capsys, epochs_of_parameter):
+    folders = ("checkpoint_dir", "metrics_dir")
+    before = [content(resumed / name) for name in folders]
+    train(resumed, epochs_of_parameter)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"2 finished epochs and epochs is {epochs_of_parameter}" in line
+    assert [content(resumed / name) for name in folders] == before
+    assert (resumed / "model_dir" / "saved_model.pb").exists()
+
+
+def epochs(root):
+    return json.loads((root / "metrics_dir" / "training.json").read_text())["epochs"]
