@@ -71,8 +71,8 @@ class Moments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Standard deviation of each feature; 1 if it is 0 as a 32-bit number, because trainers divide by it."""
-        return np.where(self.deviation < np.finfo(np.float32).tiny, 1.0, self.deviation)
+        """Standard deviation of each feature; 1 if it is 0 as a 32-bit float, because trainers divide by it."""
+        return np.where(self.deviation.astype(np.float32) > 0, self.deviation, 1.0)
 
 
 def feature_count(column: Column) -> int:
