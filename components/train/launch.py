@@ -53,7 +53,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri, parse_uri
-from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_parameters, parse_program
+from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 
 STORE_AWAY_SECONDS = 600.0
@@ -196,12 +196,14 @@ def plan_job(request: Request) -> TrainingJob:
     _check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
+    ranks = _most_ranks(topology, specification)
+    _check_batch(program, parameters, ranks, specification)
     # Each replica has a working directory of its own.
     train_uri, validation_uri, model_uri, checkpoint_uri = (
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
-    _check_data(train_uri, validation_uri, topology, specification)
+    _check_data(train_uri, validation_uri, ranks)
     name = job_name(request.task_name, request.identity)
     # Replaces the last part of the model's path. A query with settings of the store may follow it.
     beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
@@ -245,21 +247,42 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
 
 
-def _check_data(
-    train_uri: str, validation_uri: str, topology: Topology, specification: DistributionSpecification
+def _most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
+    """Return how many ranks may read training rows at most: one for each slot. An elastic job may get more workers."""
+    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
+    return (len(topology.data_replicas) + added) * specification.slots_per_worker
+
+
+def _check_batch(
+    program: Program, parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
 ) -> None:
+    """Check that an update of a built-in trainer has a row for each rank.
+
+    Raises:
+        ValueError: It has not.
+    """
+    # With parameter servers, an update belongs to one worker.
+    if program.kind != "trainer" or specification.number_of_parameter_servers:
+        return
+    # A process of keras_classifier uses all of its GPUs. In the other trainers, each rank uses one.
+    devices = max(1, specification.worker_gpus) if program.name == "keras_classifier" else 1
+    defaults = {parameter.name: parameter.default for parameter in program.parameters}
+    try:
+        check_batch({**defaults, **parameters}["batch_size"], ranks * devices)
+    except ValueError as error:
+        raise ValueError(f"train_parameters of {program.name}: {error}") from None
+
+
+def _check_data(train_uri: str, validation_uri: str, ranks: int) -> None:
     """Read the manifests of the datasets, and check that there is a row for each rank.
 
     Raises:
         ValueError: There are too few rows.
         StorageError: A dataset cannot be read.
     """
-    # A replica has one rank for each slot, and an elastic job may get more workers.
-    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
-    readers = (len(topology.data_replicas) + added) * specification.slots_per_worker
     rows = fetch_manifest(train_uri).rows
-    if rows < readers:
-        raise ValueError(f"train_dataset: {rows} rows are too few for {readers} ranks that read it; use fewer workers")
+    if rows < ranks:
+        raise ValueError(f"train_dataset: {rows} rows are too few for {ranks} ranks that read it; use fewer workers")
     if validation_uri:
         fetch_manifest(validation_uri)
 
