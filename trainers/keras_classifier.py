@@ -14,7 +14,7 @@ from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
-from kfp_distributed.trainers.runtime.feed import plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.runtime.job import TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sync import record_epoch
 
@@ -51,7 +51,10 @@ def keras_classifier(
         metrics_dir: Folder for training.json. The leader's file is stored.
         tensorboard_dir: Folder for the leader's metrics in TensorBoard's format; "" for none.
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
-        batch_size: Rows in one update of the weights, over all synchronous workers. Default: 32.
+        batch_size: Rows in one update of the weights, over all devices of all workers. Every device has the same number
+            of rows, so an update has the largest multiple of the number of devices that is not above batch_size, or
+            fewer so that all updates of an epoch are of one size. With parameter servers: rows of an update, which one
+            worker computes. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
@@ -93,6 +96,8 @@ def keras_classifier(
         file = Path(metrics_dir, TRAINING_METRICS)
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
 
+    if cluster.index == 0:
+        print(describe_batch(plan, batch_size, ranks[0] * ranks[1]), flush=True)
     keep_input(model, lambda: plan.batch * ranks[1])
     rows = tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed))
     callbacks = [tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)]

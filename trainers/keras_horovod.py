@@ -15,7 +15,7 @@ from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.runtime.cluster import check_size
-from kfp_distributed.trainers.runtime.feed import plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sync import record_epoch
@@ -55,7 +55,9 @@ def keras_horovod(
         metrics_dir: Folder for training.json.
         tensorboard_dir: Folder for rank 0's metrics in TensorBoard's format; "" for none.
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
-        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        batch_size: Rows in one update of the weights, over all ranks. Every rank has the same number of rows, so an
+            update has the largest multiple of the number of ranks that is not above batch_size, or fewer so that all
+            updates of an epoch are of one size. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
@@ -122,6 +124,8 @@ def _fit(
     parts = parts_of_rank(manifest, rank, size)
     rows = sum(part.rows for part in parts)
     print(f"rank {rank} of {size} has {rows} rows and continues after epoch {epochs.start}", flush=True)
+    if rank == 0:
+        print(describe_batch(plan, batch_size, size), flush=True)
     write_records(Path(train_dir), manifest, parts, plan.records)
     model.fit(
         read_records(manifest, plan.batch, seed),

@@ -140,6 +140,23 @@ def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401
         raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
 
 
+def check_batch(batch_size: int, ranks: int) -> None:
+    """Check that a step has a row for each rank.
+
+    Args:
+        batch_size: Rows of one step over all ranks.
+        ranks: Number of processes or devices that train together.
+
+    Raises:
+        ValueError: It has not.
+    """
+    if batch_size < ranks:
+        raise ValueError(
+            f"batch_size is {batch_size}, but {ranks} ranks train together, and each needs a row of an update; "
+            f"set batch_size to {ranks} or more, or use fewer ranks"
+        )
+
+
 def command_line(program: Program, folders: Mapping[str, str], parameters: Mapping[str, Any]) -> list[str]:
     """Return the words of a command, with its folders replaced and its parameters appended as --NAME=VALUE.
 

@@ -56,7 +56,8 @@ def torch_classifier(
         checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
         metrics_dir: Folder for training.json of rank 0.
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
-        batch_size: Rows in one update of the weights, over all processes. Default: 32.
+        batch_size: Rows in one update of the weights, over all processes. The last update of an epoch has the rest.
+            Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.

@@ -129,13 +129,13 @@ def batches_of_epochs(
     """Yield each epoch with its batches: the records of this rank, and the number of rows of the step over all ranks.
 
     Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so that none waits for a rank
-    that has finished. A rank with fewer rows than steps has empty batches.
+    that has finished. A rank may have an empty batch in the last step.
 
     Args:
         train_dir: Folder of the training dataset.
         manifest: Manifest of this dataset.
         ranks: This rank.
-        batch_size: Rows of a step over all ranks, at most.
+        batch_size: Rows of a step over all ranks. The last step has the rest.
         seed: Seed of the order of the rows.
         epochs: Numbers of the epochs.
     """

@@ -49,7 +49,8 @@ def torch_horovod(
         checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
         metrics_dir: Folder for training.json of rank 0.
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
-        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        batch_size: Rows in one update of the weights, over all ranks. The last update of an epoch has the rest.
+            Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.

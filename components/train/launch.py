@@ -54,7 +54,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri, parse_uri
-from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_parameters, parse_program
+from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 
 STORE_AWAY_SECONDS = 600.0
@@ -199,12 +199,16 @@ def plan_job(request: Request) -> TrainingJob:
     _check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
+    ranks = _most_ranks(topology, specification)
+    _check_batch(program, parameters, ranks, specification)
     # Each replica has a working directory of its own.
     train_uri, validation_uri, model_uri, checkpoint_uri = (
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
-    warnings = _check_data(train_uri, validation_uri, topology, specification)
+    warnings = check_datasets(
+        fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None, ranks
+    )
     name = job_name(request.task_name, request.identity)
     # Replaces the last part of the model's path. A query with settings of the store may follow it.
     beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
@@ -248,19 +252,30 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
 
 
-def _check_data(
-    train_uri: str, validation_uri: str, topology: Topology, specification: DistributionSpecification
-) -> list[str]:
-    """Check the datasets by their manifests; return warnings.
+def _most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
+    """Return how many ranks may read training rows at most: one for each slot. An elastic job may get more workers."""
+    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
+    return (len(topology.data_replicas) + added) * specification.slots_per_worker
+
+
+def _check_batch(
+    program: Program, parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
+) -> None:
+    """Check that an update of a built-in trainer has a row for each rank.
 
     Raises:
-        ValueError: They do not fit together, or there are too few rows.
-        StorageError: A dataset cannot be read.
+        ValueError: It has not.
     """
-    # A replica has one rank for each slot, and an elastic job may get more workers.
-    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
-    ranks = (len(topology.data_replicas) + added) * specification.slots_per_worker
-    return check_datasets(fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None, ranks)
+    # With parameter servers, an update belongs to one worker.
+    if program.kind != "trainer" or specification.number_of_parameter_servers:
+        return
+    # A process of keras_classifier uses all of its GPUs. In the other trainers, each rank uses one.
+    devices = max(1, specification.worker_gpus) if program.name == "keras_classifier" else 1
+    defaults = {parameter.name: parameter.default for parameter in program.parameters}
+    try:
+        check_batch({**defaults, **parameters}["batch_size"], ranks * devices)
+    except ValueError as error:
+        raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
 def _label(text: str) -> str:

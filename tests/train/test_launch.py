@@ -163,6 +163,38 @@ INVALID = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("trainer", "batch_size", "distribution", "ranks"),
+    [
+        ("keras_classifier", 1, workers(2), 2),
+        ("keras_classifier", 7, workers(2) | {"worker_gpus": 4}, 8),
+        ("torch_classifier", 2, {"distribution_type": "PyTorch", "number_of_workers": 2}, 3),
+        ("torch_horovod", 7, {"distribution_type": "MPI", "number_of_workers": 4, "slots_per_worker": 2}, 8),
+        ("keras_horovod", 4, {"distribution_type": "MPI", "number_of_workers": 3, "max_workers": 5}, 5),
+        ("torch_classifier", None, {"distribution_type": "PyTorch", "number_of_workers": 40}, 41),
+    ],
+)
+def test_a_batch_without_a_row_for_each_rank_is_refused(data, tmp_path, trainer, batch_size, distribution, ranks):
+    changed = {
+        "train_specification": {"trainer": trainer},
+        "train_parameters": {"batch_size": batch_size} if batch_size else {},
+        "distribution_specification": distribution,
+    }
+    message = f"train_parameters of {trainer}: batch_size is {batch_size or 32}, but {ranks} ranks "
+    with pytest.raises(ValueError, match=f"^{message}"):
+        launch(request(data, tmp_path, **changed), LocalRunner(), print)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_update_with_parameter_servers_belongs_to_one_worker(data, tmp_path):
+    changed = {
+        "train_specification": {"trainer": "keras_classifier"},
+        "train_parameters": {"batch_size": 1},
+        "distribution_specification": workers(2) | {"number_of_parameter_servers": 1},
+    }
+    assert plan_job(request(data, tmp_path, **changed)).description.parameters == {"batch_size": 1}
+
+
 @pytest.mark.parametrize(("changed", "message"), INVALID)
 def test_an_invalid_request_is_refused_before_anything_is_started_or_written(data, tmp_path, changed, message):
     log = []

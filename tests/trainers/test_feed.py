@@ -1,20 +1,23 @@
+import re
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, parts_of_rank
 from kfp_distributed.trainers.runtime.feed import (
     RECORDS,
     Epoch,
+    describe_batch,
     keep_rows,
     map_records,
     plan_epoch,
     scaling,
+    steps_of_epoch,
     write_records,
 )
 
@@ -28,7 +31,7 @@ from kfp_distributed.trainers.runtime.feed import (
         (10, 32, 1, 1, Epoch(1, 10, 10)),
         (33, 32, 1, 1, Epoch(2, 17, 34)),
         (2, 32, 3, 1, Epoch(1, 1, 1)),
-        (5, 1, 3, 1, Epoch(2, 1, 2)),
+        (5, 3, 3, 1, Epoch(2, 1, 2)),
     ],
 )
 def test_plan_epoch(rows, batch_size, ranks, devices, expected):
@@ -37,11 +40,43 @@ def test_plan_epoch(rows, batch_size, ranks, devices, expected):
 
 @given(st.integers(1, 10**7), st.integers(1, 10**5), st.integers(1, 50), st.integers(1, 8))
 def test_all_ranks_have_the_same_number_of_steps(rows, batch_size, ranks, devices):
+    assume(batch_size >= ranks * devices)
     plan = plan_epoch(rows, batch_size, ranks, devices)
     largest = -(-rows // ranks)
     assert plan.steps * plan.batch * devices == plan.records >= largest
     assert plan.records - largest < plan.steps * devices, "fewer than one filler for each device and step"
-    assert plan.batch * ranks * devices <= max(batch_size, ranks * devices)
+    assert plan.batch * ranks * devices <= batch_size
+
+
+@given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))
+def test_a_step_has_exactly_the_rows_of_the_batch_for_any_number_of_ranks(rows, batch_size, ranks):
+    assume(batch_size >= ranks)
+    of_ranks = [steps_of_epoch(rows, batch_size, ranks, rank) for rank in range(ranks)]
+    parts = [range(rows * rank // ranks, rows * (rank + 1) // ranks) for rank in range(ranks)]
+    batches = [[part[step.part] for step in steps] for part, steps in zip(parts, of_ranks, strict=True)]
+    assert sorted(row for part in batches for batch in part for row in batch) == list(range(rows))
+    sizes = [[len(batch) for batch in step] for step in zip(*batches, strict=True)]
+    together = [sum(of_step) for of_step in sizes]
+    assert together == [batch_size] * (rows // batch_size) + [rows % batch_size] * (rows % batch_size > 0)
+    assert all([step.rows for step in steps] == together for steps in of_ranks)
+    assert all(max(of_step) - min(of_step) <= 1 for of_step in sizes)
+
+
+@pytest.mark.parametrize(("batch_size", "ranks", "devices"), [(4, 8, 1), (4, 2, 4), (1, 2, 1)])
+def test_a_batch_without_a_row_for_each_rank_is_refused(batch_size, ranks, devices):
+    with pytest.raises(ValueError, match=rf"batch_size is {batch_size}, but {ranks * devices} ranks"):
+        plan_epoch(1000, batch_size, ranks, devices)
+    with pytest.raises(ValueError, match=rf"batch_size is {batch_size}, but {ranks * devices} ranks"):
+        steps_of_epoch(1000, batch_size, ranks * devices, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "devices", "numbers"),
+    [(1300, 32, 1, (32, 1, 32, 41)), (1300, 32, 3, (32, 3, 30, 44)), (10, 32, 1, (32, 1, 10, 1))],
+)
+def test_the_log_has_the_rows_of_an_update(rows, batch_size, devices, numbers):
+    line = describe_batch(plan_epoch(rows, batch_size, devices), batch_size, devices)
+    assert tuple(map(int, re.findall(r"\d+", line))) == numbers
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def test_the_evaluator_refuses_it_as_well(resumed):
 def test_numbers_are_scaled_with_the_statistics_of_the_new_data(resumed, write_dataset, capsys):
     prepare(resumed, write_dataset, [replace(SIZE, mean=600.0, std=50.0), COLOR, SHOP, SIGNAL], CLASSES)
     train(resumed, 3)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "size" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if " size " in line]
     assert len(lines) == 1
     assert [number for number in ("500", "600", "100", "50") if number not in lines[0]] == []
     assert "signal" not in lines[0]
@@ -147,7 +147,7 @@ def test_without_an_epoch_to_train_the_model_is_saved_as_it_is(resumed, capsys, 
     folders = ("checkpoint_dir", "metrics_dir")
     before = [content(resumed / name) for name in folders]
     train(resumed, epochs_of_parameter)
-    (line,) = capsys.readouterr().out.splitlines()
+    line = capsys.readouterr().out
     assert f"2 finished epochs and epochs is {epochs_of_parameter}" in line
     assert [content(resumed / name) for name in folders] == before
     assert (resumed / "model_dir" / "saved_model.pb").exists()

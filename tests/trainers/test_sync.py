@@ -2,6 +2,7 @@ import json
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from kfp_distributed.storage.errors import StorageError
@@ -182,3 +183,47 @@ def test_a_metric_that_becomes_nan_is_named_once(folder, capsys):
         "epoch 2/3 accuracy=0.9000 loss=nan",
         "epoch 3/3 accuracy=0.9000 loss=nan",
     ]
+
+
+class Tensor:
+    """A scalar that only `float` converts, such as a tensor of PyTorch."""
+
+    def __float__(self):
+        return 0.25
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64("inf"), float("inf")),
+        (np.int64(3), 3.0),
+        (np.array(0.5, np.float16), 0.5),
+        (Tensor(), 0.25),
+        (True, 1.0),
+        (7, 7.0),
+    ],
+)
+def test_a_metric_is_any_number(tmp_path, value, number):
+    record_epoch(tmp_path / "training.json", "worker-0", 1, 1, {"metric": value})
+    assert read_epochs(tmp_path / "training.json") == [{"epoch": 1, "metric": number}]
+
+
+def test_a_metric_is_a_scalar_of_tensorflow(tmp_path, capsys):
+    import tensorflow as tf
+
+    record_epoch(tmp_path / "training.json", "worker-0", 1, 1, {"loss": tf.constant(0.5), "rate": tf.Variable(0.25)})
+    assert read_epochs(tmp_path / "training.json") == [{"epoch": 1, "loss": 0.5, "rate": 0.25}]
+    assert capsys.readouterr().out == "epoch 1/1 loss=0.5000 rate=0.2500\n"
+
+
+def test_a_nan_of_numpy_is_named(tmp_path, capsys):
+    record_epoch(tmp_path / "training.json", "worker-0", 1, 3, {"loss": np.float32("nan")})
+    assert "loss is nan in epoch 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["0.5", None, 10**400, [0.5, 0.25], np.array([0.5, 0.25]), {"a": 1}, 1j])
+def test_a_metric_that_is_no_number_is_named_and_nothing_is_written(tmp_path, value):
+    with pytest.raises(TypeError, match=r"'top'.*" + type(value).__name__):
+        record_epoch(tmp_path / "training.json", "worker-0", 1, 3, {"loss": 0.5, "top": value})
+    assert not (tmp_path / "training.json").exists()

@@ -14,14 +14,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from environments import trainer_python
-from hypothesis import given
-from hypothesis import strategies as st
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
-from kfp_distributed.trainers.runtime.feed import steps_of_epoch
 
 pytestmark = pytest.mark.takes(36)
 
@@ -204,16 +201,3 @@ def test_a_rank_ends_if_another_one_does_not_answer(data):
         for process in running:
             process.kill()
             process.communicate()
-
-
-@given(st.integers(1, 500), st.integers(1, 600), st.integers(1, 9))
-def test_each_row_comes_once_in_an_epoch_for_any_number_of_ranks(rows, batch_size, ranks):
-    of_ranks = [steps_of_epoch(rows, batch_size, ranks, rank) for rank in range(ranks)]
-    parts = [range(rows * rank // ranks, rows * (rank + 1) // ranks) for rank in range(ranks)]
-    batches = [[part[step.part] for step in steps] for part, steps in zip(parts, of_ranks, strict=True)]
-    assert sorted(row for part in batches for batch in part for row in batch) == list(range(rows))
-    together = [sum(map(len, step)) for step in zip(*batches, strict=True)]
-    assert all([step.rows for step in steps] == together for steps in of_ranks)
-    assert min(together) > 0
-    assert max(together) <= max(batch_size, ranks)
-    assert max(together) - min(together) <= ranks

@@ -24,6 +24,7 @@ from kfp_distributed.storage.dataset import (
     width,
 )
 from kfp_distributed.storage.files import sha256_of
+from kfp_distributed.trainers.program import check_batch
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -69,7 +70,10 @@ class Epoch(NamedTuple):
 
 
 def plan_epoch(rows: int, batch_size: int, ranks: int = 1, devices: int = 1) -> Epoch:
-    """Divide an epoch so that every row comes once and no rank waits for another.
+    """Divide an epoch into batches of one size, so that every row comes once and no rank waits for another.
+
+    Each device has `batch` rows in a step, so a step has a multiple of the number of devices: the largest one that is
+    not above batch_size. It has fewer rows if that fills the last step better.
 
     Args:
         rows: Rows of all ranks together.
@@ -78,13 +82,29 @@ def plan_epoch(rows: int, batch_size: int, ranks: int = 1, devices: int = 1) -> 
         devices: Devices of each rank. Default: 1.
 
     Returns:
-        The plan. All batches have one size. Records of weight 0 fill up the last batches; there are fewer of them than
-        one for each device and step.
+        The plan. Records of weight 0 fill up the last batches; there are fewer of them than one for each device and
+        step.
+
+    Raises:
+        ValueError: batch_size is below the number of devices.
     """
+    check_batch(batch_size, ranks * devices)
     part = math.ceil(rows / ranks)
-    steps = math.ceil(part / max(1, batch_size // ranks // devices * devices))
+    steps = math.ceil(part / (batch_size // ranks // devices * devices))
     batch = math.ceil(part / (steps * devices))
     return Epoch(steps, batch, steps * batch * devices)
+
+
+def describe_batch(plan: Epoch, batch_size: int, devices: int) -> str:
+    """Return the line for the log about the rows of an update, which may be fewer than batch_size.
+
+    Args:
+        plan: The plan.
+        batch_size: Rows of one update that the user has set.
+        devices: Devices of all ranks together.
+    """
+    rows = plan.batch * devices
+    return f"batch_size {batch_size} over {devices} devices: {rows} rows in each of {plan.steps} updates an epoch"
 
 
 class Step(NamedTuple):
@@ -100,20 +120,28 @@ class Step(NamedTuple):
 
 
 def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[Step]:
-    """Divide an epoch as `plan_epoch` does, but into batches that differ by one row at most, without added records.
+    """Divide an epoch into steps of exactly batch_size rows over all ranks. The last step has the rest.
 
-    A rank with fewer rows than steps has empty batches.
+    The batches of the ranks in a step differ by one row at most. A rank may have no row in the last step.
 
     Args:
-        rows: Rows of all ranks together.
-        batch_size: Rows of one step over all ranks, at most.
+        rows: Rows of all ranks together. Rank number r has the rows from rows * r // ranks on, as in `parts_of_rank`.
+        batch_size: Rows of one step over all ranks.
         ranks: Number of ranks.
         rank: Number of this rank.
+
+    Raises:
+        ValueError: batch_size is below the number of ranks.
     """
-    steps = plan_epoch(rows, batch_size, ranks).steps
+    check_batch(batch_size, ranks)
     parts = [rows * (number + 1) // ranks - rows * number // ranks for number in range(ranks)]
-    cuts = [[part * step // steps for part in parts] for step in range(steps + 1)]
-    return [Step(slice(start[rank], stop[rank]), sum(stop) - sum(start)) for start, stop in pairwise(cuts)]
+    # The ranks take rows in turns, those with a row more first. Then each has used its part after the last step.
+    turn = sorted(range(ranks), key=lambda number: -parts[number]).index(rank)
+    ends = [*range(0, rows, batch_size), rows]
+    return [
+        Step(slice((start + ranks - 1 - turn) // ranks, (stop + ranks - 1 - turn) // ranks), stop - start)
+        for start, stop in pairwise(ends)
+    ]
 
 
 def write_records(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart], records: int = 1) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import SupportsFloat
 
 from kfp_distributed.storage.errors import StorageError
 
@@ -105,11 +106,13 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
         return []
 
 
-def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, float]) -> None:
+def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, SupportsFloat]) -> None:
     """Record the end of an epoch: in the metrics file, in object storage, and with a progress line.
 
     A metric that becomes NaN or infinite causes a warning. The program continues, because this may be intended, and
     `evaluate` fails for a model that answers NaN.
+
+    A metric may be any number that `float` accepts: an int, a float, or a scalar of NumPy, TensorFlow or PyTorch.
 
     Args:
         file: Metrics file, such as metrics_dir/training.json.
@@ -117,18 +120,33 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
         epoch: Number of the epoch, from 1.
         epochs: Number of the last epoch.
         metrics: Metrics of the epoch, by name.
+
+    Raises:
+        TypeError: A metric is not a number. The message names it.
     """
+    values = {str(name): _number(name, value) for name, value in metrics.items()}
     past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
     before = _not_finite(past[-1]) if past else set()
-    for name in sorted(_not_finite(metrics) - before):
+    for name in sorted(_not_finite(values) - before):
         print(
-            f"warning: {name} is {metrics[name]} in epoch {epoch}: fill missing values, which are NaN in the rows, "
+            f"warning: {name} is {values[name]} in epoch {epoch}: fill missing values, which are NaN in the rows, "
             "or set a smaller learning rate",
             flush=True,
         )
-    file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **metrics}]}))
+    file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **values}]}))
     flush()
-    print(format_progress(epoch, epochs, metrics), flush=True)
+    print(format_progress(epoch, epochs, values), flush=True)
+
+
+def _number(name: object, value: object) -> float:
+    # float() would also accept text such as "0.5".
+    if not isinstance(value, str | bytes):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(value)  # type: ignore[arg-type]
+    raise TypeError(
+        f"record_epoch: the metric {name!r} is {value!r:.100} ({type(value).__name__}); allowed is a number, such as a "
+        "float or a scalar of NumPy, TensorFlow or PyTorch. Take the mean of several values first"
+    )
 
 
 def _not_finite(metrics: Mapping[str, float]) -> set[str]:
