@@ -9,6 +9,7 @@ from typing import Any
 import kfp
 from kfp import dsl
 
+from kfp_distributed.components.whole_numbers import accept_whole_numbers
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.trainers.requirements import STOCK_IMAGE
@@ -86,7 +87,7 @@ def make_step(
     )
     shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
     container.command = ["sh", "-ec", shell, program]
-    return component if task_config else _without_task_config(component)
+    return accept_whole_numbers(component if task_config else _without_task_config(component))
 
 
 @cache

@@ -28,6 +28,9 @@ from kfp_distributed.storage import embedded_object_store
 _STEP_END_SECONDS = 20.0
 """Seconds until an interrupted step is killed. kfp waits 0.25 s; replicas take up to 5 s to end."""
 
+_in_use = threading.Lock()
+"""Held by the local run of this process. It changes the process: environment, kfp.local, standard output."""
+
 _SIGINT_SECONDS = 2.0
 """Seconds before SIGTERM is sent to steps. Ctrl-C in a terminal reaches them too; in a notebook it may not."""
 
@@ -57,6 +60,9 @@ def local_run(
     epoch, metrics, rows per second, memory and the time left. Everything that is printed is in the file run.log.
     Elsewhere kfp prints its log.
 
+    A process has one local run at a time, because the run changes the environment and kfp.local. A second one, also in
+    another thread, is refused and does not disturb the first. To run several at a time, start a process for each.
+
     An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps.
 
     The local runner of kfp 2.17 evaluates a `dsl.If` as False if it compares a named output, such as
@@ -81,9 +87,23 @@ def local_run(
         The folders of the run.
 
     Raises:
-        RuntimeError: The S3 server does not start. The message has its last lines.
+        RuntimeError: Another local run of this process has not ended, or the S3 server does not start. The message has
+            its last lines.
     """
-    root = Path(folder).resolve()
+    if not _in_use.acquire(blocking=False):
+        raise RuntimeError(
+            "local_run cannot start: another local_run of this process has not ended, and both would change its "
+            "environment and kfp.local. Wait until the other one has ended, or run this one in a process of its own"
+        )
+    try:
+        with _run_in(Path(folder).resolve(), embedded_store, progress) as run:
+            yield run
+    finally:
+        _in_use.release()
+
+
+@contextmanager
+def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator[LocalRun]:
     artifacts = root / "artifacts"
     artifacts.mkdir(parents=True, exist_ok=True)
     cleanup = ExitStack()

@@ -3,6 +3,7 @@
 from kfp import dsl
 
 from kfp_distributed.components import Steps, evaluate, export_model, prepare_data, train
+from kfp_distributed.components.whole_numbers import accept_whole_numbers
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 
@@ -18,6 +19,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
     """
     export_if_good_enough = _make_export_if_good_enough(with_steps)
 
+    @accept_whole_numbers
     @dsl.pipeline(name="train-and-export", description="Prepares data, trains distributed, evaluates and exports.")
     def train_and_export(
         source: str = "digits",

@@ -58,7 +58,7 @@ RUNNERS = f"{TRAIN}.runners"
 RUNNERS_LAYERS = (("lines", "protocol"), ("kubernetes", "local"), ("choose",))
 
 TRAINERS_LAYERS = (
-    ("signature", "requirements", "program", "function_source", "module_names", "authoring"),
+    ("annotations", "signature", "requirements", "program", "function_source", "module_names", "authoring"),
     ("runtime",),
     (
         "architecture",

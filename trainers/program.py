@@ -107,7 +107,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
             positive. The message names the parameter and what is allowed.
     """
     values = _read_dict("train_parameters", parameters)
-    known, others = {parameter.name: parameter for parameter in program.parameters}, program.others
+    known, others = _by_name(program), program.others
     for name in values:
         if program.kind == "command" and not re.fullmatch(r"\w[\w.-]*", name):
             _refuse("train_parameters: a name", name, "letters, digits, '_', and '-' and '.' after the first character")
@@ -118,15 +118,31 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     if missing:
         raise ValueError(f"train_parameters: {program.name} needs {', '.join(missing)}")
     try:
-        converted = {
-            name: (known.get(name) or Parameter(name, others.type if others else "")).convert(value)
-            for name, value in values.items()
-        }
+        converted = {name: _parameter(program, name).convert(value) for name, value in values.items()}
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_positive(name, value)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted
+
+
+def function_arguments(program: Program, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function, in the types of its signature: also tuples, sets and paths.
+
+    Args:
+        program: The function or trainer.
+        parameters: Checked train_parameters, as JSON.
+    """
+    return {name: _parameter(program, name).argument(value) for name, value in parameters.items()}
+
+
+def _by_name(program: Program) -> dict[str, Parameter]:
+    return {parameter.name: parameter for parameter in program.parameters}
+
+
+def _parameter(program: Program, name: str) -> Parameter:
+    others = program.others
+    return _by_name(program).get(name) or Parameter(name, others.type if others else "")
 
 
 def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401

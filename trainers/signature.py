@@ -1,16 +1,10 @@
 """Reads the signature of a function from its source, without running it, and converts values to its types."""
 
 import ast
-import json
-import math
-import operator
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_TYPE = re.compile(r"(?:typing\.)?(\w+)(?:\[(?:str, )?(.+)\])?( \| None)?")
-_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+from kfp_distributed.trainers.annotations import convert
 
 
 @dataclass(frozen=True)
@@ -30,10 +24,11 @@ class Parameter:
     default: Any = None
 
     def convert(self, value: Any) -> Any:  # noqa: ANN401  (any JSON value)
-        """Return a value, converted to the type of the parameter.
+        """Return a value, converted to the type of the parameter as far as JSON has this type.
 
-        An annotation other than int, float, str, bool, list, dict and Optional accepts any value. Without an
-        annotation, the type of the default applies, and an int as default allows any number.
+        A tuple or set stays a list, and a path stays a text. An annotation that `annotations.convert` does not know
+        accepts any value. Without an annotation, the type of the default applies, and an int as default allows any
+        number.
 
         KFP passes numbers inside dicts and lists as floats. A whole number becomes an int again, at any depth, unless
         the annotation is float.
@@ -41,13 +36,25 @@ class Parameter:
         Raises:
             ValueError: The value has another type. The message names the allowed type.
         """
+        self.argument(value)
+        return self._convert(value, native=False)
+
+    def argument(self, value: Any) -> Any:  # noqa: ANN401
+        """Return a value as the function's argument: as `convert`, but with tuples, sets, paths and keys of dicts.
+
+        Raises:
+            ValueError: The value has another type. The message names the allowed type.
+        """
+        return self._convert(value, native=True)
+
+    def _convert(self, value: Any, *, native: bool) -> Any:  # noqa: ANN401
         if value is None and not self.required and self.default is None:
             return None
         text = self.type or type(self.default).__name__.replace("int", "number")
         try:
-            return _convert(text.strip("'"), value)
+            return convert(text, value, native=native)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            raise ValueError(f"{self.name} is {value!r:.200}; allowed is {text}") from None
+            raise ValueError(f"{self.name} is {value!r:.200}; allowed is {text.strip(chr(39))}") from None
 
 
 _CONSTANT = (
@@ -113,58 +120,3 @@ def find_function(source: str, name: str) -> ast.FunctionDef:
     except SyntaxError as error:
         raise ValueError(f"the source of {name} is not valid Python: {error}") from None
     raise ValueError(f"the source has no function {name!r}")
-
-
-def _convert(text: str, value: Any) -> Any:  # noqa: ANN401
-    match = _TYPE.fullmatch(text)
-    if not match:
-        return value if "float" in text else whole_numbers(value)
-    name, inner, optional = match.groups()
-    if value is None and (optional or name == "Optional"):
-        return None
-    if name == "Optional":
-        return _convert(inner, value)
-    value = _CONVERTERS.get(name.lower(), lambda value: value)(value)
-    if inner and isinstance(value, list):
-        return [_convert(inner, item) for item in value]
-    if inner and isinstance(value, dict):
-        return {key: _convert(inner, item) for key, item in value.items()}
-    return value if "float" in text else whole_numbers(value)
-
-
-def whole_numbers(value: Any) -> Any:  # noqa: ANN401
-    """Return a JSON value in which each float that is a 64-bit whole number is an int. 1e30 stays a float."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
-        return int(value)
-    if isinstance(value, list):
-        return [whole_numbers(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: whole_numbers(item) for key, item in value.items()}
-    return value
-
-
-def _number(value: Any) -> Any:  # noqa: ANN401
-    """Return a number or its text as an int if it is whole, else as a finite float. Large ints keep all digits."""
-    if isinstance(value, str):
-        value = int(value) if _INTEGER.fullmatch(value) else float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError
-    return int(value) if value == int(value) else value
-
-
-def _parsed(value: Any) -> Any:  # noqa: ANN401
-    return json.loads(value) if isinstance(value, str) else value
-
-
-# For a value of another type, each raises one of the errors that `Parameter.convert` expects.
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "int": lambda value: operator.index(_number(value)),
-    "float": lambda value: float(_number(value)),
-    "number": _number,
-    "bool": lambda value: {"true": True, "false": False}[str(value).lower()],
-    "str": str.__str__,
-    "list": lambda value: list.copy(_parsed(value)),
-    "dict": lambda value: dict.copy(_parsed(value)),
-}

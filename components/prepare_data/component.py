@@ -8,7 +8,7 @@ def prepare_data(
     validation_dataset: dsl.Output[dsl.Dataset],
     test_dataset: dsl.Output[dsl.Dataset],
     overview: dsl.Output[dsl.HTML],
-    source: str = "digits",
+    source: str,
     label_column: str = "label",
     validation_fraction: float = 0.1,
     test_fraction: float = 0.1,
@@ -27,7 +27,7 @@ def prepare_data(
             .parquet or .npz file, of a folder of .csv or of .parquet files, or of a folder that has a folder of images
             for each class. Hidden files and files of operating systems are left out, with a warning. A folder's address
             must be a path or an s3:// address. Examples: "s3://data/flowers.csv",
-            "https://example.com/flowers.parquet". Default: "digits".
+            "https://example.com/flowers.parquet".
         label_column: Name of the column or array to predict. It must hold classes: texts or whole numbers. For "digits"
             and for folders of images, the label gets this name. Example: "species". Default: "label".
         validation_fraction: Fraction of the rows for the validation dataset, from 0 to less than 1. With 0 that dataset

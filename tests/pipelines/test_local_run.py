@@ -78,6 +78,47 @@ def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):
     assert runs == [tmp_path / "artifacts"]
 
 
+def state() -> tuple:
+    return LocalExecutionConfig.instance, dict(os.environ), signal.getsignal(signal.SIGTERM)
+
+
+def refusal(folder) -> str:
+    with pytest.raises(RuntimeError) as caught, local_run(folder, embedded_store=False):
+        pytest.fail("it started")
+    return str(caught.value)
+
+
+def test_a_second_local_run_is_refused_and_the_first_is_not_disturbed(tmp_path):
+    texts = []
+    with local_run(tmp_path / "first", embedded_store=False):
+        before = state()
+        thread = Thread(target=lambda: texts.append(refusal(tmp_path / "second")))
+        thread.start()
+        thread.join()
+        texts.append(refusal(tmp_path / "nested"))
+        assert state() == before
+        assert add(a=1, b=2).output == 3
+    assert len(texts) == 2
+    assert all(text.startswith("local_run cannot start: another local_run of this process") for text in texts)
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    with local_run(tmp_path / "third", embedded_store=False):
+        assert add(a=2, b=2).output == 4
+
+
+def test_a_local_run_can_start_after_one_that_failed(tmp_path):
+    def failed_run():
+        with local_run(tmp_path, embedded_store=False):
+            raise KeyError("a failure of the pipeline")
+
+    with pytest.raises(KeyError):
+        failed_run()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError), local_run(tmp_path / "file"):  # noqa: PT011  (a folder cannot be made)
+        pass
+    with local_run(tmp_path, embedded_store=False) as run:
+        assert run.artifacts == tmp_path / "artifacts"
+
+
 @dsl.component
 def score() -> NamedTuple("Scores", [("accuracy", float)]):
     return (0.95,)

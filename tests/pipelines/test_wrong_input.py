@@ -21,7 +21,7 @@ def specs(tmp_path_factory):
 CASES = {
     "a parameter that is not allowed": (
         "prepare_data",
-        {"shards": 2.5},
+        {"source": "digits", "shards": 2.5},
         {},
         r"ValueError: shards is 2\.5: it must be a whole number from 1 to 512",
     ),

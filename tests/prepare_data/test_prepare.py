@@ -3,6 +3,7 @@
 import pytest
 from kfp import dsl
 
+from kfp_distributed import components
 from kfp_distributed.components.prepare_data import sources
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
@@ -50,7 +51,7 @@ def test_a_library_without_the_digits_file_fails_with_one_line(tmp_path, monkeyp
     monkeypatch.setattr(sources, "_DIGITS", tmp_path / "digits.csv.gz")
     outputs = [artifact(dsl.Dataset, tmp_path / name) for name in ("train", "validation", "test", "overview")]
     with pytest.raises(SystemExit, match=r"^\nFileNotFoundError: .*digits\.csv\.gz not found"):
-        prepare_data(*outputs)
+        prepare_data(*outputs, source="digits")
     assert listing(tmp_path) == []
 
 
@@ -97,7 +98,15 @@ def artifact(kind, path):
 def test_the_component(tmp_path):
     datasets = [artifact(dsl.Dataset, tmp_path / split) for split in ("train", "validation", "test")]
     overview = artifact(dsl.HTML, tmp_path / "overview")
-    prepare_data(*datasets, overview, shards=2.0, validation_fraction="0.2", image_size="")
+    prepare_data(*datasets, overview, source="digits", shards=2.0, validation_fraction="0.2", image_size="")
     assert [dataset.metadata for dataset in datasets] == [{"rows": rows, "classes": 10} for rows in (1258, 359, 180)]
     with pytest.raises(SystemExit, match=r"ValueError: shards is 2\.5"):
-        prepare_data(*datasets, overview, shards=2.5)
+        prepare_data(*datasets, overview, source="digits", shards=2.5)
+
+
+def test_a_pipeline_without_a_source_is_refused_when_it_is_composed():
+    with pytest.raises(TypeError, match=r"prepare-data\(\) missing 1 required argument: source"):
+
+        @dsl.pipeline
+        def forgotten():
+            components.prepare_data(label_column="species")

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -394,3 +396,16 @@ def test_the_output_of_an_import_that_aborts_is_shown(make_replicas, digits, tmp
     assert replicas.wait("worker-0") == -signal.SIGABRT
     # At once: the end of process 1 of a container ends all others.
     assert "F0000 compiled to use AVX instructions" in replicas.text("worker-0")
+
+
+def note_types(model_dir, size: tuple[int, int], notes: Path, mode: Literal["fast", "slow"] = "slow"):
+    notes.write_text(repr([size, mode]))
+    (notes.__class__(model_dir) / "weights").write_text("x")
+
+
+def test_a_function_gets_tuples_and_paths(make_replicas, digits, tmp_path):
+    parameters = {"size": [28, 14], "notes": str(tmp_path / "notes"), "mode": "fast"}
+    replicas = make_replicas(train_specification(note_types), parameters, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    assert (tmp_path / "notes").read_text() == "[(28, 14), 'fast']"

@@ -4,13 +4,22 @@ import functools
 import json
 import re
 import textwrap
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.program import FOLDERS, TRAINERS, Program, check_parameters, command_line, parse_program
+from kfp_distributed.trainers.program import (
+    FOLDERS,
+    TRAINERS,
+    Program,
+    check_parameters,
+    command_line,
+    function_arguments,
+    parse_program,
+)
 from kfp_distributed.trainers.signature import Parameter
 
 SCALE = 3
@@ -273,6 +282,92 @@ def test_parameters_get_the_types_of_the_signature(signature, value, expected):
 
 
 @pytest.mark.parametrize(
+    ("signature", "value", "checked", "argument"),
+    [
+        ("x: tuple[int, int]", [28.0, "28"], [28, 28], (28, 28)),
+        ("x: tuple[int, ...]", "[1, 2, 3]", [1, 2, 3], (1, 2, 3)),
+        ("x: Tuple[int, str]", [1.0, "1"], [1, "1"], (1, "1")),
+        ("x: tuple", [8.0, "a"], [8, "a"], (8, "a")),
+        ("x: tuple[()]", [], [], ()),
+        ("x=(28, 28)", [8.0, 8.0], [8, 8], (8, 8)),
+        ("x: list[tuple[str, float]]", [["a", 1]], [["a", 1.0]], [("a", 1.0)]),
+        ("x: tuple[int, int] | None", [1, 2], [1, 2], (1, 2)),
+        ("x: tuple[int, int] | None", None, None, None),
+        ("x: set[int]", [1.0, 2.0, 1.0], [1, 2, 1], {1, 2}),
+        ("x: frozenset", ["a"], ["a"], frozenset("a")),
+        ("x: Sequence[int]", [1.0], [1], [1]),
+        ("x: collections.abc.Sequence[int]", [1.0], [1], [1]),
+        ("x: Path", "a/b", "a/b", Path("a/b")),
+        ("x: pathlib.Path", "/a", "/a", Path("/a")),
+        ("x: Optional[Path]", None, None, None),
+        ("x: 'Path | None'", "a", "a", Path("a")),
+        ("x: list['Path']", ["a"], ["a"], [Path("a")]),
+        ("x: str | Path", "a", "a", "a"),
+        ("x: click.Path", "a", "a", "a"),
+        ("x: dict[str, Path]", {"a": "b"}, {"a": "b"}, {"a": Path("b")}),
+        ("x: dict[int, float]", {"8": 1}, {"8": 1.0}, {8: 1.0}),
+        ("x: Mapping[str, int]", {"a": 1.0}, {"a": 1}, {"a": 1}),
+        ("x: Literal['adam', 'sgd']", "sgd", "sgd", "sgd"),
+        ("x: typing.Literal[1, 2]", "2", 2, 2),
+        ("x: Literal[1, 2]", 2.0, 2, 2),
+        ("x: Literal[-1, 'auto']", -1.0, -1, -1),
+        ("x: Literal[True, 'auto']", "true", True, True),
+        ("x: Literal['1', 1]", "1", "1", "1"),
+        ("x: Literal[0, False]", False, False, False),
+        ("x: Literal['a', None]", None, None, None),
+        ("x: Optional[Literal['a', 'b']]", "b", "b", "b"),
+        ("x: Literal[Mode.FAST]", "fast", "fast", "fast"),
+        ("x: Union[int, str]", "5", "5", "5"),
+        ("x: Union[int, str]", 5.0, 5, 5),
+        ("x: float | str", 2, 2.0, 2.0),
+        ("x: int | float", 0.5, 0.5, 0.5),
+        ("x: list[int] | int", [8.0], [8], [8]),
+        ("x: Union[int, None]", "3", 3, 3),
+        ("x: Optional[bool]", "true", True, True),
+        ("x: Annotated[int, 'epochs']", 3.0, 3, 3),
+        ("x: Unknown[int, ...]", [8.0], [8], [8]),
+        ("**options: tuple[int, ...]", [8.0], [8], (8,)),
+    ],
+)
+def test_a_function_gets_what_its_annotations_say(signature, value, checked, argument):
+    program = function_of(signature)
+    in_step = check_parameters(program, {"x": value})
+    assert repr(in_step) == repr({"x": checked})
+    in_replica = function_arguments(program, json.loads(json.dumps(in_step)))
+    assert repr(in_replica) == repr({"x": argument})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        ("tuple[int, int]", [1]),
+        ("tuple[int, int]", [1, 2, 3]),
+        ("tuple[int, int]", [1, 2.5]),
+        ("tuple[int, ...]", 5),
+        ("tuple[int, int] | None", [1]),
+        ("set[list[int]]", [[1]]),
+        ("Sequence[int]", ["a"]),
+        ("Path", 5),
+        ("Optional[Path]", 5),
+        ("Literal['adam', 'sgd']", "Adam"),
+        ("Literal[1, 2]", 3),
+        ("Literal[1, 2]", True),
+        ("Literal[1, 2]", "one"),
+        ("Literal['2']", 2),
+        ("Optional[Literal['a']]", "b"),
+        ("int | list[int]", "a"),
+        ("Union[int, None]", "a"),
+        ("dict[int, str]", {"a": "b"}),
+    ],
+)
+def test_a_value_that_an_annotation_does_not_allow_is_refused(annotation, value):
+    with pytest.raises(
+        ValueError, match=re.escape(f"train_parameters of fit: x is {value!r}; allowed is {annotation}")
+    ):
+        check_parameters(function_of(f"x: {annotation}"), {"x": value})
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("1024 * 4", 4096),
@@ -362,7 +457,10 @@ JSON = st.recursive(
     max_leaves=5,
 )
 TYPES = st.sampled_from(
-    ["int", "float", "str", "bool", "list[int]", "dict[str, float]", "Optional[bool]", "int | None"]
+    [
+        *("int", "float", "str", "bool", "list[int]", "dict[str, float]", "Optional[bool]", "int | None"),
+        *("tuple[int, str]", "set[int]", "dict[int, Path]", "Literal[1, 'a', True]", "Union[int, str, list[float]]"),
+    ]
 )
 
 
@@ -375,6 +473,7 @@ def test_any_value_is_converted_or_a_value_error(kind, value):
     except ValueError:
         return
     assert check_parameters(program, checked) == checked
+    function_arguments(program, json.loads(json.dumps(checked)))
 
 
 def test_command_line():

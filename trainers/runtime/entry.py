@@ -28,7 +28,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.program import FOLDERS, Program, command_line, parse_program
+from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint, save_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, processors, read_cluster, read_rank
@@ -323,7 +323,8 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
     if program.kind == "command":
         return _run_child(command_line(program, folders, job.parameters))
     try:
-        load_function(program)(**{name: folders[name] for name in program.folders}, **job.parameters)
+        paths = {name: folders[name] for name in program.folders}
+        load_function(program)(**paths, **function_arguments(program, job.parameters))
     except SystemExit as end:  # A program may end with sys.exit().
         if end.code not in (None, 0):
             raise

@@ -1,0 +1,110 @@
+"""Whole numbers for parameters of the type float, in pipelines that kfp compiles and runs on this machine."""
+
+import pytest
+import yaml
+from kfp import compiler, dsl
+from kfp.dsl.types.type_utils import InconsistentTypeException
+
+from kfp_distributed.components import prepare_data
+from kfp_distributed.components.packaging import make_step
+from kfp_distributed.components.whole_numbers import accept_whole_numbers
+from kfp_distributed.pipelines.local_run import local_run
+from kfp_distributed.pipelines.train_and_export import train_and_export
+
+
+@accept_whole_numbers
+@dsl.component
+def show(x: float) -> str:
+    return repr(x)
+
+
+@dsl.component
+def one() -> int:
+    return 1
+
+
+@dsl.pipeline
+def inner(n: int) -> str:
+    return show(x=n).output
+
+
+@dsl.pipeline
+def of_constant() -> str:
+    return show(x=0).output
+
+
+@dsl.pipeline
+def of_parameter(n: int = 2) -> str:
+    return show(x=n).output
+
+
+@dsl.pipeline
+def of_output() -> str:
+    return show(x=one().output).output
+
+
+@dsl.pipeline
+def of_inner_pipeline(n: int = 3) -> str:
+    return inner(n=n).output
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "expected"),
+    [(of_constant, "0.0"), (of_parameter, "2.0"), (of_output, "1.0"), (of_inner_pipeline, "3.0")],
+)
+def test_an_int_arrives_as_a_float(tmp_path, pipeline, expected):
+    compiler.Compiler().compile(pipeline, str(tmp_path / "pipeline.yaml"))
+    with local_run(tmp_path, embedded_store=False):
+        assert pipeline().output == expected
+
+
+def test_items_of_a_parallel_for_may_be_whole(tmp_path):
+    @dsl.pipeline
+    def sweep(fractions: list[int]):
+        with dsl.ParallelFor([0, 0.5]) as fraction:
+            prepare_data(source="digits", validation_fraction=fraction)
+        with dsl.ParallelFor([{"fraction": 0}]) as item:
+            prepare_data(source="digits", test_fraction=item.fraction)
+        with dsl.ParallelFor(fractions) as fraction:
+            prepare_data(source="digits", test_fraction=fraction)
+
+    compiler.Compiler().compile(sweep, str(tmp_path / "sweep.yaml"))
+    spec = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
+    tasks = [
+        task["inputs"]["parameters"]
+        for component in spec["components"].values()
+        for task in component.get("dag", {}).get("tasks", {}).values()
+    ]
+    values = [
+        values[name]["componentInputParameter"]
+        for values in tasks
+        for name in ("validation_fraction", "test_fraction")
+        if name in values
+    ]
+    assert len(values) == 3
+    assert all(value.startswith("pipelinechannel--") for value in values)
+    parameters = spec["components"]["comp-prepare-data"]["inputDefinitions"]["parameters"]
+    assert [parameters[f"{name}_fraction"]["parameterType"] for name in ("validation", "test")] == ["NUMBER_DOUBLE"] * 2
+
+
+def test_prepare_data_takes_the_fraction_0(tmp_path):
+    with local_run(tmp_path, embedded_store=False):
+        task = prepare_data(source="digits", validation_fraction=0)
+    assert task.outputs["validation_dataset"].metadata == {"rows": 0, "classes": 10}
+
+
+def test_a_pipeline_takes_a_whole_number_too():
+    @dsl.pipeline
+    def outer():
+        train_and_export(minimum_accuracy=0)
+
+    constant = outer.pipeline_spec.root.dag.tasks["train-and-export"].inputs.parameters["minimum_accuracy"]
+    assert constant.runtime_value.constant.number_value == 0
+
+
+@pytest.mark.parametrize("value", [True, "0.5", [0]])
+def test_other_types_are_still_refused(value):
+    def half(x: float) -> None: ...
+
+    with pytest.raises(InconsistentTypeException, match="incompatible with the input type 'NUMBER_DOUBLE'"):
+        make_step(half, image="steps:1")(x=value)
