@@ -1,10 +1,11 @@
 """Compares a checkpoint with the network and the data of a built-in trainer, before a training resumes from it."""
 
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from kfp_distributed.storage.dataset import DatasetManifest
 
@@ -92,11 +93,11 @@ def end_if_other_data(checkpoint: str, data: str) -> str:
         if old != new:
             refuse(f"was made with the {what} {_first_difference(old, new)}", f"pass a dataset with the same {what}")
     pairs = zip(before["columns"], now["columns"], strict=True)
-    scaled = [
-        f"{new['name']} (mean {old['mean']:g}, now {new['mean']:g}; std {old['std']:g}, now {new['std']:g})"
-        for old, new in pairs
-        if not all(math.isclose(old[name], new[name], rel_tol=1e-6, abs_tol=1e-12) for name in ("mean", "std"))
-    ]
+    scaled = []
+    for old, new in pairs:
+        if not all(_are_close(old[name], new[name]) for name in ("mean", "std")):
+            changes = (f"{name} {_short(old[name])}, now {_short(new[name])}" for name in ("mean", "std"))
+            scaled.append(f"{new['name']} ({'; '.join(changes)})")
     if not scaled:
         return ""
     return f"the checkpoint was made with other data; inputs are scaled with the new values: {', '.join(scaled)}"
@@ -109,6 +110,17 @@ _MEANINGS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
     "classes": lambda data: list(data["classes"]),
 }
 """What each weight of the first and the last layer belongs to, by its name in messages."""
+
+
+def _are_close(old: float | list[float], new: float | list[float]) -> bool:
+    """Return whether the numbers of a column, or of the elements of a tensor, are equal up to rounding."""
+    return np.shape(old) == np.shape(new) and np.allclose(old, new, rtol=1e-6, atol=1e-12)
+
+
+def _short(numbers: float | list[float]) -> str:
+    """Return a number as text, and the range of several."""
+    low, high = np.min(numbers), np.max(numbers)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _first_difference(old: list[Any], new: list[Any]) -> str:
