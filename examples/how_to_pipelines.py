@@ -49,9 +49,11 @@ def two_stages() -> None:
 @dsl.pipeline
 def table_in_parts() -> None:
     """Train an embedding table that is divided among four parameter servers."""
+    # --8<-- [start:fingerprint]
     source = "s3://data/ratings.parquet"
     fingerprint = fingerprint_source(source=source)
     data = prepare_data(source=source, label_column="rating", source_fingerprint=fingerprint.output)
+    # --8<-- [end:fingerprint]
     # --8<-- [start:table-in-parts]
     train(
         train_dataset=data.outputs["train_dataset"],

@@ -66,7 +66,8 @@ def test_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
     @dsl.pipeline(name="many-trainings")
     def many_trainings(minimum_accuracy: float = 0.9):
         with dsl.ExitHandler(notify()):
-            data = delivered.prepare_data(source="digits")
+            fingerprint = delivered.fingerprint_source(source="s3://data/rows.csv")
+            data = delivered.prepare_data(source="s3://data/rows.csv", source_fingerprint=fingerprint.output)
 
             def fit(distribution):
                 return delivered.train(
@@ -86,7 +87,7 @@ def test_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
     compiler.Compiler().compile(many_trainings, str(tmp_path / "many.yaml"))
     spec = yaml.safe_load((tmp_path / "many.yaml").read_text(encoding="utf-8"))
     # One for each task, because kfp does not share executors.
-    assert len(spec["deploymentSpec"]["executors"]) == 25
+    assert len(spec["deploymentSpec"]["executors"]) == 26
     assert 11 * len(json.dumps(spec["deploymentSpec"])) < 2**20
 
 

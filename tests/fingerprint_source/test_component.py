@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from compiled import Run, run_step_command, step_command
 from kfp import components, dsl
 from kfp.compiler import Compiler
 
@@ -59,6 +60,17 @@ def test_the_compiled_component_is_never_cached_as_a_pipeline_of_its_own(tmp_pat
     tasks = tasks_of(composed, tmp_path)
     assert tasks["fingerprint-source"]["cachingOptions"] == {}
     assert tasks["prepare-data"]["inputs"]["parameters"]["source_fingerprint"] == TASK_OUTPUT
+
+
+def test_the_compiled_step_runs(tmp_path):
+    write_specs(tmp_path)
+    (tmp_path / "data.csv").write_text("x,label\n1,a\n")
+    run = Run(str(tmp_path))
+    command = step_command("fingerprint_source", run, {"source": str(tmp_path / "data.csv")}, {}, specs=tmp_path)
+    process = run_step_command(command, tmp_path)
+    assert process.returncode == 0, process.stdout[-4000:]
+    outputs = json.loads(run.output_file("fingerprint_source").read_text())
+    assert outputs["parameterValues"]["Output"].endswith(" files=1 bytes=12")
 
 
 def test_the_manifests_record_the_fingerprint(tmp_path):
