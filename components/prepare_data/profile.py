@@ -17,8 +17,8 @@ from kfp_distributed.storage.dataset import Column, Label, column_matrix, is_ima
 SPLITS = ("train", "validation", "test")
 
 MAXIMUM_FEATURES = 4096
-"""Most elements of a tensor that have a mean and a deviation each. A manifest has about 50 bytes for them, so 4,096 are
-200 KB."""
+"""Most elements of a tensor that have a mean and a deviation each. An element needs about 50 bytes in each manifest, so
+that 4,096 need 200 KB."""
 
 
 class Moments:
@@ -65,14 +65,14 @@ class Moments:
 
     @property
     def deviation(self) -> NDArray[np.float64]:
-        """Standard deviation of each feature."""
+        """Standard deviation of each feature; 0 if its numbers are all equal."""
         # The mean of equal numbers is rounded, so their squared deviations need not be 0.
         return np.where(self.low < self.high, np.sqrt(self.squares / np.maximum(self.count, 1)), 0.0)
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Standard deviation of each feature; 1 if it is 0 as a 32-bit number, because trainers divide by it."""
-        return np.where(self.deviation < np.finfo(np.float32).tiny, 1.0, self.deviation)
+        """Standard deviation of each feature; 1 if it is 0 as a 32-bit float, because trainers divide by it."""
+        return np.where(self.deviation.astype(np.float32) > 0, self.deviation, 1.0)
 
 
 def feature_count(column: Column) -> int:

@@ -8,8 +8,6 @@ rows.
 import math
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ from kfp_distributed.components.prepare_data.left_out import (
     lines_about_files,
     reason_to_leave_out,
 )
+from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.storage.dataset import Column
 
@@ -100,11 +99,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     if types in ({".csv"}, {".parquet"}):
         source = _table_source(files, options)
     elif types == {".npz"} and len(files) == 1:
-        # Unpacked arrays can be mapped into memory instead of being read completely.
-        with _reading(path.name, zipfile.BadZipFile, zlib.error, RuntimeError), zipfile.ZipFile(files[0]) as archive:
-            archive.extractall(scratch)
-            arrays = {Path(name).stem: _open_array(scratch, name) for name in archive.namelist()}
-        source = _array_source(path.name, arrays, options)
+        source = _npz_source(path.name, files[0], options, scratch)
     else:
         images, others = _list_images(files, path)
         left_out += others
@@ -291,14 +286,14 @@ def _parquet(file: Path) -> Iterator[pq.ParquetFile]:
         raise ValueError(f"it is not a complete Parquet file: write or copy it again ({error})") from None
 
 
-def _open_array(folder: Path, member: str) -> NDArray[Any]:
-    """Map an array of an unpacked .npz file. Python objects are refused, because unpickling them can run any code."""
-    try:
-        return np.lib.format.open_memmap(folder / member, mode="r")
-    except (ValueError, OSError) as error:
-        problem = "holds Python objects" if "objects" in str(error) else "is not a NumPy array"
-        advice = "save arrays of numbers or texts (objects: array.astype(str)) with numpy.savez"
-        raise ValueError(f"its member {member!r} {problem}: {advice}") from None
+def _npz_source(name: str, file: Path, options: Options, scratch: Path) -> Source:
+    """Open an .npz file. Dropped arrays are not unpacked."""
+    with _reading(name, *DAMAGED):
+        names = array_names(file)
+    inputs = input_names(names, options, name)
+    with _reading(name, *DAMAGED):
+        arrays = read_arrays(file, [options.label_column, *inputs], scratch)
+    return _array_source(name, arrays, replace(options, drop_columns=()))
 
 
 def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Source:

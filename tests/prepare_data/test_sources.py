@@ -1,10 +1,7 @@
 """Reading of CSV, Parquet and NumPy files."""
 
-import io
-import pickle
 import re
 import tempfile
-import zipfile
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -211,106 +208,6 @@ def test_inconsistent_or_damaged_parquet_files_are_named(file, tmp_path):
 def test_a_file_without_an_ending_is_refused(file, tmp_path):
     with pytest.raises(ValueError, match="source download has no ending: it must be"):
         open_source(file("download", "x,kind\n1,a\n"), LABELLED, tmp_path)
-
-
-def npz(file, **arrays):
-    data = io.BytesIO()
-    np.savez_compressed(data, **arrays)
-    return file("data.npz", data.getvalue())
-
-
-def test_npz(file):
-    path = npz(
-        file,
-        kind=np.array([3.0, np.nan], ">f8"),
-        image=np.arange(8, dtype=np.uint8).reshape(2, 2, 2),
-        vector=np.array([[0.5, 1], [2, np.nan]]),
-        mask=np.array([[True, False], [False, True]]),
-        age=np.array([1, 2], ">i4"),
-        town=np.array(["Ulm", "Bern"]),
-    )
-    columns, rows = rows_of(path)
-    assert columns == (
-        Column("image", "tensor", "uint8", (2, 2)),
-        Column("vector", "tensor", "float32", (2,)),
-        Column("mask", "tensor", "uint8", (2,)),
-        number("age"),
-        category("town"),
-    )
-    assert np.isnan(rows.pop("vector")[1][1])
-    assert rows == {
-        "kind": ["3", None],
-        "image": [[0, 1, 2, 3], [4, 5, 6, 7]],
-        "mask": [[1, 0], [0, 1]],
-        "age": [1, 2],
-        "town": ["Ulm", "Bern"],
-    }
-
-
-def test_npz_is_read_in_parts(file, tmp_path):
-    values = np.random.default_rng(0).normal(size=(3000, 100))
-    path = npz(file, x=values, kind=np.arange(3000) % 2)
-    source = open_source(path, LABELLED, tmp_path)
-    batches = [batch for _, batch in source.batches()]
-    assert len(batches) > 2
-    read = np.concatenate([batch.column("x").flatten().to_numpy().reshape(-1, 100) for batch in batches])
-    np.testing.assert_array_equal(read, values.astype(np.float32))
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        (
-            {"kind": [1, 2], "x": [1, 2, 3]},
-            r"array 'x' is int64 \[3\]: .*the 1-D labels 'kind' \[2\].* drop_columns",
-        ),
-        ({"kind": [[0, 1]], "x": [1]}, r"array 'kind' is int64 \[1, 2\]"),
-        (
-            {"kind": [1], "x": np.array([{}], object)},
-            "data.npz cannot be read: its member 'x.npy' holds Python objects: save arrays of numbers",
-        ),
-        (
-            {"kind": np.array(["a", "b"], object), "x": [1, 2]},
-            "its member 'kind.npy' holds Python objects: .*astype.str",
-        ),
-        ({"kind": [1], "x": np.zeros((1, 0))}, r"array 'x' is float64 \[1, 0\]: "),
-        ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must have numbers"),
-        ({"kind": np.eye(2), "x": [1, 2]}, r"the 1-D labels 'kind' \[2, 2\]"),
-        ({"kind": [1, 2], "x": 3}, r"array 'x' is int64 \[\]"),
-        (
-            {"kind": [1], "x": np.array([["a"]])},
-            r"data.npz: array 'x' is <U1 \[1, 1\]: .* 1-D with texts",
-        ),
-        ({"x": [1]}, r"no column 'kind' in data.npz; it has \['x'\]"),
-    ],
-)
-def test_an_unusable_npz_file_is_refused(file, arrays, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        open_source(npz(file, **arrays), LABELLED, tmp_path)
-
-
-def test_an_archive_of_other_files_is_refused_without_unpickling(file, tmp_path):
-    with zipfile.ZipFile(file("data.npz", ""), "w") as archive:
-        archive.writestr("kind.npy", pickle.dumps(ValueError))
-    with pytest.raises(ValueError, match=r"data.npz cannot be read: its member 'kind.npy' is not a NumPy array: save"):
-        open_source(tmp_path / "data.npz", LABELLED, tmp_path)
-
-
-def test_numbers_of_80_bits_are_read(file):
-    path = npz(file, kind=np.array(["a", "b"]), x=np.array([1.5, 2], np.longdouble))
-    assert rows_of(path)[1] == {"kind": ["a", "b"], "x": [1.5, 2]}
-
-
-def test_a_damaged_npz_is_refused(file, tmp_path):
-    path = npz(file, kind=np.arange(1000), x=np.random.default_rng(0).normal(size=1000))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 255
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"data\.npz cannot be read"):
-        scan(open_source(path, LABELLED, tmp_path))
-    path.write_bytes(data[:100])
-    with pytest.raises(ValueError, match=r"data\.npz cannot be read"):
-        open_source(path, LABELLED, tmp_path)
 
 
 def test_tables_in_subfolders_are_refused(file, tmp_path):

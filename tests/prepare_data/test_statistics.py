@@ -10,14 +10,14 @@ from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, Mo
 from kfp_distributed.storage.dataset import Column, DatasetManifest, mean_and_std
 from kfp_distributed.trainers.runtime.feed import scaling
 
-NUMBERS = st.floats(-1e6, 1e6) | st.just(float("nan"))
+NUMBERS = st.floats(-(2**20), 2**20, width=32) | st.just(float("nan"))
 
 
 @given(st.lists(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=8), min_size=1, max_size=6))
 def test_moments_of_parts_equal_those_of_all_numbers(parts):
     moments = Moments(2)
     for part in parts:
-        moments.add(np.array(part, np.float64))
+        moments.add(np.array(part, np.float32))
     rows = np.array([row for part in parts for row in part], np.float64).reshape(-1, 2)
     for feature, numbers in enumerate(rows.T):
         known = numbers[~np.isnan(numbers)]
@@ -29,7 +29,8 @@ def test_moments_of_parts_equal_those_of_all_numbers(parts):
         assert (moments.low[feature], moments.high[feature]) == (known.min(), known.max())
         expected = known.std() if known.min() < known.max() else 0
         assert moments.deviation[feature] == pytest.approx(expected, rel=1e-6, abs=1e-6)
-        assert moments.std[feature] == pytest.approx(1 if expected < 1e-37 else expected, rel=1e-6, abs=1e-6)
+        deviation = moments.deviation[feature]
+        assert moments.std[feature] == (deviation if np.float32(deviation) else 1)
 
 
 def test_a_small_deviation_far_from_zero_is_exact():
@@ -45,6 +46,12 @@ def test_equal_numbers_have_no_deviation_although_their_mean_is_rounded():
     for rows in (3, 7, 10):
         moments.add(np.full(rows, 0.1, np.float32))
     assert (moments.deviation.tolist(), moments.std.tolist()) == ([0.0], [1.0])
+
+
+def test_trainers_do_not_divide_by_a_deviation_that_is_0_as_a_32_bit_float():
+    moments = Moments()
+    moments.add(np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 1e-45], np.float32))
+    assert (0 < moments.deviation[0] < 1e-45, moments.std.tolist()) == (True, [1.0])
 
 
 @pytest.mark.parametrize(
