@@ -14,7 +14,7 @@ def fingerprint_source(source: str) -> str:
 
     Returns:
         Output: Hash of the names, sizes, ETags and modification times of all files, with the number of files and of
-            bytes, such as "sha256:9f8a… files=3 bytes=48211". For "digits": "digits".
+            bytes, such as "sha256:9f8a... files=3 bytes=48211". For "digits": "digits".
 
     Raises:
         SystemExit: The source does not exist or cannot be read. The message is the last line of the step's log, because

@@ -165,7 +165,7 @@ def test_no_content_of_an_object_is_downloaded(objects, monkeypatch):
         ),
         ("http://me:s3cret@127.0.0.1:1/a.csv", r"\nOSError: source http://127\.0\.0\.1:1/a\.csv cannot be read"),
         ("http://127.0.0.1:1/?key=s3cret", r"\nValueError: source http://127\.0\.0\.1:1/ has no file name"),
-        ("s3://{{workflow}}/a.csv", r"\nValueError: source has the placeholder"),
+        ("s3://{{workflow.uid}}/a.csv", r"\nValueError: source has the placeholder"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_named_without_secrets(objects, source, message):
