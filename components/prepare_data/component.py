@@ -45,8 +45,8 @@ def prepare_data(
             Default: no columns.
         source_fingerprint: Output of `fingerprint_source` for the same source. The cache of Kubeflow Pipelines compares
             the text of the inputs alone. With this input it notices that the source has changed. The manifests of the
-            datasets record it. Example: "sha256:9f8a... files=3 bytes=48211". Default: empty, which means that the cache
-            does not notice changes.
+            datasets record it. Example: "sha256:9f8a... files=3 bytes=48211". Default: empty, which means that the
+            cache does not notice changes.
 
     Returns:
         train_dataset: Training dataset, in the number of shards that `shards` sets.
