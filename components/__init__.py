@@ -1,7 +1,7 @@
-"""The steps of a pipeline: `prepare_data`, `train`, `evaluate` and `export_model`.
+"""The steps of a pipeline: `prepare_data`, `train`, `evaluate`, `export_model` and `fingerprint_source`.
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
-returns the same four steps for another delivery.
+returns the same five steps for another delivery.
 """
 
 import os
@@ -12,6 +12,6 @@ if os.environ.get("_KFP_RUNTIME") != "true":
     from kfp_distributed.components.steps import Steps, steps
 
     # Last, because the imports above set attributes with the same names: the subpackages prepare_data, train, ...
-    prepare_data, train, evaluate, export_model = steps(Delivery.from_environment(os.environ))
+    prepare_data, train, evaluate, export_model, fingerprint_source = steps(Delivery.from_environment(os.environ))
 
-    __all__ = ["Delivery", "Steps", "evaluate", "export_model", "prepare_data", "steps", "train"]
+    __all__ = ["Delivery", "Steps", "evaluate", "export_model", "fingerprint_source", "prepare_data", "steps", "train"]

@@ -28,7 +28,7 @@ class Delivery:
     ConfigMap that `kfp-distributed install` creates in the namespace.
 
     Attributes:
-        steps_image: Container image of `prepare_data`, `train` and `export_model`; "" for a stock Python image.
+        steps_image: Container image of all steps but `evaluate`; "" for a stock Python image.
         evaluate_image: Container image of `evaluate`; "" for a stock Python image.
         requirement: Requirement or URL of the library for pip; "" where pip does not install it.
     """
@@ -47,7 +47,7 @@ class Delivery:
         """The library and all packages are in images, so that nothing is installed at the start of a step.
 
         Args:
-            steps: Image of `prepare_data`, `train` and `export_model`.
+            steps: Image of all steps but `evaluate`.
             evaluate: Image of `evaluate`, which needs TensorFlow; by default `steps`.
 
         Raises:

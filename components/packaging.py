@@ -8,6 +8,8 @@ from typing import Any
 
 import kfp
 from kfp import dsl
+from kfp.dsl.pipeline_context import Pipeline
+from kfp.dsl.python_component import PythonComponent
 
 from kfp_distributed.components.whole_numbers import accept_whole_numbers
 from kfp_distributed.library.archive import library_name
@@ -56,6 +58,7 @@ def make_step(
     packages: Sequence[str] = (),
     library: str = "",
     task_config: bool = False,
+    cached: bool = True,
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Make the KFP component of one step.
 
@@ -68,6 +71,7 @@ def make_step(
         packages: What pip installs into a stock image before the step starts.
         library: Requirement by which pip installs the library itself; "" if it does not.
         task_config: Whether KFP passes the settings of the task, for a parameter of the type TaskConfig.
+        cached: Whether KFP may reuse the outputs of an earlier task with the same inputs.
 
     Returns:
         A component to call inside a `@dsl.pipeline` function.
@@ -87,7 +91,8 @@ def make_step(
     )
     shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
     container.command = ["sh", "-ec", shell, program]
-    return accept_whole_numbers(component if task_config else _without_task_config(component))
+    component = component if task_config else _without_task_config(component)
+    return accept_whole_numbers(component if cached else _NeverCached(component.component_spec, component.python_func))
 
 
 @cache
@@ -96,6 +101,24 @@ def bootstrap() -> str:
     source = (files("kfp_distributed.library") / "bootstrap.py").read_text(encoding="utf-8")
     hash_ = content_hash(read_library())
     return source.replace("@NAME@", library_name(hash_)).replace("@HASH@", hash_)
+
+
+class _NeverCached(PythonComponent):  # type: ignore[misc]  # kfp has no types
+    """A component whose tasks always run, because caching is a setting of a task that no component has."""
+
+    def __call__(self, *arguments: Any, **inputs: Any) -> Any:  # noqa: ANN401
+        """Create a task."""
+        task = super().__call__(*arguments, **inputs)
+        # Outside of a pipeline the task has run already and refuses settings.
+        return task.set_caching_options(False) if Pipeline.get_default_pipeline() else task
+
+    @property
+    def pipeline_spec(self) -> Any:  # noqa: ANN401
+        """Return the pipeline of one task that kfp compiles from the component."""
+        spec = super().pipeline_spec
+        for task in spec.root.dag.tasks.values():
+            task.caching_options.enable_cache = False
+        return spec
 
 
 def _without_task_config(component: Any) -> Any:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Create the four steps as KFP components, with the packages that each needs."""
+"""Create the five steps as KFP components, with the packages that each needs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from kfp_distributed.components.delivery import Delivery
 from kfp_distributed.components.evaluate.component import evaluate
 from kfp_distributed.components.export_model.component import export_model
+from kfp_distributed.components.fingerprint_source.component import fingerprint_source
 from kfp_distributed.components.packaging import make_step
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
@@ -33,21 +34,23 @@ PACKAGES = {
         *_REPORTS,
     ),
     "export_model": (*_KUBERNETES, *STORE),
+    "fingerprint_source": (*_KUBERNETES, *STORE),
 }
 """Requirements of each step. pip installs them in a stock image, and images/steps and images/evaluate have them."""
 
 
 class Steps(NamedTuple):
-    """The four steps. Each is a component to call in a `@dsl.pipeline` function."""
+    """The five steps. Each is a component to call in a `@dsl.pipeline` function."""
 
     prepare_data: Any
     train: Any
     evaluate: Any
     export_model: Any
+    fingerprint_source: Any
 
 
 def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Steps:
-    """Create the four steps for a delivery of the library.
+    """Create the five steps for a delivery of the library.
 
     Args:
         delivery: How the steps find the library. Default: `Delivery.namespace()`.
@@ -60,6 +63,7 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
         "train": train,
         "evaluate": evaluate,
         "export_model": export_model,
+        "fingerprint_source": fingerprint_source,
     }
     return Steps(
         **{
@@ -69,6 +73,8 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
                 packages=PACKAGES[name],
                 library=delivery.requirement,
                 task_config=task_config and name == "train",
+                # Its inputs stay the same when the source changes.
+                cached=name != "fingerprint_source",
             )
             for name, function in functions.items()
         }

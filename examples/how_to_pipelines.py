@@ -5,7 +5,7 @@ from own_function import fit
 from partitioned_embedding import partitioned_embedding
 from two_stage_classifier import two_stage_classifier
 
-from kfp_distributed.components import Delivery, prepare_data, steps, train
+from kfp_distributed.components import Delivery, fingerprint_source, prepare_data, steps, train
 from kfp_distributed.trainers import train_specification
 
 
@@ -49,7 +49,11 @@ def two_stages() -> None:
 @dsl.pipeline
 def table_in_parts() -> None:
     """Train an embedding table that is divided among four parameter servers."""
-    data = prepare_data(source="s3://data/ratings.parquet", label_column="rating")
+    # --8<-- [start:fingerprint]
+    source = "s3://data/ratings.parquet"
+    fingerprint = fingerprint_source(source=source)
+    data = prepare_data(source=source, label_column="rating", source_fingerprint=fingerprint.output)
+    # --8<-- [end:fingerprint]
     # --8<-- [start:table-in-parts]
     train(
         train_dataset=data.outputs["train_dataset"],
@@ -104,9 +108,11 @@ def images() -> None:
         "registry.example.com/team/steps:0123456789ab",
         evaluate="registry.example.com/team/evaluate:0123456789ab",
     )
-    prepare_data, train, evaluate, export_model = steps(delivery)
+    prepare_data, train, evaluate, export_model, fingerprint_source = steps(delivery)
     # --8<-- [end:step-images]
-    data = prepare_data(source="digits")
+    source = "s3://data/flowers.parquet"
+    fingerprint = fingerprint_source(source=source)
+    data = prepare_data(source=source, label_column="species", source_fingerprint=fingerprint.output)
     # --8<-- [start:replica-image]
     training = train(
         train_dataset=data.outputs["train_dataset"],

@@ -4,7 +4,7 @@ import sys
 
 from kfp import dsl
 
-from kfp_distributed.components import evaluate, prepare_data, train
+from kfp_distributed.components import evaluate, fingerprint_source, prepare_data, train
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.trainers import train_specification
 
@@ -12,7 +12,10 @@ from kfp_distributed.trainers import train_specification
 @dsl.pipeline
 def train_on_own_data(source: str, label_column: str) -> float:
     """Train on the rows of a file, and return the accuracy on the test dataset."""
-    data = prepare_data(source=source, label_column=label_column, test_fraction=0.2)
+    fingerprint = fingerprint_source(source=source)
+    data = prepare_data(
+        source=source, label_column=label_column, test_fraction=0.2, source_fingerprint=fingerprint.output
+    )
     training = train(
         train_dataset=data.outputs["train_dataset"],
         validation_dataset=data.outputs["validation_dataset"],

@@ -2,14 +2,14 @@
 
 from kfp import dsl
 
-from kfp_distributed.components import Steps, evaluate, export_model, prepare_data, train
+from kfp_distributed.components import Steps, evaluate, export_model, fingerprint_source, prepare_data, train
 from kfp_distributed.components.whole_numbers import accept_whole_numbers
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 
 
 def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN201  (kfp types no pipeline)
-    """Return the pipeline of the four steps, which may find the library in an image, a package or a ConfigMap.
+    """Return the pipeline of the five steps, which may find the library in an image, a package or a ConfigMap.
 
     Args:
         with_steps: Steps of `kfp_distributed.components.steps()`.
@@ -75,7 +75,11 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         Returns:
             Output: Accuracy on the test dataset, from 0 to 1.
         """
-        data = with_steps.prepare_data(source=source, label_column=label_column, shards=shards)
+        # Never cached, so that the cache of prepare_data notices a source that has changed.
+        fingerprint = with_steps.fingerprint_source(source=source)
+        data = with_steps.prepare_data(
+            source=source, label_column=label_column, shards=shards, source_fingerprint=fingerprint.output
+        )
         training = with_steps.train(
             train_dataset=data.outputs["train_dataset"],
             validation_dataset=data.outputs["validation_dataset"],
@@ -128,4 +132,4 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
     return export_if_good_enough
 
 
-train_and_export = make_train_and_export(Steps(prepare_data, train, evaluate, export_model))
+train_and_export = make_train_and_export(Steps(prepare_data, train, evaluate, export_model, fingerprint_source))

@@ -112,6 +112,8 @@ class DatasetManifest:
             different ones. "" in format 1.
         content: Number of rows of the source and the sum of the hashes of their inputs, whatever their order. "" in
             format 1.
+        source_fingerprint: Value of `fingerprint_source` that was passed to `prepare_data`: the state of the source's
+            files just before they were read. "" if none was passed.
     """
 
     split: str
@@ -124,6 +126,7 @@ class DatasetManifest:
     shuffled: bool = False
     preparation: str = ""
     content: str = ""
+    source_fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if len(self.class_counts) != len(self.label.classes) or sum(self.class_counts) != self.rows:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import BinaryIO
 from xml.etree.ElementTree import ParseError
 
 import certifi
 from minio import Minio
 from minio.commonconfig import CopySource
+from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
 from urllib3 import PoolManager, Retry, Timeout
@@ -53,6 +55,23 @@ _CONNECT_SECONDS = 10.0
 _UNKNOWN_REGION = "the bucket's region"
 # Between two attempts of `await_answer`.
 _PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class ObjectState:
+    """What a server reports about an object without sending its content.
+
+    Attributes:
+        key: Key relative to the store's root; "" for the root itself.
+        size: Size in bytes.
+        etag: ETag, which most servers compute from the content; "" if the server has none.
+        modified: Time of the last write in ISO 8601; "" if the server does not report it.
+    """
+
+    key: str
+    size: int
+    etag: str
+    modified: str
 
 
 class S3Store(Store):
@@ -128,15 +147,24 @@ class S3Store(Store):
 
     def list(self, prefix: str = "") -> list[Entry]:
         """See Store."""
-        start = f"{self.root}/" if self.root else ""
         with self._errors(prefix):
-            objects = self._client.list_objects(self.bucket, start + prefix, recursive=True)
+            return sorted(Entry(key, item.size) for key, item in self._objects(prefix))
+
+    def states(self) -> tuple[ObjectState, ...]:
+        """Return the state of the object at the root, or if there is none, of all objects below it."""
+        if self.root:
+            with suppress(KeyNotFound), self._errors(""):
+                return (_state("", self._client.stat_object(self.bucket, str(self.root))),)
+        with self._errors(""):
+            return tuple(_state(key, item) for key, item in self._objects(""))
+
+    def _objects(self, prefix: str) -> Iterator[tuple[str, Object]]:
+        """Yield the objects whose key starts with `prefix`, each with its key relative to the root."""
+        start = f"{self.root}/" if self.root else ""
+        for item in self._client.list_objects(self.bucket, start + prefix, recursive=True):
             # Some tools create an object whose key ends with a slash to represent a folder.
-            return sorted(
-                Entry(item.object_name[len(start) :], item.size)
-                for item in objects
-                if not item.object_name.endswith("/")
-            )
+            if not item.object_name.endswith("/"):
+                yield item.object_name[len(start) :], item
 
     def exists(self, key: str) -> bool:
         """See Store."""
@@ -208,6 +236,11 @@ class S3Store(Store):
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
             cause = _explain(error, self._asks_for_region)
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else StorageError) from None
+
+
+def _state(key: str, item: Object) -> ObjectState:
+    modified = item.last_modified.isoformat() if item.last_modified else ""
+    return ObjectState(key, item.size, item.etag or "", modified)
 
 
 def _explain(error: Exception, asks_for_region: bool = False) -> str:

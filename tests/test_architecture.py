@@ -28,6 +28,7 @@ SHARED_BY_STEPS = (
     "components.artifacts",
     "components.mlflow_client",
     "components.row_texts",
+    "components.source_address",
     "components.startup_remarks",
 )
 """Modules beside the steps that several of them import."""
@@ -98,6 +99,7 @@ LATE_IMPORTS = {
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
     "components.export_model.component": "the same",
     "components.export_model.step": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
+    "components.fingerprint_source.component": "the same",
     "components.prepare_data.component": "the same",
     "components.train.component": "the same",
     "components.train.tracking": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
@@ -201,7 +203,7 @@ def test_packages_import_only_lower_packages():
 
 
 def test_each_step_is_a_package_that_no_other_step_imports():
-    steps = ("evaluate", "export_model", "prepare_data", "train")
+    steps = ("evaluate", "export_model", "fingerprint_source", "prepare_data", "train")
 
     def step(module):
         return next((name for name in steps if f"{module}.".startswith(f"components.{name}.")), "")

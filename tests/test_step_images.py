@@ -14,7 +14,7 @@ from kfp_distributed.components.steps import PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 ROOT = Path(__file__).parent.parent
-STEPS = {"steps": ("prepare_data", "train", "export_model"), "evaluate": ("evaluate",)}
+STEPS = {"steps": ("prepare_data", "train", "export_model", "fingerprint_source"), "evaluate": ("evaluate",)}
 
 
 def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:

@@ -16,6 +16,7 @@ def prepare_data(
     seed: int = 0,
     image_size: str = "",
     drop_columns: list[str] = [],
+    source_fingerprint: str = "",
 ) -> None:
     """Splits labelled rows or images into a training, a validation and a test dataset.
 
@@ -42,6 +43,10 @@ def prepare_data(
             which means the size of the first image by name.
         drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
             Default: no columns.
+        source_fingerprint: Output of `fingerprint_source` for the same source. The cache of Kubeflow Pipelines compares
+            the text of the inputs alone. With this input it notices that the source has changed. The manifests of the
+            datasets record it. Example: "sha256:9f8a... files=3 bytes=48211". Default: empty, which means that the
+            cache does not notice changes.
 
     Returns:
         train_dataset: Training dataset, in the number of shards that `shards` sets.

@@ -23,6 +23,7 @@ class Options:
         seed: Seed of the random split, at least 0.
         image_size: Width and height of the images in pixels; None for those of the first image.
         drop_columns: Columns that are left out.
+        source_fingerprint: Fingerprint of the source for the manifests; "" if it is unknown.
     """
 
     label_column: str = "label"
@@ -32,6 +33,7 @@ class Options:
     seed: int = 0
     image_size: tuple[int, int] | None = None
     drop_columns: tuple[str, ...] = ()
+    source_fingerprint: str = ""
 
 
 def parse_options(
@@ -42,6 +44,7 @@ def parse_options(
     seed: object,
     image_size: str,
     drop_columns: Sequence[str],
+    source_fingerprint: str = "",
 ) -> Options:
     """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
 
@@ -65,6 +68,7 @@ def parse_options(
         _whole_number("seed", seed, 0, 2**53 - 1),
         (int(size[1]), int(size[2])) if image_size else None,
         tuple(drop_columns),
+        source_fingerprint,
     )
 
 

@@ -12,11 +12,12 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     scaling_warnings,
     unseen_warnings,
 )
-from kfp_distributed.components.prepare_data.fetch import local_copy, without_secrets
+from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits
+from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
 
@@ -42,7 +43,7 @@ def prepare(
         OSError: The source cannot be downloaded, or a dataset cannot be written.
     """
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
-        path = None if source == "digits" else local_copy(source, Path(scratch))
+        path = None if source == DIGITS else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
         _log(data.notes)
         columns, label, class_counts, missing, warnings = scan(data)

@@ -215,7 +215,17 @@ def _manifests(
         )
         class_counts = tuple(counts[:, targets].sum(axis=1).tolist())
         manifests[split] = DatasetManifest(
-            split, columns, label, shards, class_counts, options.seed, name, True, preparation, content
+            split,
+            columns,
+            label,
+            shards,
+            class_counts,
+            options.seed,
+            name,
+            True,
+            preparation,
+            content,
+            options.source_fingerprint,
         )
         (folder / DATASET_MANIFEST).write_text(manifests[split].to_json())
     return manifests

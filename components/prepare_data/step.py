@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.plan import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.storage.placeholders import refuse_placeholders
 
 
@@ -22,6 +23,7 @@ def run_step(
     seed: int,
     image_size: str,
     drop_columns: Sequence[str],
+    source_fingerprint: str = "",
 ) -> None:
     """Prepare data; the parameters are those of the component.
 
@@ -30,12 +32,38 @@ def run_step(
             error nowhere else.
     """
     datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
-    texts = {"source": source, "label_column": label_column, "image_size": image_size, "drop_columns": drop_columns}
+    texts = {
+        "source": source,
+        "label_column": label_column,
+        "image_size": image_size,
+        "drop_columns": drop_columns,
+        "source_fingerprint": source_fingerprint,
+    }
     try:
         refuse_placeholders(texts)
         options = parse_options(
-            label_column, validation_fraction, test_fraction, shards, seed, image_size, drop_columns
+            label_column,
+            validation_fraction,
+            test_fraction,
+            shards,
+            seed,
+            image_size,
+            drop_columns,
+            source_fingerprint,
         )
+        if source != DIGITS:  # The library has these data, so they change with the step's own program.
+            print(cache_remark(source, source_fingerprint), flush=True)
         prepare(source, options, datasets, overview.path)
     except (ValueError, OSError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+
+
+def cache_remark(source: str, source_fingerprint: str) -> str:
+    """Return the log line about what the cache of Kubeflow Pipelines knows of the source."""
+    if source_fingerprint:
+        return f"source_fingerprint of {without_secrets(source)}: {source_fingerprint}"
+    return (
+        "source_fingerprint is empty: later runs with the same inputs get these datasets from the cache of Kubeflow "
+        f"Pipelines, even if {without_secrets(source)} has changed. Pass the output of fingerprint_source, or call "
+        "set_caching_options(False) on the task"
+    )

@@ -126,5 +126,5 @@ def test_the_image_of_evaluate_adds_to_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_IMAGE", "steps:1")
     assert CliRunner().invoke(main, arguments).exit_code == 0
     libraries = read_step_libraries((tmp_path / "train_and_export.yaml").read_text())
-    images = dict.fromkeys(["prepare-data", "train", "export-model"], "steps:1")
+    images = dict.fromkeys(["prepare-data", "train", "export-model", "fingerprint-source"], "steps:1")
     assert {library.step: library.image for library in libraries} == {**images, "evaluate": "evaluate:1"}

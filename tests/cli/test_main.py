@@ -72,7 +72,7 @@ class TestCompile:
     def needs(self, folder, *options):
         done = CliRunner().invoke(main, ["compile", str(folder), *options])
         assert done.exit_code == 0, done.output
-        names = ["prepare_data", "train", "evaluate", "export_model", "train_and_export"]
+        names = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "train_and_export"]
         assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
         libraries = read_step_libraries((folder / "train_and_export.yaml").read_text())
         return {library.step: library.image or library.requirement for library in libraries}
@@ -80,7 +80,7 @@ class TestCompile:
     def test_by_options(self, tmp_path):
         needs = self.needs(tmp_path / "new", "--image", "steps:1", "--evaluate-image", "evaluate:1")
         assert needs == {
-            **dict.fromkeys(("prepare-data", "train", "export-model"), "steps:1"),
+            **dict.fromkeys(("prepare-data", "train", "export-model", "fingerprint-source"), "steps:1"),
             "evaluate": "evaluate:1",
         }
 

@@ -145,7 +145,7 @@ def test_doctor_names_a_missing_library_and_the_command_that_installs_it(api, na
         number = next(number for number, line in enumerate(lines) if " library: " in line)
         return lines[number : number + 2]
 
-    steps = "evaluate, export-model, prepare-data, train"
+    steps = "evaluate, export-model, fingerprint-source, prepare-data, train"
     fault, advice = library_lines()
     assert fault == f"failed   library: there is no ConfigMap {namespace}/{LIBRARY} with the library of {steps}"
     assert advice == f"         -> kfp-distributed install --namespace {namespace}"

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from kfp_distributed.components.prepare_data import fetch
-from kfp_distributed.components.prepare_data.fetch import local_copy, without_secrets
+from kfp_distributed.components import source_address
+from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.source_address import without_secrets
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
@@ -172,7 +173,7 @@ def test_an_unreachable_store_is_reported_soon(request, tmp_path, monkeypatch, h
     host = request.getfixturevalue(host) if host == "silent_host" else host
     set_store(monkeypatch, f"http://{host}")
     # With the retries of a download this takes more than a minute.
-    monkeypatch.setattr(fetch, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(source_address, "_ANSWER_SECONDS", 1.0)
     began = time.monotonic()
     with pytest.raises(OSError, match="AWS_ENDPOINT_URL") as caught:
         local_copy("s3://data/one.csv", tmp_path)

@@ -1,5 +1,7 @@
 """The step from the source to the artifacts."""
 
+from types import SimpleNamespace
+
 import pytest
 from kfp import dsl
 
@@ -110,3 +112,25 @@ def test_a_pipeline_without_a_source_is_refused_when_it_is_composed():
         @dsl.pipeline
         def forgotten():
             components.prepare_data(label_column="species")
+
+
+@pytest.mark.parametrize(
+    ("source", "fingerprint", "begins"),
+    [
+        ("digits", "", []),
+        ("data.csv", "", ["source_fingerprint is empty"]),
+        ("data.csv", "sha256:1 files=1 bytes=2", ["source_fingerprint of data.csv: sha256:1 files=1 bytes=2"]),
+    ],
+)
+def test_the_log_says_what_the_cache_knows_of_the_source(
+    file, tmp_path, monkeypatch, capsys, source, fingerprint, begins
+):
+    monkeypatch.chdir(tmp_path)
+    file("data.csv", "x,label\n" + "1,a\n2,b\n" * 10)
+    outputs = ("train_dataset", "validation_dataset", "test_dataset", "overview")
+    artifacts = {name: SimpleNamespace(path=str(tmp_path / "out" / name), metadata={}) for name in outputs}
+    prepare_data(**artifacts, source=source, shards=1, source_fingerprint=fingerprint)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("source_fingerprint")]
+    assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
+    manifest = DatasetManifest.from_json((tmp_path / "out" / "train_dataset" / "dataset.json").read_text())
+    assert manifest.source_fingerprint == fingerprint

@@ -1,0 +1,93 @@
+"""Addresses of sources: what `prepare_data` and `fingerprint_source` do with them in the same way."""
+
+import re
+import string
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import cast
+from urllib.parse import quote, urlsplit
+
+from kfp_distributed.storage.credentials import credentials_from_environment
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.s3 import S3Store
+
+DIGITS = "digits"
+"""The source that is part of the library."""
+
+# Seconds without data after which a request to an HTTP server fails. A slow download may take longer.
+_TIMEOUT = 60
+# Seconds without a response after which an object store's address is reported as wrong. After the first response,
+# failed requests are retried for as long as in other steps.
+_ANSWER_SECONDS = 10.0
+
+
+def without_secrets(source: str) -> str:
+    """Return a source without the user and query of a URL, which may hold secrets."""
+    return re.sub(r"(?<=//)[^/]*@|[?#].*", "", source) if "://" in source else source
+
+
+def is_url(source: str) -> bool:
+    """Return whether a source is a file on an HTTP server."""
+    return bool(re.match("(?i)https?://", source))
+
+
+def url_file_name(source: str) -> str:
+    """Return the file name of a URL.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if name := Path(urlsplit(source).path).name:
+        return name
+    raise ValueError(f"source {without_secrets(source)} has no file name: give the address of a file")
+
+
+def open_url(source: str) -> HTTPResponse:
+    """Send a GET request for a URL, and return the response.
+
+    Raises:
+        OSError: The server does not answer, or answers with an error.
+        HTTPException: The URL or the response is not valid.
+    """
+    return cast(HTTPResponse, urllib.request.urlopen(quote(source, string.punctuation), timeout=_TIMEOUT))
+
+
+def open_bucket(source: str) -> S3Store:
+    """Return the store of an s3:// or minio:// address after its server has answered.
+
+    Raises:
+        ValueError: There are no credentials.
+        StorageError: The server does not answer.
+    """
+    store = S3Store(source, credentials_from_environment(uri=source))
+    store.await_answer(_ANSWER_SECONDS)
+    return store
+
+
+def refuse_missing(source: str, exists: bool) -> None:
+    """Check that a source exists.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if not exists:
+        raise ValueError(f"source {without_secrets(source)} does not exist: correct the path or address")
+
+
+@contextmanager
+def source_errors(source: str, action: str) -> Iterator[None]:
+    """Convert errors of servers and disks to an OSError that names the source without its secrets.
+
+    Args:
+        source: The path or address.
+        action: What was to be done with it, such as "downloaded".
+    """
+    try:
+        yield
+    except (OSError, HTTPException, StorageError) as error:
+        # The text of an HTTPException may contain the full URL with its signature.
+        reason = error if isinstance(error, (OSError, StorageError)) else type(error).__name__
+        raise OSError(f"source {without_secrets(source)} cannot be {action}: {reason}") from None
