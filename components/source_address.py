@@ -1,15 +1,13 @@
 """Addresses of sources: what `prepare_data` and `fingerprint_source` do with them in the same way."""
 
 import re
-import string
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
-from typing import cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
+from kfp_distributed.components.http_requests import request_for
 from kfp_distributed.storage.credentials import credentials_from_environment
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.s3 import S3Store
@@ -17,16 +15,18 @@ from kfp_distributed.storage.s3 import S3Store
 DIGITS = "digits"
 """The source that is part of the library."""
 
-# Seconds without data after which a request to an HTTP server fails. A slow download may take longer.
-_TIMEOUT = 60
 # Seconds without a response after which an object store's address is reported as wrong. After the first response,
 # failed requests are retried for as long as in other steps.
 _ANSWER_SECONDS = 10.0
 
+# User and password, also if the password has a "/", "?" or "#" that is not percent-encoded. Then no host or
+# no port precedes this character.
+_USER = re.compile(r"(?<=://)(?:[^/?#]*@(?:[/?#].*@)?|[^/?#@\[]*:(?!\d*(?:[/?#]|$)).*@)")
+
 
 def without_secrets(source: str) -> str:
     """Return a source without the user and query of a URL, which may hold secrets."""
-    return re.sub(r"(?<=//)[^/]*@|[?#].*", "", source) if "://" in source else source
+    return re.sub(r"[?#].*", "", _USER.sub("", source, count=1)) if "://" in source else source
 
 
 def is_url(source: str) -> bool:
@@ -38,21 +38,12 @@ def url_file_name(source: str) -> str:
     """Return the file name of a URL.
 
     Raises:
-        ValueError: It has none.
+        ValueError: It has none, or its password is not percent-encoded.
     """
+    request_for(source)  # The password of a wrong address would be taken for its host or path.
     if name := Path(urlsplit(source).path).name:
         return name
     raise ValueError(f"source {without_secrets(source)} has no file name: give the address of a file")
-
-
-def open_url(source: str) -> HTTPResponse:
-    """Send a GET request for a URL, and return the response.
-
-    Raises:
-        OSError: The server does not answer, or answers with an error.
-        HTTPException: The URL or the response is not valid.
-    """
-    return cast(HTTPResponse, urllib.request.urlopen(quote(source, string.punctuation), timeout=_TIMEOUT))
 
 
 def open_bucket(source: str) -> S3Store:

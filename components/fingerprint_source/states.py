@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kfp_distributed.components.fingerprint_source.fingerprint import FileState
+from kfp_distributed.components.http_requests import open_url
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
-    open_url,
     refuse_missing,
     source_errors,
     url_file_name,

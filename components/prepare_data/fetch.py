@@ -4,10 +4,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from kfp_distributed.components.http_requests import open_url
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
-    open_url,
     refuse_missing,
     source_errors,
     url_file_name,

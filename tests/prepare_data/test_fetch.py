@@ -1,14 +1,17 @@
 """Remote sources, with a real HTTP server and a real object store."""
 
+import base64
 import functools
 import http.server
 import socket
 import threading
 import time
+from typing import ClassVar
 
 import pytest
 
 from kfp_distributed.components import source_address
+from kfp_distributed.components.http_requests import may_know_password
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.source_address import without_secrets
 from kfp_distributed.storage.embedded import embedded_object_store
@@ -89,6 +92,119 @@ def test_a_failed_download_reports_the_cause_without_secrets(site, run, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+class PrivateHandler(Handler):
+    """Notes the Authorization header of each request, and wants one for private.csv.
+
+    "away.csv" is redirected to data.csv of the server `other`, "again.csv" to private.csv of this server, with its
+    default name.
+    """
+
+    other = ""
+    seen: ClassVar[list] = []
+
+    def do_GET(self):
+        authorization = self.headers["Authorization"]
+        self.seen.append((self.headers["Host"], self.path, authorization))
+        target = {"/away.csv": f"{self.other}/data.csv", "/again.csv": "/private.csv"}.get(self.path)
+        if target:
+            self.send_response(302)
+            self.send_header("Location", target)
+            self.end_headers()
+        elif self.path == "/private.csv" and authorization != basic("me", "s3cret/@:ö"):
+            self.send_error(401)
+        else:
+            self.path = "/data.csv"
+            super().do_GET()
+
+
+def basic(user, password):
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.fixture
+def private_site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("private")
+    (folder / "data.csv").write_text(ROWS)
+    PrivateHandler.seen.clear()
+    with (
+        http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(PrivateHandler, directory=folder)
+        ) as server,
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(PrivateHandler, directory=folder)) as other,
+    ):
+        PrivateHandler.other = f"http://127.0.0.1:{other.server_port}"
+        for one in (server, other):
+            threading.Thread(target=one.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        for one in (server, other):
+            one.shutdown()
+
+
+USER, SENT = "me:s3cret%2F%40:%C3%B6", basic("me", "s3cret/@:ö")
+
+
+def test_user_and_password_are_sent_and_not_shown(private_site, run, tmp_path, capsys):
+    manifests = run(f"http://{USER}@{private_site}/private.csv?key=s3cret", shards=1)
+    assert manifests["train"].source == f"http://{private_site}/private.csv"
+    assert PrivateHandler.seen == [(private_site, "/private.csv?key=s3cret", SENT)]
+    texts = [capsys.readouterr().out, *(path.read_text(errors="replace") for path in tmp_path.rglob("*.*"))]
+    assert len(texts) > 3
+    assert f"downloading http://{private_site}/private.csv, 88 bytes" in texts[0]
+    assert not any("s3cret" in text or SENT.split()[1] in text for text in texts)
+
+
+def test_an_error_does_not_show_user_and_password(private_site, tmp_path):
+    with pytest.raises(OSError, match="HTTP Error 401") as caught:
+        local_copy(f"http://me:wr0ng@{private_site}/private.csv", tmp_path)
+    assert str(caught.value).startswith(f"source http://{private_site}/private.csv cannot be downloaded: ")
+    assert PrivateHandler.seen == [(private_site, "/private.csv", basic("me", "wr0ng"))]
+
+
+@pytest.mark.parametrize(
+    ("user", "sent"), [("token@", basic("token", "")), ("me:@", basic("me", "")), ("@", None), ("", None)]
+)
+def test_a_user_without_a_password(private_site, tmp_path, user, sent):
+    assert local_copy(f"http://{user}{private_site}/data.csv", tmp_path).read_text() == ROWS
+    assert PrivateHandler.seen == [(private_site, "/data.csv", sent)]
+
+
+def test_a_redirect_keeps_the_user_on_the_same_host_alone(private_site, tmp_path):
+    local_copy(f"http://{USER}@{private_site}/again.csv", tmp_path)
+    local_copy(f"http://{USER}@{private_site}/away.csv", tmp_path)
+    other = PrivateHandler.other.removeprefix("http://")
+    assert PrivateHandler.seen == [
+        (private_site, "/again.csv", SENT),
+        (private_site, "/private.csv", SENT),
+        (private_site, "/away.csv", SENT),
+        (other, "/data.csv", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "is_same"),
+    [
+        ("http://a/x", "http://A:80/y", True),
+        ("https://a:443/x", "https://a/y", True),
+        ("http://a/x", "https://a/y", True),
+        ("https://a/x", "http://a/y", False),
+        ("http://a/x", "http://a:81/y", False),
+        ("http://a/x", "http://a.b/y", False),
+        ("http://a/x", "http://a:port/y", False),
+    ],
+)
+def test_the_user_is_for_the_same_host_and_not_for_less_security(url, target, is_same):
+    assert may_know_password(url, target) is is_same
+
+
+@pytest.mark.parametrize("password", ["s3/cret", "s3?cret", "s3#cret", "s3@/cret"])
+def test_a_password_that_is_not_encoded_is_not_shown(tmp_path, password):
+    with pytest.raises((OSError, ValueError)) as caught:
+        local_copy(f"http://me:{password}@127.0.0.1:1/data.csv", tmp_path)
+    assert "s3" not in str(caught.value)
+    assert "cret" not in str(caught.value)
+    assert "percent-encoded" in str(caught.value)
+
+
 def test_an_unreachable_server_and_a_user_in_the_address(tmp_path):
     with pytest.raises(OSError, match=r"source http://127\.0\.0\.1:1/data\.csv cannot be downloaded: .*refused"):
         local_copy("http://127.0.0.1:1/data.csv", tmp_path)
@@ -104,6 +220,9 @@ def test_an_unreachable_server_and_a_user_in_the_address(tmp_path):
         ("a?b/c:d.csv", "a?b/c:d.csv"),
         ("s3://bucket/data.csv", "s3://bucket/data.csv"),
         ("minio://bucket/data?endpoint=x", "minio://bucket/data"),
+        ("https://example.org:81/@a/b:c@d.csv", "https://example.org:81/@a/b:c@d.csv"),
+        ("http://[::1]:81/a@b.csv", "http://[::1]:81/a@b.csv"),
+        ("file:///a//b@c.csv", "file:///a//b@c.csv"),
         ("https://me:secret@example.org:81/data.csv?signature=secret#x", "https://example.org:81/data.csv"),
     ],
 )
