@@ -28,7 +28,8 @@ _EXACT_NUMBERS = 1 << 24
 # So much of an example is enough to recognize the value.
 _EXAMPLE_LENGTH = 30
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
-_TEXT_NUMBER = r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+# Leading zeros make a code, which is a text.
+_TEXT_NUMBER = r"(?!\s*0\d+\s*$)\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 
 
 @dataclass
@@ -69,9 +70,13 @@ def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, cla
         classes: Values of the label.
     """
     lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows)]
-    lines += _warnings_of_label(label, classes)
+    return bounded([*lines, *_warnings_of_label(label, classes)])
+
+
+def bounded(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and one line with the number of the others."""
     hidden = len(lines) - _MAXIMUM_WARNINGS
-    return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
+    return [*lines] if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
 
 
 def scaling_warnings(columns: Sequence[Column]) -> list[str]:

@@ -7,7 +7,6 @@ rows.
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,11 +16,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from kfp_distributed.components.prepare_data.column_kinds import (
+    cast,
+    check_type,
+    class_names,
+    column_of,
+    lines_about_codes,
+    survey_texts,
+)
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
 from kfp_distributed.components.prepare_data.left_out import (
@@ -34,16 +40,10 @@ from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_name
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.storage.dataset import Column
 
-# Regular expression of the names that Arrow gives to the types that a column may have.
-_SCALARS = (
-    r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
-    r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
-)
 # Approximate size of a batch.
 _BATCH_BYTES = 2**20
 _TABLES = {".csv", ".parquet", ".npz"}
 _DIGITS = Path(__file__).with_name("digits.csv.gz")
-_NUMBER = r"^\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*$"
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Source:
         for name, read in self.parts.items():
             with _reading(name):
                 for part in read():
-                    rows = {self.label: _class_names(self.label, part[self.label])}
+                    rows = {self.label: class_names(self.label, part[self.label])}
                     for column in self.columns:
                         values = part[column.name]
-                        rows[column.name] = values if column.shape else _cast(column.name, values, column.kind)
+                        rows[column.name] = values if column.shape else cast(column.name, values, column.kind)
                     yield name, pa.record_batch(rows)
 
 
@@ -171,61 +171,8 @@ def _relative(path: Path, source: Path) -> str:
     return path.relative_to(source).as_posix() + "/" * path.is_dir()
 
 
-def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv: bool = False) -> Column:
-    """Return an input column, from its first values and the shape of one value."""
-    kind = str(values.type)
-    if shape:
-        return Column(name, "tensor", "uint8" if "uint8" in kind else "float32", shape)
-    present = values.drop_null()
-    # A column without any value counts as a column of numbers.
-    if re.match("u?int|half|float|double|decimal|null", kind) or (
-        is_csv and kind == "string" and 2 * pc.match_substring_regex(present, _NUMBER).true_count >= len(present)
-    ):
-        return Column(name, "number", "float32")
-    return Column(name, "category", "int32")
-
-
-def _check_type(name: str, kind: pa.DataType) -> None:
-    """Check that the values of a column are numbers or have a usual text form."""
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not re.fullmatch(_SCALARS, str(values)):
-        raise ValueError(
-            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
-            "parts into columns of their own (tensors: into an .npz file), or leave the column out (drop_columns)"
-        )
-
-
-def _cast(name: str, values: pa.Array, kind: str) -> pa.Array:
-    """Return the values of a column as float32 or as texts."""
-    _check_type(name, values.type)
-    is_number = kind == "number"
-    try:
-        # An unsafe cast rounds float64 to float32. For texts it would accept bytes that are not UTF-8.
-        return values.cast(pa.float32() if is_number else pa.string(), safe=not is_number)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        advice = "or leave the column out (drop_columns)"
-        if not is_number:
-            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
-        value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
-        example = value[0] if value else f"values of type {values.type}"
-        raise ValueError(
-            f"column {name!r} has {example}, but numbers in the first file: write one type in all files, {advice}"
-        ) from None
-
-
-def _class_names(name: str, values: pa.Array) -> pa.Array:
-    """Return the values of a label as texts: NaN is missing, and 2.0 is 2, because a column with gaps has floats."""
-    _check_type(name, values.type)
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    return pc.replace_substring_regex(_cast(name, values, "category"), r"^(-?\d+)\.0*$", r"\1")
-
-
 def _table_source(files: Sequence[Path], options: Options) -> Source:
-    """Open CSV or Parquet files, which must all have the columns of the first one that has rows.
-
-    A column of CSV files is numeric if at least half of its first values are numbers. A later text in it is an error.
-    """
+    """Open CSV or Parquet files, which must all have the columns of the first one that has rows."""
     is_csv = files[0].suffix.lower() == ".csv"
     read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
     first, sample = _first_rows(files, read)
@@ -235,15 +182,12 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
     names = {}
     for file in files:
         with _reading(file.name):
-            names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_names(file)
+            names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_schema(file).names
     inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
     for file_name, present in names.items():
         with _reading(file_name):
             check_names(present, (options.label_column, *inputs), first)
-    with _reading(first):
-        for name in (options.label_column, *inputs):
-            _check_type(name, sample.schema.field(name).type)
-    columns = tuple(_column(name, sample[name], is_csv=is_csv) for name in inputs)
+    columns, notes = _csv_columns(files, inputs) if is_csv else (_parquet_columns(files, inputs, options), [])
     types = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in columns}
     types[options.label_column] = pa.string()
     return Source(
@@ -251,8 +195,36 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
         options.label_column,
         {file.name: partial(read, file, types=types) for file in files},
         1 + is_csv,
-        tuple(lines_about_columns(names, first, options.drop_columns)),
+        (*lines_about_columns(names, first, options.drop_columns), *notes),
     )
+
+
+def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Column, ...], list[str]]:
+    """Return the inputs of CSV files, and lines about how they are read."""
+
+    def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            with _reading(file.name):
+                yield from read_csv(file, dict.fromkeys(names, pa.string()), _BATCH_BYTES)
+
+    kinds, codes = survey_texts(names, read_texts)
+    return tuple(column_of(name, pa.float32() if kinds[name] == "number" else pa.string()) for name in names), (
+        lines_about_codes(codes)
+    )
+
+
+def _parquet_columns(files: Sequence[Path], names: Sequence[str], options: Options) -> tuple[Column, ...]:
+    """Return the inputs of Parquet files. The first file in which a column has a type sets its kind."""
+    types: dict[str, pa.DataType] = {}
+    for file in files:
+        with _reading(file.name):
+            schema = _parquet_schema(file)
+            for name in (options.label_column, *names):
+                kind = schema.field(name).type
+                if types.get(name, pa.null()) == pa.null():
+                    check_type(name, kind)
+                    types[name] = kind
+    return tuple(column_of(name, types[name]) for name in names)
 
 
 def _first_rows(files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]]) -> tuple[str, pa.RecordBatch]:
@@ -266,9 +238,9 @@ def _first_rows(files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBat
         raise ValueError("it has no rows")
 
 
-def _parquet_names(file: Path) -> list[str]:
+def _parquet_schema(file: Path) -> pa.Schema:
     with _parquet(file) as opened:
-        return list(opened.schema_arrow.names)
+        return opened.schema_arrow
 
 
 def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -318,7 +290,7 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
                 f"texts, and have as many rows as the 1-D labels {label!r} {list(used[label].shape)}, at least one. "
                 "Or name it in drop_columns"
             )
-    columns = tuple(_column(key, _arrow(used[key][:1]), used[key].shape[1:]) for key in inputs)
+    columns = tuple(column_of(key, _arrow(used[key][:1]).type, used[key].shape[1:]) for key in inputs)
     batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
 
     def read() -> Iterator[pa.RecordBatch]:
