@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kfp_distributed.components.prepare_data.column_kinds import (
     cast,
@@ -30,6 +29,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
 )
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
+from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.left_out import (
     LeftOut,
     lines_about_columns,
@@ -38,6 +38,7 @@ from kfp_distributed.components.prepare_data.left_out import (
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.reading import reading
 from kfp_distributed.storage.dataset import Column
 
 # Approximate size of a batch.
@@ -71,7 +72,7 @@ class Source:
             ValueError: A file is damaged, or a column is missing or has another type.
         """
         for name, read in self.parts.items():
-            with _reading(name):
+            with reading(name):
                 for part in read():
                     rows = {self.label: class_names(self.label, part[self.label])}
                     for column in self.columns:
@@ -92,8 +93,8 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         ValueError: The format is not supported, or the columns do not fit the options.
     """
     if path is None:
-        pixels, labels = _read_digits()
-        return _array_source("digits", {options.label_column: labels, "image": pixels}, options)
+        digits, numbers = _read_digits()
+        return _array_source("digits", {options.label_column: numbers, "image": digits}, options)
     files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
     types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
@@ -113,7 +114,9 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         # A row group has few large images. In the order of the folders, all of them would be of one class.
         np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
-        source = _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
+        pixels = Images(images, options.image_size)
+        source = _array_source(path.name, {options.label_column: labels, "image": pixels}, options)
+        source = replace(source, notes=tuple(pixels.notes))
     return replace(source, notes=(*lines_about_files(left_out), *source.notes))
 
 
@@ -129,15 +132,6 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """
     rows = np.loadtxt(_DIGITS, np.uint8, delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1]
-
-
-@contextmanager
-def _reading(name: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn the errors that libraries raise for a damaged file into a ValueError that names the file."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
-        raise ValueError(f"{name} cannot be read: {error}") from error
 
 
 def _list_folder(folder: Path, source: Path) -> tuple[list[Path], list[LeftOut]]:
@@ -176,16 +170,16 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
     is_csv = files[0].suffix.lower() == ".csv"
     read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
     first, sample = _first_rows(files, read)
-    with _reading(first):
+    with reading(first):
         if is_csv and sample.schema.names != [options.label_column] and sample.num_columns == 1:
             raise ValueError(f"its header is one column {sample.schema.names[0]!r}: separate the columns by ','")
     names = {}
     for file in files:
-        with _reading(file.name):
+        with reading(file.name):
             names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_schema(file).names
     inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
     for file_name, present in names.items():
-        with _reading(file_name):
+        with reading(file_name):
             check_names(present, (options.label_column, *inputs), first)
     columns, notes = _csv_columns(files, inputs) if is_csv else (_parquet_columns(files, inputs, options), [])
     types = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in columns}
@@ -204,7 +198,7 @@ def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Col
 
     def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for file in files:
-            with _reading(file.name):
+            with reading(file.name):
                 yield from read_csv(file, dict.fromkeys(names, pa.string()), _BATCH_BYTES)
 
     kinds, codes = survey_texts(names, read_texts)
@@ -217,7 +211,7 @@ def _parquet_columns(files: Sequence[Path], names: Sequence[str], options: Optio
     """Return the inputs of Parquet files. The first file in which a column has a type sets its kind."""
     types: dict[str, pa.DataType] = {}
     for file in files:
-        with _reading(file.name):
+        with reading(file.name):
             schema = _parquet_schema(file)
             for name in (options.label_column, *names):
                 kind = schema.field(name).type
@@ -230,11 +224,11 @@ def _parquet_columns(files: Sequence[Path], names: Sequence[str], options: Optio
 def _first_rows(files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]]) -> tuple[str, pa.RecordBatch]:
     """Return the name of the first file that has rows, and its first rows with all columns."""
     for file in files:
-        with _reading(file.name):
+        with reading(file.name):
             for rows in read(file, types={}):
                 if len(rows):
                     return file.name, rows
-    with _reading(files[0].name):
+    with reading(files[0].name):
         raise ValueError("it has no rows")
 
 
@@ -260,10 +254,10 @@ def _parquet(file: Path) -> Iterator[pq.ParquetFile]:
 
 def _npz_source(name: str, file: Path, options: Options, scratch: Path) -> Source:
     """Open an .npz file. Dropped arrays are not unpacked."""
-    with _reading(name, *DAMAGED):
+    with reading(name, *DAMAGED):
         names = array_names(file)
     inputs = input_names(names, options, name)
-    with _reading(name, *DAMAGED):
+    with reading(name, *DAMAGED):
         arrays = read_arrays(file, [options.label_column, *inputs], scratch)
     return _array_source(name, arrays, replace(options, drop_columns=()))
 
@@ -307,41 +301,3 @@ def _arrow(values: NDArray[Any]) -> pa.Array:
         return pa.array(values.astype(np.float64 if is_long else values.dtype.newbyteorder("=")))
     numbers = values.reshape(-1).astype(np.uint8 if values.dtype in (np.uint8, np.bool_) else np.float32)
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers), math.prod(values.shape[1:]))
-
-
-class _Images:
-    """Image files as an array uint8 [n, height, width, 1 or 3], which are decoded when a slice is read.
-
-    All images get the mode (grey or RGB) and size of the first image by name, or the size of the option image_size.
-    """
-
-    def __init__(self, files: Sequence[Path], options: Options) -> None:
-        self._files = files
-        with _opened(min(files)) as first:
-            # Each letter of a Pillow mode is one channel.
-            self._mode = "L" if first.mode in ("1", "L", "LA") else "RGB"
-            self._size = options.image_size or first.size
-        self.dtype, self.shape = np.dtype("uint8"), (len(files), *self._size[::-1], len(self._mode))
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        return np.stack([self._decode(file) for file in self._files[rows]])
-
-    def _decode(self, file: Path) -> NDArray[np.uint8]:
-        with _opened(file) as image:
-            return np.asarray(image.convert(self._mode).resize(self._size))
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image, rotated by its EXIF orientation."""
-    with _reading(f"image {file.parent.name}/{file.name}", SyntaxError, Image.DecompressionBombError):
-        if file.is_dir():
-            raise ValueError("it is a folder: put images directly into the folder of their class")
-        try:
-            image = Image.open(file)
-        except UnidentifiedImageError:
-            raise ValueError("it is not an image: remove it, or convert it to PNG or JPEG") from None
-        with image:
-            if image.mode[0] in "IF":
-                raise ValueError("it has more than 8 bits per color: convert it to 8 bits")
-            yield ImageOps.exif_transpose(image)
