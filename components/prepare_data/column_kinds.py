@@ -51,7 +51,7 @@ def check_type(name: str, kind: pa.DataType) -> None:
 
 
 def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
-    """Return the values of a column as float32 or as texts.
+    """Return the values of a column as float64 or as texts.
 
     Args:
         name: Name of the column, for errors.
@@ -64,8 +64,8 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
     check_type(name, values.type)
     is_number = kind == "number"
     try:
-        # An unsafe cast rounds float64 to float32. For texts it would accept bytes that are not UTF-8.
-        return values.cast(pa.float32() if is_number else pa.string(), safe=not is_number)
+        # An unsafe cast rounds large integers to float64. For texts it would accept bytes that are not UTF-8.
+        return values.cast(pa.float64() if is_number else pa.string(), safe=not is_number)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         advice = "or leave the column out (drop_columns)"
         if not is_number:

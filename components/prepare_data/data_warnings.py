@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
+from kfp_distributed.components.prepare_data.precision import Precision
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, has_common_statistics
 from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column
@@ -15,6 +18,7 @@ from kfp_distributed.storage.dataset import Column
 # Nobody reads more lines.
 _MAXIMUM_WARNINGS = 50
 _MAXIMUM_LEAKS = 10
+_MAXIMUM_NAMES = 4
 # With more distinct texts than this share of the rows, each value is in fewer than two rows on average.
 _DISTINCT_SHARE = 0.5
 # Fewer distinct texts cause no warning. In a small file half of them may differ by chance.
@@ -42,6 +46,7 @@ class ColumnCounts:
         values: Rows of each value of a category.
         lowest: The lowest number.
         highest: The highest number.
+        precision: Comparison of the numbers of a column with 32-bit floats.
     """
 
     kind: str
@@ -49,6 +54,7 @@ class ColumnCounts:
     values: Counter[str] = field(default_factory=Counter)
     lowest: float = math.inf
     highest: float = -math.inf
+    precision: Precision = field(default_factory=Precision)
 
     def is_constant(self, rows: int) -> bool:
         """Return whether all values are equal.
@@ -107,12 +113,24 @@ def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_LEAKS], f"… and {hidden} more such columns"]
 
 
-def duplicate_warnings(duplicates: Sequence[Duplicates]) -> list[str]:
-    """Return one line for each pair of splits that have rows in common."""
+def duplicate_warnings(duplicates: Sequence[Duplicates], collapsed: Sequence[str] = ()) -> list[str]:
+    """Return one line for each pair of splits that have rows in common.
+
+    Args:
+        duplicates: The rows of each pair of splits.
+        collapsed: Columns whose different numbers become equal as 32-bit floats, which can make rows equal.
+    """
+    advice = "Remove duplicates from the source"
+    if collapsed:
+        names = ", ".join(map(repr, collapsed[:_MAXIMUM_NAMES])) + ", …" * (len(collapsed) > _MAXIMUM_NAMES)
+        advice = (
+            f"They can differ in the source, in numbers that become equal as 32-bit floats ({names}): change these "
+            "first, and remove no row that differs"
+        )
     return [
         f"{pair.share:.1%} of the rows of the {pair.split} split ({'' if pair.is_exact else 'about '}{pair.rows:,}) "
-        f"have the same inputs as rows of the {pair.other} split, so that scores on them can be too good. Remove "
-        "duplicates from the source"
+        f"have the same inputs as rows of the {pair.other} split, so that scores on them can be too good. "
+        f"{advice}"
         for pair in duplicates
         if pair.rows
     ]
@@ -162,16 +180,24 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "NaN, or fill the gaps in the source, or name the column in drop_columns"
         )
         lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
-    if counts.is_constant(rows):
+    collapsed = counts.precision.collapses()
+    if collapsed:
+        small, large = map(_plain, collapsed)
+        lines.append(
+            f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
+            f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
+            "If they are IDs, name the column in drop_columns"
+        )
+    elif max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
+        lines.append(
+            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
+            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
+        )
+    if counts.is_constant(rows) and not collapsed:
         present_rows = rows - counts.missing
         lines.append(
             f"column {name!r} has the same value in all {present_rows:,} rows"
             f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
-        )
-    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
-        lines.append(
-            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
-            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
         )
     numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
     if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * present:
@@ -187,6 +213,11 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
+
+
+def _plain(number: float) -> str:
+    """Return a number with as many digits as tell it from its neighbors, and a whole number without a point."""
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def text_form(text: str) -> str:

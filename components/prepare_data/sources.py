@@ -1,6 +1,6 @@
 """Reads tables, arrays and images as batches of rows.
 
-In a batch, a number is a float32 column (null or NaN if missing), a category and the label are string columns, and a
+In a batch, a number is a float64 column (null or NaN if missing), a category and the label are string columns, and a
 tensor is a fixed-size list of uint8 or float32. A reader holds about one batch in memory. Every pass yields the same
 rows.
 """
@@ -182,7 +182,7 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
         with reading(file_name):
             check_names(present, (options.label_column, *inputs), first)
     columns, notes = _csv_columns(files, inputs) if is_csv else (_parquet_columns(files, inputs, options), [])
-    types = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in columns}
+    types = {column.name: pa.float64() if column.kind == "number" else pa.string() for column in columns}
     types[options.label_column] = pa.string()
     return Source(
         columns,
@@ -202,7 +202,7 @@ def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Col
                 yield from read_csv(file, dict.fromkeys(names, pa.string()), _BATCH_BYTES)
 
     kinds, codes = survey_texts(names, read_texts)
-    return tuple(column_of(name, pa.float32() if kinds[name] == "number" else pa.string()) for name in names), (
+    return tuple(column_of(name, pa.float64() if kinds[name] == "number" else pa.string()) for name in names), (
         lines_about_codes(codes)
     )
 

@@ -39,6 +39,7 @@ class Scan(NamedTuple):
         class_counts: Rows of each class.
         missing: Rows of each input without a value.
         warnings: One line for each problem of a column.
+        collapsed: Inputs whose different numbers become equal as 32-bit floats.
     """
 
     columns: tuple[Column, ...]
@@ -46,6 +47,7 @@ class Scan(NamedTuple):
     class_counts: tuple[int, ...]
     missing: dict[str, int]
     warnings: list[str]
+    collapsed: tuple[str, ...] = ()
 
 
 def scan(source: Source) -> Scan:
@@ -77,6 +79,7 @@ def scan(source: Source) -> Scan:
         tuple(label.values[name] for name in classes),
         {name: counts.missing for name, counts in columns.items()},
         column_warnings(columns, label.values.total(), source.label, classes),
+        tuple(name for name, counts in columns.items() if counts.precision.collapses()),
     )
 
 
@@ -89,12 +92,16 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
         if counts.kind == "label" and values.null_count:
             return int(np.asarray(values.is_null()).argmax()), "is missing: fill it in, or leave the row out"
         return None
-    numbers = column_matrix(values)
+    # Numbers that are too large for a 32-bit float become infinite.
+    with np.errstate(over="ignore"):
+        numbers = column_matrix(values)
     counts.missing += int(np.isnan(numbers).any(axis=1).sum())
     infinite = np.isinf(numbers).any(axis=1)
     if infinite.any():
         advice = "correct it, leave it empty, or name the column in drop_columns"
         return int(infinite.argmax()), f"is infinite or too large for a 32-bit number: {advice}"
+    if counts.kind == "number":
+        counts.precision.add(values.to_numpy(zero_copy_only=False))
     # These two ignore NaN.
     counts.lowest = float(np.fmin.reduce(numbers, axis=None, initial=counts.lowest))
     counts.highest = float(np.fmax.reduce(numbers, axis=None, initial=counts.highest))
@@ -245,6 +252,9 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
         rows[name] = pc.index_in(rows[name], pa.array(vocabulary, pa.string()))
         if rows[name].null_count:
             raise ValueError(f"source: {name!r} had other values when it was read again")
+    for column in columns:
+        if column.kind == "number":
+            rows[column.name] = rows[column.name].cast(pa.float32(), safe=False)
     return pa.record_batch(rows)
 
 
