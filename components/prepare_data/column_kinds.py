@@ -118,17 +118,21 @@ class _Texts:
 
 
 def survey_texts(
-    names: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    names: Sequence[str],
+    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
+    may_have_codes: Callable[[], bool],
 ) -> tuple[dict[str, Literal["number", "category"]], dict[str, str]]:
     """Decide which columns of texts are numbers.
 
     A column is numeric if at least half of its first values are numbers. It has codes, which are texts, if all of these
     numbers are digits only and any value of the source has leading zeros. The first batch decides on most columns. The
-    other batches are read for the columns without values so far and for those of digits. One batch is in memory.
+    other batches are read for the columns without values so far and, if there may be codes, for those of digits. One
+    batch is in memory.
 
     Args:
         names: Names of the columns.
         read: Function that yields the batches of some columns, from the first one.
+        may_have_codes: Function that returns whether any value of the source may have leading zeros.
 
     Returns:
         The kind of each column. One without any value counts as a column of numbers. And the first code of each column
@@ -142,6 +146,8 @@ def survey_texts(
         if len(rows):
             break
     left = [name for name in names if not columns[name].is_decided]
+    if left and not may_have_codes():
+        left = [name for name in left if columns[name].kind is None]
     for rows in read(left) if left else ():
         for name in left:
             columns[name].add(rows[name])

@@ -28,7 +28,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     survey_texts,
 )
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
-from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
+from kfp_distributed.components.prepare_data.csv_files import csv_names, may_have_leading_zeros, read_csv
 from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.left_out import (
     LeftOut,
@@ -201,7 +201,7 @@ def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Col
             with reading(file.name):
                 yield from read_csv(file, dict.fromkeys(names, pa.string()), _BATCH_BYTES)
 
-    kinds, codes = survey_texts(names, read_texts)
+    kinds, codes = survey_texts(names, read_texts, lambda: any(map(may_have_leading_zeros, files)))
     return tuple(column_of(name, pa.float64() if kinds[name] == "number" else pa.string()) for name in names), (
         lines_about_codes(codes)
     )
