@@ -77,12 +77,17 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
         ) from None
 
 
-def class_names(name: str, values: pa.Array) -> pa.Array:
-    """Return the values of a label as texts: NaN is missing, and 2.0 is 2, because a column with gaps has floats."""
+def spellings(name: str, values: pa.Array) -> pa.Array:
+    """Return the values of a label as texts. NaN is missing, and the number 2.0 is "2", but texts are unchanged."""
     check_type(name, values.type)
     if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    return pc.replace_substring_regex(cast(name, values, "category"), r"^(-?\d+)\.0*$", r"\1")
+        return class_names(cast(name, pc.if_else(pc.is_nan(values), None, values), "category"))
+    return cast(name, values, "category")
+
+
+def class_names(texts: pa.Array) -> pa.Array:
+    """Return the classes of the spellings of a label: "2.0" is "2", because a column with gaps has floats."""
+    return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")
 
 
 @dataclass

@@ -25,6 +25,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     class_names,
     column_of,
     lines_about_codes,
+    spellings,
     survey_texts,
 )
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
@@ -65,8 +66,11 @@ class Source:
     first_row: int = 1
     notes: tuple[str, ...] = ()
 
-    def batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def batches(self, *, are_labels_spelled: bool = False) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield all rows with the name of the file they are in.
+
+        Args:
+            are_labels_spelled: Whether labels are yielded as they are spelled. By default "2.0" is the class "2".
 
         Raises:
             ValueError: A file is damaged, or a column is missing or has another type.
@@ -74,7 +78,8 @@ class Source:
         for name, read in self.parts.items():
             with reading(name):
                 for part in read():
-                    rows = {self.label: class_names(self.label, part[self.label])}
+                    labels = spellings(self.label, part[self.label])
+                    rows = {self.label: labels if are_labels_spelled else class_names(labels)}
                     for column in self.columns:
                         values = part[column.name]
                         rows[column.name] = values if column.shape else cast(column.name, values, column.kind)
