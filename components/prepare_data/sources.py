@@ -116,8 +116,6 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
                 "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
                 + "; ".join(["each class", *lines_about_files(ignored)])
             )
-        # A row group has few large images. In the order of the folders, all of them would be of one class.
-        np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
         pixels = Images(images, options.image_size)
         source = _array_source(path.name, {options.label_column: labels, "image": pixels}, options)
