@@ -12,6 +12,7 @@ from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
 from kfp_distributed.components.prepare_data.precision import Precision
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, has_common_statistics
+from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, WholeNumbers
 from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column
 
@@ -47,6 +48,7 @@ class ColumnCounts:
         lowest: The lowest number.
         highest: The highest number.
         precision: Comparison of the numbers of a column with 32-bit floats.
+        whole_numbers: Whether the numbers of a column are like IDs.
     """
 
     kind: str
@@ -55,6 +57,7 @@ class ColumnCounts:
     lowest: float = math.inf
     highest: float = -math.inf
     precision: Precision = field(default_factory=Precision)
+    whole_numbers: WholeNumbers = field(default_factory=WholeNumbers)
 
     def is_constant(self, rows: int) -> bool:
         """Return whether all values are equal.
@@ -199,20 +202,8 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "NaN, or fill the gaps in the source, or name the column in drop_columns"
         )
         lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
-    collapsed = counts.precision.collapses()
-    if collapsed:
-        small, large = map(_plain, collapsed)
-        lines.append(
-            f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
-            f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
-            "If they are IDs, name the column in drop_columns"
-        )
-    elif max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
-        lines.append(
-            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
-            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
-        )
-    if counts.is_constant(rows) and not collapsed:
+    lines += _warnings_of_numbers(name, counts, rows)
+    if counts.is_constant(rows) and not counts.precision.collapses():
         present_rows = rows - counts.missing
         lines.append(
             f"column {name!r} has the same value in all {present_rows:,} rows"
@@ -232,6 +223,31 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
+
+
+def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str]:
+    """Return one line if a column of numbers loses precision or looks like an ID."""
+    collapsed = counts.precision.collapses()
+    if collapsed:
+        small, large = map(_plain, collapsed)
+        return [
+            f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
+            f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
+            "If they are IDs, name the column in drop_columns"
+        ]
+    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
+        return [
+            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
+            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
+        ]
+    can_be_id = rows >= _MINIMUM_DISTINCT and name not in INDEX_NAMES and not counts.is_constant(rows)
+    if can_be_id and counts.whole_numbers.is_id(name):
+        return [
+            f"column {name!r} looks like an ID or row number and is used as an input: it has whole numbers, which "
+            "increase or decrease from each row to the next, or its name is that of an ID. If it is one, name it in "
+            "drop_columns"
+        ]
+    return []
 
 
 def _plain(number: float) -> str:

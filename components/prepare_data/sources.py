@@ -40,6 +40,7 @@ from kfp_distributed.components.prepare_data.left_out import (
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.reading import reading
+from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.storage.dataset import Column
 
 # Approximate size of a batch.
@@ -184,6 +185,7 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
     for file_name, present in names.items():
         with reading(file_name):
             check_names(present, (options.label_column, *inputs), first)
+    inputs, notes_about_index = _without_index(files, read, inputs)
     columns, notes = _csv_columns(files, inputs) if is_csv else (_parquet_columns(files, inputs, options), [])
     types = {column.name: pa.float64() if column.kind == "number" else pa.string() for column in columns}
     types[options.label_column] = pa.string()
@@ -192,8 +194,29 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
         options.label_column,
         {file.name: partial(read, file, types=types) for file in files},
         1 + is_csv,
-        (*lines_about_columns(names, first, options.drop_columns), *notes),
+        (*lines_about_columns(names, first, options.drop_columns), *notes_about_index, *notes),
     )
+
+
+def _without_index(
+    files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]], names: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the inputs without an index column that numbers the rows, and lines about the index columns."""
+    inputs, notes = [*names], []
+
+    def values(name: str) -> Iterator[tuple[str, pa.Array]]:
+        for file in files:
+            with reading(file.name):
+                for rows in read(file, types={name: pa.string()}):
+                    yield file.name, rows[name]
+
+    for name in [name for name in names if name in INDEX_NAMES]:
+        # The last input stays, because a dataset needs one.
+        is_left_out = len(inputs) > 1 and counts_rows(values(name))
+        if is_left_out:
+            inputs.remove(name)
+        notes += lines_about_index(name, is_left_out=is_left_out)
+    return inputs, notes
 
 
 def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Column, ...], list[str]]:

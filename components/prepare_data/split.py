@@ -120,7 +120,9 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
         advice = "correct it, leave it empty, or name the column in drop_columns"
         return int(infinite.argmax()), f"is infinite or too large for a 32-bit number: {advice}"
     if counts.kind == "number":
-        counts.precision.add(values.to_numpy(zero_copy_only=False))
+        exact = values.to_numpy(zero_copy_only=False)
+        counts.precision.add(exact)
+        counts.whole_numbers.add(exact)
     # These two ignore NaN.
     counts.lowest = float(np.fmin.reduce(numbers, axis=None, initial=counts.lowest))
     counts.highest = float(np.fmax.reduce(numbers, axis=None, initial=counts.highest))
