@@ -3,18 +3,23 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
+from kfp_distributed.components.prepare_data.precision import Precision
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, has_common_statistics
+from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, WholeNumbers
 from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column
 
 # Nobody reads more lines.
 _MAXIMUM_WARNINGS = 50
 _MAXIMUM_LEAKS = 10
+_MAXIMUM_NAMES = 4
 # With more distinct texts than this share of the rows, each value is in fewer than two rows on average.
 _DISTINCT_SHARE = 0.5
 # Fewer distinct texts cause no warning. In a small file half of them may differ by chance.
@@ -28,7 +33,8 @@ _EXACT_NUMBERS = 1 << 24
 # So much of an example is enough to recognize the value.
 _EXAMPLE_LENGTH = 30
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
-_TEXT_NUMBER = r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+# Leading zeros make a code, which is a text.
+_TEXT_NUMBER = r"(?!\s*0\d+\s*$)\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 
 
 @dataclass
@@ -41,6 +47,8 @@ class ColumnCounts:
         values: Rows of each value of a category.
         lowest: The lowest number.
         highest: The highest number.
+        precision: Comparison of the numbers of a column with 32-bit floats.
+        whole_numbers: Whether the numbers of a column are like IDs.
     """
 
     kind: str
@@ -48,6 +56,8 @@ class ColumnCounts:
     values: Counter[str] = field(default_factory=Counter)
     lowest: float = math.inf
     highest: float = -math.inf
+    precision: Precision = field(default_factory=Precision)
+    whole_numbers: WholeNumbers = field(default_factory=WholeNumbers)
 
     def is_constant(self, rows: int) -> bool:
         """Return whether all values are equal.
@@ -69,9 +79,32 @@ def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, cla
         classes: Values of the label.
     """
     lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows)]
-    lines += _warnings_of_label(label, classes)
+    return bounded([*lines, *_warnings_of_label(label, classes)])
+
+
+def bounded(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and one line with the number of the others."""
     hidden = len(lines) - _MAXIMUM_WARNINGS
-    return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
+    return [*lines] if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
+
+
+def spelling_warnings(label: str, spellings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return one line if texts of the label are merged to one class.
+
+    Args:
+        label: Name of the label.
+        spellings: Texts of each class.
+    """
+    merged = [(name, texts) for name, texts in spellings.items() if len(texts) > 1]
+    if not merged:
+        return []
+    name, texts = merged[0]
+    others = f", and {len(merged) - 1:,} more such class{'es' * (len(merged) > 2)}" if len(merged) > 1 else ""
+    examples = " and ".join(map(repr, texts[:_MAXIMUM_NAMES]))
+    return [
+        f"label_column {label!r} has the texts {examples}, which become the class {name!r}{others}. If they are "
+        "different classes, write texts that are no numbers in the source, such as 'v1.0'"
+    ]
 
 
 def scaling_warnings(columns: Sequence[Column]) -> list[str]:
@@ -102,12 +135,24 @@ def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_LEAKS], f"… and {hidden} more such columns"]
 
 
-def duplicate_warnings(duplicates: Sequence[Duplicates]) -> list[str]:
-    """Return one line for each pair of splits that have rows in common."""
+def duplicate_warnings(duplicates: Sequence[Duplicates], collapsed: Sequence[str] = ()) -> list[str]:
+    """Return one line for each pair of splits that have rows in common.
+
+    Args:
+        duplicates: The rows of each pair of splits.
+        collapsed: Columns whose different numbers become equal as 32-bit floats, which can make rows equal.
+    """
+    advice = "Remove duplicates from the source"
+    if collapsed:
+        names = ", ".join(map(repr, collapsed[:_MAXIMUM_NAMES])) + ", …" * (len(collapsed) > _MAXIMUM_NAMES)
+        advice = (
+            f"They can differ in the source, in numbers that become equal as 32-bit floats ({names}): change these "
+            "first, and remove no row that differs"
+        )
     return [
         f"{pair.share:.1%} of the rows of the {pair.split} split ({'' if pair.is_exact else 'about '}{pair.rows:,}) "
-        f"have the same inputs as rows of the {pair.other} split, so that scores on them can be too good. Remove "
-        "duplicates from the source"
+        f"have the same inputs as rows of the {pair.other} split, so that scores on them can be too good. "
+        f"{advice}"
         for pair in duplicates
         if pair.rows
     ]
@@ -157,16 +202,12 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "NaN, or fill the gaps in the source, or name the column in drop_columns"
         )
         lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
-    if counts.is_constant(rows):
+    lines += _warnings_of_numbers(name, counts, rows)
+    if counts.is_constant(rows) and not counts.precision.collapses():
         present_rows = rows - counts.missing
         lines.append(
             f"column {name!r} has the same value in all {present_rows:,} rows"
             f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
-        )
-    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
-        lines.append(
-            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
-            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
         )
     numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
     if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * present:
@@ -182,6 +223,36 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
+
+
+def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str]:
+    """Return one line if a column of numbers loses precision or looks like an ID."""
+    collapsed = counts.precision.collapses()
+    if collapsed:
+        small, large = map(_plain, collapsed)
+        return [
+            f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
+            f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
+            "If they are IDs, name the column in drop_columns"
+        ]
+    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
+        return [
+            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
+            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
+        ]
+    can_be_id = rows >= _MINIMUM_DISTINCT and name not in INDEX_NAMES and not counts.is_constant(rows)
+    if can_be_id and counts.whole_numbers.is_id(name):
+        return [
+            f"column {name!r} looks like an ID or row number and is used as an input: it has whole numbers, which "
+            "increase or decrease from each row to the next, or its name is that of an ID. If it is one, name it in "
+            "drop_columns"
+        ]
+    return []
+
+
+def _plain(number: float) -> str:
+    """Return a number with as many digits as tell it from its neighbors, and a whole number without a point."""
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def text_form(text: str) -> str:

@@ -46,7 +46,7 @@ def prepare(
         path = None if source == DIGITS else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
         _log(data.notes)
-        columns, label, class_counts, missing, warnings = scan(data)
+        columns, label, class_counts, missing, warnings, collapsed = scan(data)
         warnings = [*scaling_warnings(columns), *warnings]
         _log(warnings)
         plan = plan_split(class_counts, options)
@@ -60,7 +60,7 @@ def prepare(
             manifests, profile = write_splits(data, columns, label, plan, options, without_secrets(source), folders)
             warnings_of_rows = [
                 *leakage_warnings(profile.predictors),
-                *duplicate_warnings(profile.duplicates),
+                *duplicate_warnings(profile.duplicates, collapsed),
                 *unseen_warnings(profile.unseen),
             ]
             _log(warnings_of_rows)

@@ -1,13 +1,12 @@
 """Reads tables, arrays and images as batches of rows.
 
-In a batch, a number is a float32 column (null or NaN if missing), a category and the label are string columns, and a
+In a batch, a number is a float64 column (null or NaN if missing), a category and the label are string columns, and a
 tensor is a fixed-size list of uint8 or float32. A reader holds about one batch in memory. Every pass yields the same
 rows.
 """
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,13 +16,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
+from kfp_distributed.components.prepare_data.column_kinds import (
+    cast,
+    check_type,
+    class_names,
+    column_of,
+    lines_about_codes,
+    spellings,
+    survey_texts,
+)
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
-from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
+from kfp_distributed.components.prepare_data.csv_files import csv_names, may_have_leading_zeros, read_csv
+from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.left_out import (
     LeftOut,
     lines_about_columns,
@@ -32,18 +39,14 @@ from kfp_distributed.components.prepare_data.left_out import (
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.reading import reading
+from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.storage.dataset import Column
 
-# Regular expression of the names that Arrow gives to the types that a column may have.
-_SCALARS = (
-    r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
-    r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
-)
 # Approximate size of a batch.
 _BATCH_BYTES = 2**20
 _TABLES = {".csv", ".parquet", ".npz"}
 _DIGITS = Path(__file__).with_name("digits.csv.gz")
-_NUMBER = r"^\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*$"
 
 
 @dataclass(frozen=True)
@@ -64,19 +67,23 @@ class Source:
     first_row: int = 1
     notes: tuple[str, ...] = ()
 
-    def batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def batches(self, *, are_labels_spelled: bool = False) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield all rows with the name of the file they are in.
+
+        Args:
+            are_labels_spelled: Whether labels are yielded as they are spelled. By default "2.0" is the class "2".
 
         Raises:
             ValueError: A file is damaged, or a column is missing or has another type.
         """
         for name, read in self.parts.items():
-            with _reading(name):
+            with reading(name):
                 for part in read():
-                    rows = {self.label: _class_names(self.label, part[self.label])}
+                    labels = spellings(self.label, part[self.label])
+                    rows = {self.label: labels if are_labels_spelled else class_names(labels)}
                     for column in self.columns:
                         values = part[column.name]
-                        rows[column.name] = values if column.shape else _cast(column.name, values, column.kind)
+                        rows[column.name] = values if column.shape else cast(column.name, values, column.kind)
                     yield name, pa.record_batch(rows)
 
 
@@ -92,8 +99,8 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
         ValueError: The format is not supported, or the columns do not fit the options.
     """
     if path is None:
-        pixels, labels = _read_digits()
-        return _array_source("digits", {options.label_column: labels, "image": pixels}, options)
+        digits, numbers = _read_digits()
+        return _array_source("digits", {options.label_column: numbers, "image": digits}, options)
     files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
     types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
@@ -110,10 +117,10 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
                 "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
                 + "; ".join(["each class", *lines_about_files(ignored)])
             )
-        # A row group has few large images. In the order of the folders, all of them would be of one class.
-        np.random.default_rng(options.seed).shuffle(images)
         labels = np.array([image.parent.name for image in images])
-        source = _array_source(path.name, {options.label_column: labels, "image": _Images(images, options)}, options)
+        pixels = Images(images, options.image_size)
+        source = _array_source(path.name, {options.label_column: labels, "image": pixels}, options)
+        source = replace(source, notes=tuple(pixels.notes))
     return replace(source, notes=(*lines_about_files(left_out), *source.notes))
 
 
@@ -129,15 +136,6 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """
     rows = np.loadtxt(_DIGITS, np.uint8, delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1]
-
-
-@contextmanager
-def _reading(name: str, *errors: type[Exception]) -> Iterator[None]:
-    """Turn the errors that libraries raise for a damaged file into a ValueError that names the file."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
-        raise ValueError(f"{name} cannot be read: {error}") from error
 
 
 def _list_folder(folder: Path, source: Path) -> tuple[list[Path], list[LeftOut]]:
@@ -171,104 +169,98 @@ def _relative(path: Path, source: Path) -> str:
     return path.relative_to(source).as_posix() + "/" * path.is_dir()
 
 
-def _column(name: str, values: pa.Array, shape: tuple[int, ...] = (), *, is_csv: bool = False) -> Column:
-    """Return an input column, from its first values and the shape of one value."""
-    kind = str(values.type)
-    if shape:
-        return Column(name, "tensor", "uint8" if "uint8" in kind else "float32", shape)
-    present = values.drop_null()
-    # A column without any value counts as a column of numbers.
-    if re.match("u?int|half|float|double|decimal|null", kind) or (
-        is_csv and kind == "string" and 2 * pc.match_substring_regex(present, _NUMBER).true_count >= len(present)
-    ):
-        return Column(name, "number", "float32")
-    return Column(name, "category", "int32")
-
-
-def _check_type(name: str, kind: pa.DataType) -> None:
-    """Check that the values of a column are numbers or have a usual text form."""
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not re.fullmatch(_SCALARS, str(values)):
-        raise ValueError(
-            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
-            "parts into columns of their own (tensors: into an .npz file), or leave the column out (drop_columns)"
-        )
-
-
-def _cast(name: str, values: pa.Array, kind: str) -> pa.Array:
-    """Return the values of a column as float32 or as texts."""
-    _check_type(name, values.type)
-    is_number = kind == "number"
-    try:
-        # An unsafe cast rounds float64 to float32. For texts it would accept bytes that are not UTF-8.
-        return values.cast(pa.float32() if is_number else pa.string(), safe=not is_number)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        advice = "or leave the column out (drop_columns)"
-        if not is_number:
-            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
-        value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
-        example = value[0] if value else f"values of type {values.type}"
-        raise ValueError(
-            f"column {name!r} has {example}, but numbers in the first file: write one type in all files, {advice}"
-        ) from None
-
-
-def _class_names(name: str, values: pa.Array) -> pa.Array:
-    """Return the values of a label as texts: NaN is missing, and 2.0 is 2, because a column with gaps has floats."""
-    _check_type(name, values.type)
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    return pc.replace_substring_regex(_cast(name, values, "category"), r"^(-?\d+)\.0*$", r"\1")
-
-
 def _table_source(files: Sequence[Path], options: Options) -> Source:
-    """Open CSV or Parquet files, which must all have the columns of the first one that has rows.
-
-    A column of CSV files is numeric if at least half of its first values are numbers. A later text in it is an error.
-    """
+    """Open CSV or Parquet files, which must all have the columns of the first one that has rows."""
     is_csv = files[0].suffix.lower() == ".csv"
     read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
     first, sample = _first_rows(files, read)
-    with _reading(first):
+    with reading(first):
         if is_csv and sample.schema.names != [options.label_column] and sample.num_columns == 1:
             raise ValueError(f"its header is one column {sample.schema.names[0]!r}: separate the columns by ','")
     names = {}
     for file in files:
-        with _reading(file.name):
-            names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_names(file)
+        with reading(file.name):
+            names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_schema(file).names
     inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
     for file_name, present in names.items():
-        with _reading(file_name):
+        with reading(file_name):
             check_names(present, (options.label_column, *inputs), first)
-    with _reading(first):
-        for name in (options.label_column, *inputs):
-            _check_type(name, sample.schema.field(name).type)
-    columns = tuple(_column(name, sample[name], is_csv=is_csv) for name in inputs)
-    types = {column.name: pa.float32() if column.kind == "number" else pa.string() for column in columns}
+    inputs, notes_about_index = _without_index(files, read, inputs)
+    columns, notes = _csv_columns(files, inputs) if is_csv else (_parquet_columns(files, inputs, options), [])
+    types = {column.name: pa.float64() if column.kind == "number" else pa.string() for column in columns}
     types[options.label_column] = pa.string()
     return Source(
         columns,
         options.label_column,
         {file.name: partial(read, file, types=types) for file in files},
         1 + is_csv,
-        tuple(lines_about_columns(names, first, options.drop_columns)),
+        (*lines_about_columns(names, first, options.drop_columns), *notes_about_index, *notes),
     )
+
+
+def _without_index(
+    files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]], names: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the inputs without an index column that numbers the rows, and lines about the index columns."""
+    inputs, notes = [*names], []
+
+    def values(name: str) -> Iterator[tuple[str, pa.Array]]:
+        for file in files:
+            with reading(file.name):
+                for rows in read(file, types={name: pa.string()}):
+                    yield file.name, rows[name]
+
+    for name in [name for name in names if name in INDEX_NAMES]:
+        # The last input stays, because a dataset needs one.
+        is_left_out = len(inputs) > 1 and counts_rows(values(name))
+        if is_left_out:
+            inputs.remove(name)
+        notes += lines_about_index(name, is_left_out=is_left_out)
+    return inputs, notes
+
+
+def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Column, ...], list[str]]:
+    """Return the inputs of CSV files, and lines about how they are read."""
+
+    def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            with reading(file.name):
+                yield from read_csv(file, dict.fromkeys(names, pa.string()), _BATCH_BYTES)
+
+    kinds, codes = survey_texts(names, read_texts, lambda: any(map(may_have_leading_zeros, files)))
+    return tuple(column_of(name, pa.float64() if kinds[name] == "number" else pa.string()) for name in names), (
+        lines_about_codes(codes)
+    )
+
+
+def _parquet_columns(files: Sequence[Path], names: Sequence[str], options: Options) -> tuple[Column, ...]:
+    """Return the inputs of Parquet files. The first file in which a column has a type sets its kind."""
+    types: dict[str, pa.DataType] = {}
+    for file in files:
+        with reading(file.name):
+            schema = _parquet_schema(file)
+            for name in (options.label_column, *names):
+                kind = schema.field(name).type
+                if types.get(name, pa.null()) == pa.null():
+                    check_type(name, kind)
+                    types[name] = kind
+    return tuple(column_of(name, types[name]) for name in names)
 
 
 def _first_rows(files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]]) -> tuple[str, pa.RecordBatch]:
     """Return the name of the first file that has rows, and its first rows with all columns."""
     for file in files:
-        with _reading(file.name):
+        with reading(file.name):
             for rows in read(file, types={}):
                 if len(rows):
                     return file.name, rows
-    with _reading(files[0].name):
+    with reading(files[0].name):
         raise ValueError("it has no rows")
 
 
-def _parquet_names(file: Path) -> list[str]:
+def _parquet_schema(file: Path) -> pa.Schema:
     with _parquet(file) as opened:
-        return list(opened.schema_arrow.names)
+        return opened.schema_arrow
 
 
 def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -288,10 +280,10 @@ def _parquet(file: Path) -> Iterator[pq.ParquetFile]:
 
 def _npz_source(name: str, file: Path, options: Options, scratch: Path) -> Source:
     """Open an .npz file. Dropped arrays are not unpacked."""
-    with _reading(name, *DAMAGED):
+    with reading(name, *DAMAGED):
         names = array_names(file)
     inputs = input_names(names, options, name)
-    with _reading(name, *DAMAGED):
+    with reading(name, *DAMAGED):
         arrays = read_arrays(file, [options.label_column, *inputs], scratch)
     return _array_source(name, arrays, replace(options, drop_columns=()))
 
@@ -318,7 +310,7 @@ def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sou
                 f"texts, and have as many rows as the 1-D labels {label!r} {list(used[label].shape)}, at least one. "
                 "Or name it in drop_columns"
             )
-    columns = tuple(_column(key, _arrow(used[key][:1]), used[key].shape[1:]) for key in inputs)
+    columns = tuple(column_of(key, _arrow(used[key][:1]).type, used[key].shape[1:]) for key in inputs)
     batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
 
     def read() -> Iterator[pa.RecordBatch]:
@@ -335,41 +327,3 @@ def _arrow(values: NDArray[Any]) -> pa.Array:
         return pa.array(values.astype(np.float64 if is_long else values.dtype.newbyteorder("=")))
     numbers = values.reshape(-1).astype(np.uint8 if values.dtype in (np.uint8, np.bool_) else np.float32)
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers), math.prod(values.shape[1:]))
-
-
-class _Images:
-    """Image files as an array uint8 [n, height, width, 1 or 3], which are decoded when a slice is read.
-
-    All images get the mode (grey or RGB) and size of the first image by name, or the size of the option image_size.
-    """
-
-    def __init__(self, files: Sequence[Path], options: Options) -> None:
-        self._files = files
-        with _opened(min(files)) as first:
-            # Each letter of a Pillow mode is one channel.
-            self._mode = "L" if first.mode in ("1", "L", "LA") else "RGB"
-            self._size = options.image_size or first.size
-        self.dtype, self.shape = np.dtype("uint8"), (len(files), *self._size[::-1], len(self._mode))
-
-    def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        return np.stack([self._decode(file) for file in self._files[rows]])
-
-    def _decode(self, file: Path) -> NDArray[np.uint8]:
-        with _opened(file) as image:
-            return np.asarray(image.convert(self._mode).resize(self._size))
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[Image.Image]:
-    """Open an image, rotated by its EXIF orientation."""
-    with _reading(f"image {file.parent.name}/{file.name}", SyntaxError, Image.DecompressionBombError):
-        if file.is_dir():
-            raise ValueError("it is a folder: put images directly into the folder of their class")
-        try:
-            image = Image.open(file)
-        except UnidentifiedImageError:
-            raise ValueError("it is not an image: remove it, or convert it to PNG or JPEG") from None
-        with image:
-            if image.mode[0] in "IF":
-                raise ValueError("it has more than 8 bits per color: convert it to 8 bits")
-            yield ImageOps.exif_transpose(image)

@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
+from kfp_distributed.components.prepare_data.column_kinds import class_names
+from kfp_distributed.components.prepare_data.data_warnings import (
+    ColumnCounts,
+    column_warnings,
+    spelling_warnings,
+    text_form,
+)
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
 from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.shuffle import PIECE_BYTES, ShuffledFiles, row_bytes
@@ -39,6 +45,7 @@ class Scan(NamedTuple):
         class_counts: Rows of each class.
         missing: Rows of each input without a value.
         warnings: One line for each problem of a column.
+        collapsed: Inputs whose different numbers become equal as 32-bit floats.
     """
 
     columns: tuple[Column, ...]
@@ -46,6 +53,7 @@ class Scan(NamedTuple):
     class_counts: tuple[int, ...]
     missing: dict[str, int]
     warnings: list[str]
+    collapsed: tuple[str, ...] = ()
 
 
 def scan(source: Source) -> Scan:
@@ -56,7 +64,7 @@ def scan(source: Source) -> Scan:
     """
     columns = {column.name: ColumnCounts(column.kind) for column in source.columns}
     label = ColumnCounts("label")
-    for file, begin, batch in _counted(source, "pass 1 of 2 (check)"):
+    for file, begin, batch in _counted(source, "pass 1 of 2 (check)", are_labels_spelled=True):
         for name, values in zip(batch.schema.names, batch.columns, strict=True):
             counts = label if name == source.label else columns[name]
             if problem := _count(counts, values):
@@ -70,14 +78,28 @@ def scan(source: Source) -> Scan:
                     f"column {name!r} has more than {MAXIMUM_DISTINCT} different values, of the form "
                     f"{text_form(next(iter(counts.values)))!r}: {advice}"
                 )
-    classes = order_classes(label.values, source.label)
+    spellings = _spellings_by_class(label.values)
+    class_rows = {name: sum(label.values[text] for text in texts) for name, texts in spellings.items()}
+    classes = order_classes(class_rows, source.label)
     return Scan(
         tuple(replace(column, vocabulary=tuple(sorted(columns[column.name].values))) for column in source.columns),
         Label(source.label, classes),
-        tuple(label.values[name] for name in classes),
+        tuple(class_rows[name] for name in classes),
         {name: counts.missing for name, counts in columns.items()},
-        column_warnings(columns, label.values.total(), source.label, classes),
+        [
+            *column_warnings(columns, label.values.total(), source.label, classes),
+            *spelling_warnings(source.label, spellings),
+        ],
+        tuple(name for name, counts in columns.items() if counts.precision.collapses()),
     )
+
+
+def _spellings_by_class(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return the spellings of each class."""
+    spellings: dict[str, list[str]] = {}
+    for text, name in zip(texts, class_names(pa.array(texts, pa.string())).to_pylist(), strict=True):
+        spellings.setdefault(name, []).append(text)
+    return spellings
 
 
 def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
@@ -89,22 +111,30 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
         if counts.kind == "label" and values.null_count:
             return int(np.asarray(values.is_null()).argmax()), "is missing: fill it in, or leave the row out"
         return None
-    numbers = column_matrix(values)
+    # Numbers that are too large for a 32-bit float become infinite.
+    with np.errstate(over="ignore"):
+        numbers = column_matrix(values)
     counts.missing += int(np.isnan(numbers).any(axis=1).sum())
     infinite = np.isinf(numbers).any(axis=1)
     if infinite.any():
         advice = "correct it, leave it empty, or name the column in drop_columns"
         return int(infinite.argmax()), f"is infinite or too large for a 32-bit number: {advice}"
+    if counts.kind == "number":
+        exact = values.to_numpy(zero_copy_only=False)
+        counts.precision.add(exact)
+        counts.whole_numbers.add(exact)
     # These two ignore NaN.
     counts.lowest = float(np.fmin.reduce(numbers, axis=None, initial=counts.lowest))
     counts.highest = float(np.fmax.reduce(numbers, axis=None, initial=counts.highest))
     return None
 
 
-def _counted(source: Source, pass_name: str) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+def _counted(
+    source: Source, pass_name: str, *, are_labels_spelled: bool = False
+) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """Yield each batch with its file and the line number of its first row, and log the progress."""
     rows: Counter[str] = Counter()
-    for number, (file, batch) in enumerate(source.batches(), 1):
+    for number, (file, batch) in enumerate(source.batches(are_labels_spelled=are_labels_spelled), 1):
         yield file, rows[file] + source.first_row, batch
         rows[file] += batch.num_rows
         if number % _BATCHES_PER_LOG_LINE == 0:
@@ -255,6 +285,9 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
         rows[name] = pc.index_in(rows[name], pa.array(vocabulary, pa.string()))
         if rows[name].null_count:
             raise ValueError(f"source: {name!r} had other values when it was read again")
+    for column in columns:
+        if column.kind == "number":
+            rows[column.name] = rows[column.name].cast(pa.float32(), safe=False)
     return pa.record_batch(rows)
 
 

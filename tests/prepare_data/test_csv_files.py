@@ -2,6 +2,7 @@
 
 import pytest
 
+from kfp_distributed.components.prepare_data import csv_files
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan
@@ -67,3 +68,22 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
 def test_an_unusable_csv_file_is_refused_with_column_and_row(file, text, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         scan(open_source(file("data.csv", text), LABELLED, tmp_path))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 4, 5, 2**18])
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("1,02134\n", True),
+        ("01,2\n", True),
+        ('1,"01"\n', True),
+        ("1, 01\n", True),
+        ("1,00", True),
+        ("0,0\n10,100\n", False),
+        ("0.5,1.05\n-0.5,1e05\n", False),
+        ("2024-01-05,0a\n", False),
+    ],
+)
+def test_values_that_begin_with_zero_are_found(file, monkeypatch, chunk_bytes, rows, expected):
+    monkeypatch.setattr(csv_files, "_CHUNK_BYTES", chunk_bytes)
+    assert csv_files.may_have_leading_zeros(file("data.csv", f"a,b\n{rows}")) is expected

@@ -91,14 +91,14 @@ def test_a_usual_column_has_no_warning(counts):
 
 @pytest.mark.parametrize(
     "value",
-    ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months", "007"],
+    ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months"],
 )
 def test_numbers_in_text_form(value):
     assert "has numbers in text form" in warnings_of(ColumnCounts("category", 0, Counter({value: 9, "high": 8})))[0]
 
 
 @pytest.mark.parametrize(
-    "value", ["31.01.2024", "2024-01-31", "10:30", "A17", "10.0.0.1", "1-2", "kg", "", "12 kg, wet"]
+    "value", ["31.01.2024", "2024-01-31", "10:30", "A17", "10.0.0.1", "1-2", "kg", "", "12 kg, wet", "007"]
 )
 def test_texts_that_are_not_numbers(value):
     assert warnings_of(ColumnCounts("category", 0, Counter({value: 9, "high": 8}))) == []

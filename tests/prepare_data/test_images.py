@@ -1,8 +1,12 @@
 """Reading of folders of images."""
 
 import io
+import re
+from itertools import pairwise
 
+import pyarrow.parquet as pq
 import pytest
+from pages import Page
 from PIL import Image
 from prepare_data.test_sources import LABELLED, rows_of
 
@@ -29,13 +33,15 @@ def test_grey_images_have_the_size_of_the_first(file):
     )
 
 
-def test_images_are_shuffled_by_the_seed(file):
-    for label in "abc":
-        for number in range(30):
-            folder = image(file, f"photos/{label}/{number}.png").parents[1]
-    orders = ["".join(rows_of(folder, Options("kind", seed=seed))[1]["kind"]) for seed in (0, 0, 1)]
-    assert orders[0] == orders[1] != orders[2]
-    assert "a" * 10 not in orders[0]
+def test_images_are_read_in_the_order_of_their_folders_and_shuffled_in_the_shards(file, run, tmp_path):
+    for label in "cab":
+        for number in range(20):
+            folder = image(file, f"photos/{label}/{number}.png", colour=number).parents[1]
+    assert "".join(rows_of(folder)[1]["kind"]) == "a" * 20 + "b" * 20 + "c" * 20
+    run(folder, shards=1)
+    labels = pq.read_table(tmp_path / "out/train/part-00000.parquet")["label"].to_pylist()
+    # Sorted labels change twice, and 48 shuffled ones in about two of three places.
+    assert sum(first != second for first, second in pairwise(labels)) > 16
 
 
 def test_images_get_the_form_of_the_first_one_or_image_size(file):
@@ -46,6 +52,64 @@ def test_images_get_the_form_of_the_first_one_or_image_size(file):
         {"kind": ["cat", "dog"], "image": [[1, 2, 3], [7, 7, 7]]},
     )
     assert rows_of(folder)[0][0].shape == (2, 4, 3)
+
+
+@pytest.fixture
+def notes(tmp_path):
+    """Return the first two numbers of each line about a folder of images: notes(folder, image_size=None)."""
+
+    def numbers_of_notes(folder, image_size=None):
+        lines = open_source(folder, Options("kind", image_size=image_size), tmp_path).notes
+        return [tuple(re.findall(r"[\d,]+", line)[:2]) for line in lines]
+
+    return numbers_of_notes
+
+
+def test_grey_images_are_stored_in_colour_if_any_image_has_colour(file, notes):
+    image(file, "photos/cat/1.png", colour=7)
+    image(file, "photos/cat/2.png", "1", colour=1)
+    folder = image(file, "photos/dog/1.png", "P").parents[1]
+    columns, rows = rows_of(folder)
+    assert columns[0].shape == (2, 4, 3)
+    assert [image[:3] for image in sorted(rows["image"])] == [[0] * 3, [7] * 3, [255] * 3]
+    assert notes(folder) == [("2", "3")]
+    (folder / "dog/1.png").unlink()
+    image(file, "photos/dog/1.png", "LA")
+    assert rows_of(folder)[0][0].shape == (2, 4, 1)
+
+
+def test_images_of_another_aspect_ratio_are_counted(file, notes):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image(file, "photos/cat/1.png", size=(40, 20))
+    image(file, "photos/cat/2.png", size=(80, 40))
+    image(file, "photos/cat/3.png", size=(20, 40), exif=turned)
+    image(file, "photos/cat/4.png", size=(42, 20))
+    folder = image(file, "photos/dog/1.png", size=(100, 20)).parents[1]
+    assert notes(folder) == [("1", "5")]
+    image(file, "photos/dog/2.png", size=(43, 20))
+    assert notes(folder) == [("2", "6")]
+    assert notes(folder, (8, 8)) == [("6", "6")]
+    assert notes(folder, (20, 10)) == [("2", "6")]
+
+
+@pytest.mark.parametrize(("mode", "options"), [("RGBA", {}), ("LA", {}), ("P", {"transparency": 0})])
+def test_images_with_transparency_are_counted(file, notes, mode, options):
+    image(file, "photos/cat/1.png", mode, **options)
+    folder = image(file, "photos/dog/1.png", "L" if mode == "LA" else "RGB").parents[1]
+    assert notes(folder) == [("1", "2")]
+
+
+def test_lines_about_images_are_logged_and_shown_in_the_overview(run, file, tmp_path, capsys):
+    for index in range(20):
+        mode, size = ("RGB", (4, 2)) if index else ("L", (2, 2))
+        folder = image(file, f"photos/{'cat' if index % 2 else 'dog'}/{index}.png", mode, size).parents[1]
+    notes = open_source(folder, Options(), tmp_path).notes
+    assert len(notes) == 2
+    run(folder, shards=1)
+    assert capsys.readouterr().out.splitlines()[:2] == [f"warning: {line}" for line in notes]
+    page = Page((tmp_path / "out" / "overview.html").read_text())
+    assert [line in page.texts for line in notes] == [True, True]
 
 
 def test_an_image_is_rotated_by_its_exif_orientation(file):

@@ -147,7 +147,7 @@ def test_parquet(file):
         "ok": ["true", "false"],
         "town": ["Ulm", None],
         "code": ["7", "08"],
-        "big": [2**40, 2**53],
+        "big": [2**40 + 1, 2**53],
         "price": [1.5, None],
         "nothing": [None, None],
     }
@@ -238,6 +238,7 @@ def test_a_scan_has_the_vocabularies_and_the_class_counts(file, tmp_path):
         (2, 2),
         {"town": 1},
         scanned.warnings,
+        (),
     )
     (warning,) = scanned.warnings
     assert warning.startswith("column 'town' has no value in 1 of 4 rows: ")

@@ -1,0 +1,180 @@
+"""Kinds of columns: which are numbers, categories or tensors, and the casts of their values (pure)."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.data_warnings import bounded
+from kfp_distributed.storage.dataset import Column
+
+# Regular expression of the names that Arrow gives to the types that a column may have.
+_SCALARS = (
+    r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
+    r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
+)
+_NUMBER = r"^\s*[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))\s*$"
+_DIGITS = r"^\s*\d+\s*$"
+_CODE = r"^\s*0\d+\s*$"
+
+
+def column_of(name: str, kind: pa.DataType, shape: tuple[int, ...] = ()) -> Column:
+    """Return an input column without vocabulary and statistics.
+
+    Args:
+        name: Name of the column.
+        kind: Type of its values. A column of nulls counts as a column of numbers.
+        shape: Shape of one value; empty for a number or text.
+    """
+    if shape:
+        return Column(name, "tensor", "uint8" if "uint8" in str(kind) else "float32", shape)
+    if re.match("u?int|half|float|double|decimal|null", str(kind)):
+        return Column(name, "number", "float32")
+    return Column(name, "category", "int32")
+
+
+def check_type(name: str, kind: pa.DataType) -> None:
+    """Check that the values of a column are numbers or have a usual text form.
+
+    Raises:
+        ValueError: They are lists or of another type that is no single value.
+    """
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not re.fullmatch(_SCALARS, str(values)):
+        raise ValueError(
+            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
+            "parts into columns of their own (tensors: into an .npz file), or leave the column out (drop_columns)"
+        )
+
+
+def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
+    """Return the values of a column as float64 or as texts.
+
+    Args:
+        name: Name of the column, for errors.
+        values: The values in the type of the file.
+        kind: "number" or "category".
+
+    Raises:
+        ValueError: A value does not fit the kind.
+    """
+    check_type(name, values.type)
+    is_number = kind == "number"
+    try:
+        # An unsafe cast rounds large integers to float64. For texts it would accept bytes that are not UTF-8.
+        return values.cast(pa.float64() if is_number else pa.string(), safe=not is_number)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        advice = "or leave the column out (drop_columns)"
+        if not is_number:
+            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
+        value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
+        example = value[0] if value else f"values of type {values.type}"
+        raise ValueError(
+            f"column {name!r} has {example}, but numbers in the first file: write one type in all files, {advice}"
+        ) from None
+
+
+def spellings(name: str, values: pa.Array) -> pa.Array:
+    """Return the values of a label as texts. NaN is missing, and the number 2.0 is "2", but texts are unchanged."""
+    check_type(name, values.type)
+    if pa.types.is_floating(values.type):
+        return class_names(cast(name, pc.if_else(pc.is_nan(values), None, values), "category"))
+    return cast(name, values, "category")
+
+
+def class_names(texts: pa.Array) -> pa.Array:
+    """Return the classes of the spellings of a label: "2.0" is "2", because a column with gaps has floats."""
+    return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")
+
+
+@dataclass
+class _Texts:
+    """What is known about a CSV column.
+
+    Attributes:
+        kind: None as long as no value was seen. A column of "digits" has numbers without sign and point so far.
+        code: The first value with leading zeros in a column of digits.
+    """
+
+    kind: Literal["number", "digits", "category"] | None = None
+    code: str | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        return self.kind in ("number", "category")
+
+    def add(self, values: pa.Array) -> None:
+        """Add a batch of texts. The first batch with values decides on numbers, each of them on leading zeros."""
+        present = values.drop_null()
+        if self.kind is None and len(present):
+            numbers = pc.match_substring_regex(present, _NUMBER).true_count
+            if 2 * numbers < len(present):
+                self.kind = "category"
+            else:
+                digits = pc.match_substring_regex(present, _DIGITS).true_count
+                self.kind = "digits" if digits == numbers else "number"
+        if self.kind == "digits":
+            codes = pc.match_substring_regex(present, _CODE)
+            if codes.true_count:
+                self.kind, self.code = "category", present.filter(codes)[0].as_py()
+
+
+def survey_texts(
+    names: Sequence[str],
+    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
+    may_have_codes: Callable[[], bool],
+) -> tuple[dict[str, Literal["number", "category"]], dict[str, str]]:
+    """Decide which columns of texts are numbers.
+
+    A column is numeric if at least half of its first values are numbers. It has codes, which are texts, if all of these
+    numbers are digits only and any value of the source has leading zeros. The first batch decides on most columns. The
+    other batches are read for the columns without values so far and, if there may be codes, for those of digits. One
+    batch is in memory.
+
+    Args:
+        names: Names of the columns.
+        read: Function that yields the batches of some columns, from the first one.
+        may_have_codes: Function that returns whether any value of the source may have leading zeros.
+
+    Returns:
+        The kind of each column. One without any value counts as a column of numbers. And the first code of each column
+        of codes.
+    """
+    columns = {name: _Texts() for name in names}
+    left = [*names]
+    for rows in read(left):
+        for name in left:
+            columns[name].add(rows[name])
+        if len(rows):
+            break
+    left = [name for name in names if not columns[name].is_decided]
+    if left and not may_have_codes():
+        left = [name for name in left if columns[name].kind is None]
+    for rows in read(left) if left else ():
+        for name in left:
+            columns[name].add(rows[name])
+        left = [name for name in left if not columns[name].is_decided]
+        if not left:
+            break
+    kinds: dict[str, Literal["number", "category"]] = {
+        name: "category" if column.kind == "category" else "number" for name, column in columns.items()
+    }
+    return kinds, {name: column.code for name, column in columns.items() if column.code is not None}
+
+
+def lines_about_codes(codes: Mapping[str, str]) -> list[str]:
+    """Return one line for each column of codes.
+
+    Args:
+        codes: A value with leading zeros of each column.
+    """
+    return bounded(
+        [
+            f"column {name!r} has numbers with leading zeros, such as {code!r}: they are read as codes, and the column "
+            "becomes a category. If they are quantities, write them without leading zeros in the source"
+            for name, code in codes.items()
+        ]
+    )

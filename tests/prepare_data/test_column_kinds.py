@@ -1,0 +1,80 @@
+"""Which columns of a table are numbers and which are texts."""
+
+import re
+
+import pytest
+from prepare_data.test_sources import LABELLED, category, number, parquet, rows_of
+
+from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.split import scan
+
+# More than the first batch of a CSV file, which has 1 MiB.
+MANY = 2**19
+
+
+def notes_of(path, tmp_path):
+    return open_source(path, LABELLED, tmp_path).notes
+
+
+@pytest.mark.parametrize("first", ["02134", "12134"], ids=["in the first row", "in a later row"])
+def test_numbers_with_leading_zeros_are_texts(file, tmp_path, first):
+    path = file("data.csv", f"zip,age,kind\n{first},7,a\n,8,b\n02134,0,c\n")
+    assert rows_of(path) == (
+        (category("zip"), number("age")),
+        {"kind": ["a", "b", "c"], "zip": [first, None, "02134"], "age": [7, 8, 0]},
+    )
+    (line,) = notes_of(path, tmp_path)
+    assert line.startswith("column 'zip' has numbers with leading zeros, such as '02134'")
+
+
+def test_leading_zeros_after_the_first_batch_and_in_a_later_file_make_texts(file, tmp_path):
+    file("rows/a.csv", "zip,age,code,kind\n" + "12134,1,7,a\n" * (MANY // 6) + "02134,2,7,a\n")
+    folder = file("rows/b.csv", "zip,age,code,kind\n1,2,007,b\n").parent
+    columns, rows = rows_of(folder)
+    assert columns == (category("zip"), number("age"), category("code"))
+    assert (rows["zip"][0], rows["zip"][-2:], rows["code"][-2:]) == ("12134", ["02134", "1"], ["7", "007"])
+    assert [line.split("'")[1::2] for line in notes_of(folder, tmp_path)] == [["zip", "02134"], ["code", "007"]]
+
+
+@pytest.mark.parametrize("values", ["0.5,00.7", "-1,-02", "1.5,02", "0,10", "0,0", "1e3,01"])
+def test_quantities_are_numbers(file, tmp_path, values):
+    path = file("data.csv", "x,kind\n" + "".join(f"{value},a\n" for value in values.split(",")))
+    assert rows_of(path)[1]["x"] == pytest.approx([float(value) for value in values.split(",")])
+    assert notes_of(path, tmp_path) == ()
+
+
+def test_a_text_column_whose_first_values_are_missing_is_text(file):
+    text = "town,note,nothing,kind\n" + ",,,a\n" * (MANY // 2)
+    columns, rows = rows_of(file("data.csv", text + "Ulm,,,b\n"))
+    assert columns == (category("town"), number("note"), number("nothing"))
+    assert (rows["town"][0], rows["town"][-1]) == (None, "Ulm")
+    file("rows/a.csv", text)
+    folder = file("rows/b.csv", "note,nothing,town,kind\nx,,7.5,b\n").parent
+    assert rows_of(folder)[0] == (number("town"), category("note"), number("nothing"))
+
+
+def lines_about_classes(path, tmp_path):
+    scanned = scan(open_source(path, LABELLED, tmp_path))
+    return scanned.label.classes, scanned.class_counts, [re.findall("'(.*?)'", line)[:4] for line in scanned.warnings]
+
+
+def test_labels_that_are_merged_are_one_line(file, tmp_path):
+    text = "x,kind\n" + "1,1\n2,1.0\n3,2\n4,2.00\n5,2\n6,007\n7,007\n"
+    assert lines_about_classes(file("data.csv", text), tmp_path) == (
+        ("1", "2", "007"),
+        (2, 3, 2),
+        [["kind", "1", "1.0", "1"]],
+    )
+    assert lines_about_classes(file("gaps.csv", "x,kind\n1,1.0\n2,1.0\n3,2.0\n4,2.0\n"), tmp_path)[2] == []
+    parquet(file, "rows/a.parquet", kind=[1, 2], x=[1, 2])
+    folder = parquet(file, "rows/b.parquet", kind=[1.0, 2.0], x=[3, 4]).parent
+    assert lines_about_classes(folder, tmp_path) == (("1", "2"), (2, 2), [])
+
+
+def test_a_parquet_column_without_values_has_the_kind_of_a_later_file(file):
+    parquet(file, "rows/a.parquet", kind=["a"], town=[None], size=[None], nothing=[None])
+    folder = parquet(file, "rows/b.parquet", kind=["b"], town=["Ulm"], size=[1.5], nothing=[None]).parent
+    assert rows_of(folder) == (
+        (category("town"), number("size"), number("nothing")),
+        {"kind": ["a", "b"], "town": [None, "Ulm"], "size": [None, 1.5], "nothing": [None, None]},
+    )
