@@ -113,8 +113,8 @@ def evaluate_model(model: Path, dataset: Path, allow_training_rows: bool = False
         ValueError: See `run_evaluation`.
         ModelIncomplete: See `run_evaluation`.
     """
-    trained = verify_model_folder(model)
-    manifest = align_with_model(read_dataset(dataset), trained)
+    manifest, trained = read_dataset(dataset), verify_model_folder(model)
+    manifest = align_with_model(manifest, trained)
     warning = check_new_rows(manifest, trained, allow_training_rows)
     if warning:
         print(f"warning: {warning}", flush=True)
