@@ -187,15 +187,26 @@ class ShardPart:
         """Number of the rows of this part."""
         return self.counts[self.index]
 
-    def row_numbers(self) -> NDArray[np.intp]:
+    def row_numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.int64]:
         """Return the rows of this part in ascending order.
 
         Row m of a rank with n rows belongs at (m + 0.5) / n of the file. The rows are dealt in the order of these
         positions: two ranks with as many rows take turns.
+
+        Args:
+            start: Index, among the rows of this part, of the first row to return. Default: 0.
+            stop: Index after the last row to return. Default: all rows.
         """
-        positions = np.concatenate([(np.arange(count) + 0.5) / count for count in self.counts])
-        owners = np.repeat(np.arange(len(self.counts)), self.counts)
-        return np.flatnonzero(owners[np.argsort(positions, kind="stable")] == self.index)
+        own = self.rows
+        numbers = np.arange(start, own if stop is None else min(stop, own), dtype=np.int64)
+        # Row i of another rank with n rows is before row m if (2 i + 1) own < (2 m + 1) n. At equal positions, the
+        # lower rank is first. Counting them needs no memory for the other rows of a shard, which may be very long.
+        before = [
+            -(-((2 * numbers + 1) * count - own + (rank < self.index)) // (2 * own))
+            for rank, count in enumerate(self.counts)
+            if rank != self.index
+        ]
+        return numbers + sum(before)
 
 
 def whole_shard(shard: Shard) -> ShardPart:
@@ -282,12 +293,13 @@ def read_batches(
     names, label = [column.name for column in manifest.columns], manifest.label.name
     rows_at_once = max(1, min(batch_rows, _BATCH_BYTES // (4 * width(manifest))))
     for part in map(whole_shard, manifest.shards) if parts is None else parts:
-        numbers, begin = part.row_numbers(), 0
+        begin = done = 0
         with pq.ParquetFile(Path(folder) / part.shard.path) as file:
             for batch in file.iter_batches(rows_at_once, columns=[*names, label]):
-                first, last = np.searchsorted(numbers, (begin, begin + batch.num_rows))
-                rows = batch if last - first == batch.num_rows else batch.take(pa.array(numbers[first:last] - begin))
-                begin += batch.num_rows
+                numbers = part.row_numbers(done, done + batch.num_rows) - begin
+                numbers = numbers[numbers < batch.num_rows]
+                rows = batch if len(numbers) == batch.num_rows else batch.take(pa.array(numbers))
+                begin, done = begin + batch.num_rows, done + len(numbers)
                 if rows.num_rows:
                     yield np.hstack([column_matrix(rows[name]) for name in names]), rows[label].to_numpy()
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
-# Each shard has an open file while rows are written, and a process may usually open 1024 files.
+# Rows wait in 32 MiB of memory until they are appended to the pieces of the shards. With more shards, fewer than 64 KiB
+# would be appended at once.
 MAXIMUM_SHARDS = 512
 
 

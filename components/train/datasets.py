@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.provenance import find_contamination, training_data
 
 
 def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, ranks: int) -> list[str]:
@@ -31,9 +32,15 @@ def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, r
             raise ValueError(
                 f"validation_dataset does not fit train_dataset: {error}. Pass splits of one run of prepare_data"
             ) from None
-    if train.shuffled:
-        return []
-    return [
-        "train_dataset was written by an earlier version of prepare_data: its shards keep parts of the source's order. "
-        "If the source was sorted, by class or time, the training may be much worse: run prepare_data again"
-    ]
+    warnings = []
+    if validation and (reason := find_contamination(validation, training_data(train))):
+        warnings.append(
+            f"validation_dataset: {reason}. The validation metrics then do not say how the model performs on new rows: "
+            "pass splits of one run of prepare_data"
+        )
+    if not train.shuffled:
+        warnings.append(
+            "train_dataset was written by an earlier version of prepare_data: its shards keep parts of the source's "
+            "order. If the source was sorted, by class or time, the training may be much worse: run prepare_data again"
+        )
+    return warnings

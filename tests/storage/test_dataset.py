@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from kfp_distributed.storage.dataset import (
     mean_and_std,
     parts_of_rank,
     read_batches,
+    whole_shard,
     width,
 )
 from kfp_distributed.storage.errors import ChecksumMismatch
@@ -74,7 +76,8 @@ def test_manifest_round_trip():
 
 def test_a_manifest_of_format_1_is_read():
     data = json.loads(manifest_of(3, 2).to_json())
-    del data["shuffled"]
+    for name in ("shuffled", "preparation", "content", "source_fingerprint"):
+        del data[name]
     assert DatasetManifest.from_json(json.dumps({**data, "format": "kfp-distributed-dataset-1"})) == manifest_of(3, 2)
 
 
@@ -175,6 +178,25 @@ def test_each_rank_has_its_share_of_each_piece_of_a_shard(rows, world):
             before = np.searchsorted(part.row_numbers(), np.arange(rows + 1))
             share = np.arange(rows + 1) * part.rows / rows
             assert np.abs(before - share).max() <= 1.5
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 50), st.integers(0, 50))
+def test_rows_are_dealt_in_the_order_of_their_positions(counts, start, stop):
+    positions = sorted((Fraction(2 * row + 1, rows), rank) for rank, rows in enumerate(counts) for row in range(rows))
+    shard = Shard("train.parquet", sum(counts), 10, "0" * 64)
+    for index in range(len(counts)):
+        expected = [number for number, (_, rank) in enumerate(positions) if rank == index]
+        part = ShardPart(shard, tuple(counts), index)
+        assert part.row_numbers().tolist() == expected
+        assert part.row_numbers(start, stop).tolist() == expected[start:stop]
+
+
+def test_a_part_of_a_long_shard_needs_no_memory_for_its_rows():
+    """A shard of a billion rows has about 8 GB, of which a rank holds one batch."""
+    shard = Shard("train.parquet", 10**9, 10, "0" * 64)
+    assert whole_shard(shard).row_numbers(10**9 - 2, 10**9 + 5).tolist() == [10**9 - 2, 10**9 - 1]
+    part = ShardPart(shard, (400_000_000, 600_000_000), 0)
+    assert part.row_numbers(399_999_998, 400_000_003).tolist() == [999_999_996, 999_999_998]
 
 
 @pytest.mark.parametrize(("rank", "world"), [(-1, 2), (2, 2), (0, 0)])

@@ -17,18 +17,35 @@ from kfp_distributed.trainers import train_specification
 SIZE, AGE = Column("size", "number", "float32"), Column("age", "number", "float32")
 
 
-def manifest_of(*columns, rows=4, shuffled=True):
-    shard = Shard("part.parquet", rows, 10, "0" * 64)
-    return DatasetManifest("train", columns, Label("kind", ("a", "b")), (shard,), (rows, 0), 0, "x", shuffled)
+def manifest_of(*columns, rows=4, shuffled=True, sha256="0" * 64, seed=0):
+    shard = Shard("part.parquet", rows, 10, sha256)
+    return DatasetManifest("train", columns, Label("kind", ("a", "b")), (shard,), (rows, 0), seed, "x", shuffled)
+
+
+VALIDATION = "1" * 64
 
 
 def test_splits_of_one_dataset_fit_in_any_order_of_the_columns():
-    assert check_datasets(manifest_of(SIZE, AGE), manifest_of(AGE, SIZE, shuffled=False), 4) == []
+    validation = manifest_of(AGE, SIZE, shuffled=False, sha256=VALIDATION)
+    assert check_datasets(manifest_of(SIZE, AGE), validation, 4) == []
     assert check_datasets(manifest_of(SIZE), None, 4) == []
 
 
 def test_shards_in_the_order_of_the_source_cause_a_warning():
     assert len(check_datasets(manifest_of(SIZE, shuffled=False), None, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("validation", "words"),
+    [
+        (manifest_of(SIZE), "1 of the 1 shards"),
+        (manifest_of(SIZE, sha256=VALIDATION, seed=1), "the seed 1 instead of 0"),
+    ],
+    ids=["the training data", "another split"],
+)
+def test_validation_data_that_trains_the_model_causes_a_warning(validation, words):
+    (warning,) = check_datasets(manifest_of(SIZE), validation, 1)
+    assert words in warning
 
 
 @pytest.mark.parametrize(

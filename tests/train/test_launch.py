@@ -78,7 +78,7 @@ def failure(request):
 
 
 def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, tmp_path):
-    outcome, log = run(request(data, tmp_path, train_parameters={"epochs": 2.0}))
+    outcome, log = run(request(data, tmp_path, validation_uri="", train_parameters={"epochs": 2.0}))
     name = job_name("train", ("run", "train", "1"))
     assert outcome.status.job == outcome.model.job == name
     assert [entry.path for entry in outcome.model.files] == ["weights"]
