@@ -192,6 +192,8 @@ def _convert_dict(arguments: Sequence[ast.expr], value: Any, native: bool) -> An
         typed_key = _convert(arguments[0], key, native)
         # A key of JSON is a text.
         converted[typed_key if native else key] = _convert(arguments[1], item, native)
+    if len(converted) < len(entries):  # "1" and "01" are one int. An entry would be lost.
+        raise ValueError
     return converted
 
 

@@ -36,7 +36,7 @@ class Parameter:
         Raises:
             ValueError: The value has another type. The message names the allowed type.
         """
-        self.argument(value)
+        self.argument(value)  # It refuses more, such as a list that cannot become an item of a set.
         return self._convert(value, native=False)
 
     def argument(self, value: Any) -> Any:  # noqa: ANN401

@@ -142,8 +142,8 @@ def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int
 
     Returns:
         For each class the rows of each training shard, of validation and of test. Each split gets its fraction of
-        every class and of all rows, rounded up or down. A split gets fewer rows where a class would keep no row for
-        training. The training shards differ by at most one row.
+        every class, rounded up or down, and its fraction of all rows within less than two rows. A split gets fewer
+        rows where a class would keep no row for training. The training shards differ by at most one row.
 
     Raises:
         ValueError: A split with a fraction above 0 gets no row, or there are fewer training rows than shards.

@@ -46,10 +46,11 @@ def synthetic():
 
 
 TABLES = {
-    # Inputs and labels, fraction of the rows for the test, and the training.
-    "breast cancer": (lambda: load_breast_cancer(return_X_y=True), 0.4, Training(30, 32, 2e-3)),
-    "wine": (lambda: load_wine(return_X_y=True), 0.5, Training(60, 32, 2e-3)),
-    "synthetic": (synthetic, 0.4, Training(12, 120, 5e-3)),
+    # Inputs and labels, fraction of the rows for the test, and the training. Few epochs, because each one also saves a
+    # checkpoint and metrics.
+    "breast cancer": (lambda: load_breast_cancer(return_X_y=True), 0.4, Training(12, 24, 4e-3)),
+    "wine": (lambda: load_wine(return_X_y=True), 0.5, Training(15, 12, 4e-3)),
+    "synthetic": (synthetic, 0.4, Training(6, 120, 1e-2)),
 }
 
 

@@ -160,6 +160,7 @@ def test_a_function_gets_what_its_annotations_say(signature, value, checked, arg
         ("int | list[int]", "a"),
         ("Union[int, None]", "a"),
         ("dict[int, str]", {"a": "b"}),
+        ("dict[int, str]", {"1": "a", "01": "b"}),
     ],
 )
 def test_a_value_that_an_annotation_does_not_allow_is_refused(annotation, value):
