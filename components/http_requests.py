@@ -35,10 +35,11 @@ def request_for(source: str) -> urllib.request.Request:
     url = urlsplit(source)
     user, _, host = url.netloc.rpartition("@")
     is_host = re.fullmatch(r"(?:\[[^\]]*\]|[^:]+)(?::\d*)?", host)
-    if not is_host and "@" in source.partition("://")[2].removeprefix(url.netloc):
+    # After a user, an "@" behind the host may be the end of the password, whose "/" ended the host.
+    if (user or not is_host) and "@" in source.partition("://")[2].removeprefix(url.netloc):
         raise ValueError(
-            "source has a user or password with a character that ends the host: write it percent-encoded, such as %2F "
-            "for /, %3F for ? and %23 for #"
+            "source has a user or password with a character that ends the host, or an @ in its path: write them "
+            "percent-encoded, such as %2F for /, %3F for ?, %23 for # and %40 for @"
         )
     request = urllib.request.Request(quote(urlunsplit(url._replace(netloc=host)), string.punctuation))
     if user:
@@ -50,10 +51,12 @@ def request_for(source: str) -> urllib.request.Request:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Sends user and password also to the target of a redirect, if it is on the same host."""
+    """Sends user and password also to the target of a redirect, if it is on the same host. Targets are HTTP servers."""
 
     def redirect_request(self, req: urllib.request.Request, *args: Any, **others: Any) -> urllib.request.Request | None:  # noqa: ANN401
         target = super().redirect_request(req, *args, **others)
+        if target and target.type not in ("http", "https"):
+            raise OSError(f"redirected to {target.type}://, which is not HTTP")
         authorization = req.get_header("Authorization")
         if target and authorization and may_know_password(req.full_url, target.full_url):
             target.add_unredirected_header("Authorization", authorization)

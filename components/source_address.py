@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 10.0
 
 # User and password, also if the password has a "/", "?" or "#" that is not percent-encoded. Then no host or
 # no port precedes this character.
-_USER = re.compile(r"(?<=://)(?:[^/?#]*@(?:[/?#].*@)?|[^/?#@\[]*:(?!\d*(?:[/?#]|$)).*@)")
+_USER = re.compile(r"(?<=://)(?:[^/?#]*@(?:.*@)?|[^/?#@\[]*:(?!\d*(?:[/?#]|$)).*@)")
 
 
 def without_secrets(source: str) -> str:

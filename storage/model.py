@@ -31,8 +31,9 @@ class ModelManifest:
         job: Name of the training job.
         columns: Columns of the training data, as JSON objects of the dataset's manifest.
         label: Label of the training data, as a JSON object of the dataset's manifest.
-        training_data: The rows that trained the model: "split", "source", "seed", "preparation" and "content" of the
-            dataset's manifest, and "shards", the SHA-256 of each shard. Empty if unknown.
+        training_data: The datasets that trained the model, the newest last. There are several after `resume_from`.
+            Each has "split", "source", "seed", "preparation" and "content" of the dataset's manifest, and "shards",
+            the SHA-256 of each shard. It is {} if unknown.
     """
 
     format: str = "saved_model"
@@ -41,7 +42,7 @@ class ModelManifest:
     job: str = ""
     columns: tuple[Mapping[str, Any], ...] = ()
     label: Mapping[str, Any] = field(default_factory=dict)
-    training_data: Mapping[str, Any] = field(default_factory=dict)
+    training_data: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> str:
         """Return the text of the manifest."""
@@ -57,7 +58,8 @@ class ModelManifest:
         try:
             content = json.loads(text)
             files = tuple(FileEntry(**entry) for entry in content.pop("files"))
-            return cls(files=files, columns=tuple(content.pop("columns")), **content)
+            columns, trained = tuple(content.pop("columns")), tuple(content.pop("training_data", ()))
+            return cls(files=files, columns=columns, training_data=trained, **content)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the manifest is not valid: {error!r}") from None
 

@@ -1,6 +1,6 @@
 """Whether rows of a dataset have trained a model, from the manifests of both (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kfp_distributed.storage.dataset import DatasetManifest
@@ -16,7 +16,18 @@ def training_data(manifest: DatasetManifest) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in names} | {"shards": [shard.sha256 for shard in manifest.shards]}
 
 
-def find_contamination(dataset: DatasetManifest, trained: Mapping[str, Any]) -> str:
+def with_training_data(earlier: Sequence[Mapping[str, Any]], manifest: DatasetManifest) -> list[Mapping[str, Any]]:
+    """Return the training data of a model, the newest last: those of the trainings it was resumed from, and its own.
+
+    Args:
+        earlier: Training data so far, each of `training_data`, or {} if unknown.
+        manifest: Manifest of the complete training dataset.
+    """
+    own = training_data(manifest)
+    return [*(data for data in earlier if data != own), own]
+
+
+def find_contamination(dataset: DatasetManifest, trained: Sequence[Mapping[str, Any]]) -> str:
     """Return why rows of a dataset may have trained a model, as a sentence; "" if they have not, as far as is known.
 
     Splits of one run of `prepare_data` have different rows. Another split of the same source has rows of each split of
@@ -24,8 +35,12 @@ def find_contamination(dataset: DatasetManifest, trained: Mapping[str, Any]) -> 
 
     Args:
         dataset: Manifest of the dataset.
-        trained: What the model's manifest says about its training data, of `training_data`. Empty if it says nothing.
+        trained: The model's training data, each of `training_data`, or {} if unknown.
     """
+    return next(filter(None, (_overlap(dataset, data) for data in trained)), "")
+
+
+def _overlap(dataset: DatasetManifest, trained: Mapping[str, Any]) -> str:
     shards = {*trained.get("shards", ())}
     common = sum(shard.sha256 in shards for shard in dataset.shards)
     if common:

@@ -207,12 +207,14 @@ def check_new_rows(dataset: DatasetManifest, model: ModelManifest, allow_trainin
     Raises:
         ValueError: Rows have trained the model, and `allow_training_rows` is false.
     """
-    if not model.training_data:
-        return "model.json does not say which rows trained the model. If they are in this dataset, scores are too high"
     reason = find_contamination(dataset, model.training_data)
     if reason and not allow_training_rows:
         raise ValueError(
             f"{reason}: its scores would not say how the model performs on new rows. Evaluate the test_dataset of the "
             "run of prepare_data that trained the model, or set allow_training_rows=True."
         )
-    return f"{reason}: the scores do not say how the model performs on new rows" if reason else ""
+    if reason:
+        return f"{reason}: the scores do not say how the model performs on new rows"
+    if model.training_data and all(model.training_data):
+        return ""
+    return "model.json does not say all rows that trained the model. If they are in this dataset, scores are too high"

@@ -154,6 +154,8 @@ class Profiler:
         generator = np.random.default_rng((seed, 1))
         self._sampler = Sampler(columns, label.name, training_rows, generator)
         self._duplicates = DuplicateCounter(SPLITS)
+        # The hash of a row, and so `content`, must not depend on the order of the columns.
+        self._by_name = sorted(range(len(columns)), key=lambda index: columns[index].name)
         self.vocabularies = VocabularyCounter(columns)
 
     def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
@@ -168,7 +170,7 @@ class Profiler:
         for column, values in zip(self._columns, features, strict=True):
             if column.name in self.moments:
                 self.moments[column.name].add(values[training_rows])
-        self._duplicates.add(np.hstack(features), splits)
+        self._duplicates.add(np.hstack([features[index] for index in self._by_name]), splits)
         self._sampler.add(rows, training_rows)
         self.vocabularies.add(rows, training_rows)
 

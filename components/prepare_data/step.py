@@ -1,6 +1,9 @@
 """Runs the step `prepare_data` on the artifacts of KFP."""
 
+import signal
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.plan import parse_options
@@ -39,6 +42,9 @@ def run_step(
         "drop_columns": drop_columns,
         "source_fingerprint": source_fingerprint,
     }
+    # KFP cancels a step by SIGTERM. Without a handler, the folders for downloads and pieces would stay.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end)
     try:
         refuse_placeholders(texts)
         options = parse_options(
@@ -67,3 +73,8 @@ def cache_remark(source: str, source_fingerprint: str) -> str:
         f"Pipelines, even if {without_secrets(source)} has changed. Pass the output of fingerprint_source, or call "
         "set_caching_options(False) on the task"
     )
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)

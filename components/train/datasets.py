@@ -33,7 +33,7 @@ def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, r
                 f"validation_dataset does not fit train_dataset: {error}. Pass splits of one run of prepare_data"
             ) from None
     warnings = []
-    if validation and (reason := find_contamination(validation, training_data(train))):
+    if validation and (reason := find_contamination(validation, [training_data(train)])):
         warnings.append(
             f"validation_dataset: {reason}. The validation metrics then do not say how the model performs on new rows: "
             "pass splits of one run of prepare_data"

@@ -1,5 +1,6 @@
 """Copy the checkpoints and epoch metrics of another training, so that this training resumes from them."""
 
+import json
 import re
 from contextlib import suppress
 
@@ -8,7 +9,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TRAINING_METRICS, JobDescription
+from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TRAINING_DATA, TRAINING_METRICS, JobDescription
 
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics"
@@ -48,7 +49,7 @@ def check_resume(resume_from: str, description: JobDescription) -> bool:
 
 
 def copy_training(resume_from: str, description: JobDescription) -> str:
-    """Copy the checkpoints and epoch metrics of another training.
+    """Copy the checkpoints and epoch metrics of another training, and what is known about its training data.
 
     Returns:
         Name of the newest checkpoint.
@@ -61,6 +62,10 @@ def copy_training(resume_from: str, description: JobDescription) -> str:
     for name in (TRAINING_METRICS, EVALUATOR_METRICS):
         if metrics.exists(name):
             own_metrics.copy(metrics, name, name)
+    if metrics.exists(TRAINING_DATA):
+        own_metrics.copy(metrics, TRAINING_DATA, TRAINING_DATA)
+    else:  # Version 0.1 did not store it.
+        own_metrics.write(TRAINING_DATA, json.dumps([{}]).encode())
     checkpoints = open_store(join_uri(resume_from, CHECKPOINTS))
     own_checkpoints = open_store(description.checkpoint_uri)
     names = complete_checkpoints(checkpoints)

@@ -196,7 +196,7 @@ def test_the_user_is_for_the_same_host_and_not_for_less_security(url, target, is
     assert may_know_password(url, target) is is_same
 
 
-@pytest.mark.parametrize("password", ["s3/cret", "s3?cret", "s3#cret", "s3@/cret"])
+@pytest.mark.parametrize("password", ["s3/cret", "s3?cret", "s3#cret", "s3@/cret", "s3@x/cret"])
 def test_a_password_that_is_not_encoded_is_not_shown(tmp_path, password):
     with pytest.raises((OSError, ValueError)) as caught:
         local_copy(f"http://me:{password}@127.0.0.1:1/data.csv", tmp_path)

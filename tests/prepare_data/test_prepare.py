@@ -1,5 +1,10 @@
 """The step from the source to the artifacts."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -134,3 +139,25 @@ def test_the_log_says_what_the_cache_knows_of_the_source(
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
     manifest = DatasetManifest.from_json((tmp_path / "out" / "train_dataset" / "dataset.json").read_text())
     assert manifest.source_fingerprint == fingerprint
+
+
+def test_a_cancelled_step_leaves_no_files(tmp_path):
+    """SIGTERM comes while the second pass reads."""
+    source, temporary = tmp_path / "data.csv", tmp_path / "temporary"
+    source.write_text("x,label\n" + "1,a\n2,b\n" * 500_000)
+    temporary.mkdir()
+    program = f"""
+from types import SimpleNamespace
+from kfp_distributed.components.prepare_data.component import prepare_data
+outputs = ("train_dataset", "validation_dataset", "test_dataset", "overview")
+artifacts = {{name: SimpleNamespace(path=r"{tmp_path}/out/" + name, metadata={{}}) for name in outputs}}
+prepare_data(**artifacts, source=r"{source}")
+"""
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.DEVNULL)
+    while not list(tmp_path.glob("out/.prepare-data-*/.pieces-*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert (list(temporary.iterdir()), list((tmp_path / "out").iterdir())) == ([], [])

@@ -36,7 +36,7 @@ def test_values_that_only_other_splits_have_count_as_missing(file, run, tmp_path
 def test_splits_of_one_run_are_told_from_another_split_of_the_same_rows(file, run):
     source = towns_file(file)
     first, again, other = run(source, "first"), run(source, "again"), run(source, "other", seed=1)
-    trained = training_data(first["train"])
+    trained = [training_data(first["train"])]
     assert find_contamination(first["test"], trained) == find_contamination(again["test"], trained) == ""
     assert "with the seed 1 instead of 0" in find_contamination(other["test"], trained)
     copy = towns_file(file, "copy.csv", default_rng(0).permutation(60))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
-from kfp_distributed.storage.provenance import find_contamination, training_data
+from kfp_distributed.storage.provenance import find_contamination, training_data, with_training_data
 
 TRAIN = DatasetManifest(
     "train",
@@ -47,7 +47,7 @@ OLD = {"preparation": "", "content": ""}
     ids=["the same run", "other rows", "other source", "the same seed in format 1"],
 )
 def test_rows_that_did_not_train_the_model(trained, dataset):
-    assert find_contamination(dataset, training_data(trained)) == ""
+    assert find_contamination(dataset, [training_data(trained)]) == ""
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,18 @@ def test_rows_that_did_not_train_the_model(trained, dataset):
     ],
 )
 def test_rows_that_may_have_trained_the_model(trained, dataset, reason):
-    assert reason in find_contamination(dataset, training_data(trained))
+    assert reason in find_contamination(dataset, [training_data(trained)])
 
 
 def test_nothing_is_known_of_a_model_without_training_data():
-    assert find_contamination(TEST, {}) == ""
+    assert find_contamination(TEST, [{}]) == ""
+
+
+def test_a_resumed_model_knows_all_its_training_data():
+    other = replace(TRAIN, seed=8, preparation="two", shards=(Shard("0.parquet", 8, 10, "d" * 64),))
+    trained = with_training_data([training_data(TRAIN)], other)
+    assert trained == with_training_data(trained, other) == [training_data(TRAIN), training_data(other)]
+    # The test rows of the second run are new to the second training alone.
+    test = replace(other, split="test", shards=(Shard("0.parquet", 8, 10, "e" * 64),))
+    assert find_contamination(test, [training_data(other)]) == ""
+    assert "with the seed 8 instead of 7" in find_contamination(test, trained)

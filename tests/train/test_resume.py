@@ -59,8 +59,10 @@ def test_complete_checkpoints_and_metrics_are_copied_once(other, tmp_path):
         "checkpoints/00000001/epoch",
         "checkpoints/00000002.json",
         "checkpoints/00000002/epoch",
+        "metrics/training-data.json",
         "metrics/training.json",
     ]
+    assert json.loads(open_store(own.metrics_uri).read("training-data.json")) == [{}], "unknown in version 0.1"
     assert restore_checkpoint(open_store(own.checkpoint_uri), tmp_path / "restored") == "00000002"
     assert (tmp_path / "restored" / "epoch").read_text() == "2"
     assert not check_resume(OTHER, own)

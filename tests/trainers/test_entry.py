@@ -82,7 +82,7 @@ def test_a_function_gets_the_rows_of_its_rank_and_the_leader_saves_the_model(mak
         job="a-job",
         columns=({**asdict(column), "shape": [8, 8], "vocabulary": []},),
         label={"name": "label", "classes": [str(digit) for digit in range(10)]},
-        training_data=training_data(manifests["train"]),
+        training_data=(training_data(manifests["train"]),),
     )
     assert [entry.key for entry in store.list()] == [MODEL_MANIFEST, "sub/weights"]
     assert store.read("sub/weights") == b"worker-0"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
@@ -25,7 +25,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.provenance import training_data
+from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
@@ -41,6 +41,7 @@ from kfp_distributed.trainers.runtime.job import (
     PEER_LOST,
     REPLICA_VARIABLE,
     TENSORBOARD,
+    TRAINING_DATA,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -108,6 +109,8 @@ def main() -> int:
         aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
         Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
     restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
+    if leads:
+        _record_training_data(job, manifest)
     _keep_results(job, leads, role == "evaluator", folders)
     if program.kind != "trainer":
         threading.Thread(target=sync.flush_at_rest, daemon=True).start()
@@ -313,6 +316,16 @@ def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Ma
         sync.keep(logs, lambda changed, *_: _send_logs(metrics, logs, changed), grows=True)
 
 
+def _record_training_data(job: JobDescription, manifest: DatasetManifest) -> list[Mapping[str, Any]]:
+    """Store which datasets train the checkpoints, for trainings that resume from them; return the datasets."""
+    store = open_store(job.metrics_uri, retry_seconds=_SAVE_SECONDS)
+    earlier = json.loads(store.read(TRAINING_DATA)) if store.exists(TRAINING_DATA) else []
+    trained = with_training_data(earlier, manifest)
+    if trained != earlier:
+        store.write(TRAINING_DATA, json.dumps(trained).encode())
+    return trained
+
+
 def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
     for path in storable_files(folder, sync.leave_out):
         if folder / path in changed:
@@ -379,8 +392,8 @@ def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, me
     files = store.upload_folder(folder)
     model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
-    label, trained_on = asdict(manifest.label), training_data(manifest)
-    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, label, trained_on)
+    trained = tuple(_record_training_data(job, manifest))
+    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, asdict(manifest.label), trained)
     store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
     print(f"model saved to {job.model_uri}", flush=True)
 

@@ -18,6 +18,9 @@ PEER_LOST = 138
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
+TRAINING_DATA = "training-data.json"
+"""File beside the metrics with the datasets that trained the checkpoints, as in model.json."""
+
 TENSORBOARD = "tensorboard"
 """Folder beside the metrics with the logs for TensorBoard."""
 
