@@ -5,7 +5,6 @@ import os
 import subprocess
 import tempfile
 import uuid
-from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,8 +132,7 @@ def bucket(store_environment, training_namespace):
     with tempfile.TemporaryDirectory() as scratch:
         splits = ("train_dataset", "validation_dataset", "test_dataset")
         artifacts = {name: SimpleNamespace(path=f"{scratch}/{name}", metadata={}) for name in (*splits, "overview")}
-        arguments = dict(zip(signature(prepare_data.python_func).parameters, artifacts.values(), strict=False))
-        prepare_data.python_func(**arguments)
+        prepare_data.python_func(**artifacts, source="digits")
         for split in splits:
             store.upload_folder(f"{scratch}/{split}", split)
     yield training_namespace
