@@ -19,7 +19,7 @@ from two_stage_classifier import two_stage_classifier
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.launch import Request, launch
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, read_batches, whole_shard
+from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, parts_of_rank, read_batches, whole_shard
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.feed import keep_rows
 
@@ -84,7 +84,9 @@ def manifest_of(folder):
 
 def whole_curve(train_data, folder):
     manifest = manifest_of(train_data)
-    batches = read_batches(train_data, manifest)
+    # Each rank reads a part of the rows. The ranks exchange them in the order of the ranks.
+    parts = [part for rank in range(2) for part in parts_of_rank(manifest, rank, 2)]
+    batches = read_batches(train_data, manifest, parts)
     inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
     column = manifest.columns[0]
     np.savez(folder / "rows.npz", inputs=(inputs - np.float32(column.mean)) / np.float32(column.std), labels=labels)
