@@ -41,6 +41,9 @@ def test_splits_of_one_run_are_told_from_another_split_of_the_same_rows(file, ru
     assert "with the seed 1 instead of 0" in find_contamination(other["test"], trained)
     copy = towns_file(file, "copy.csv", default_rng(0).permutation(60))
     assert "another split of the same rows" in find_contamination(run(copy, "copy")["test"], trained)
+    lines = [line.split(",") for line in source.read_text().splitlines()]
+    reordered = file("reordered.csv", "\n".join(f"{x},{town},{label}" for town, x, label in lines) + "\n")
+    assert "another split of the same rows" in find_contamination(run(reordered, "reordered", seed=1)["test"], trained)
     more = file("more.csv", source.read_text() + "town 1,60,a\n")
     assert find_contamination(run(more, "more")["test"], trained) == ""
 
