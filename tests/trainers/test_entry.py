@@ -24,7 +24,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_
 from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.program import FOLDERS
-from kfp_distributed.trainers.runtime import entry
+from kfp_distributed.trainers.runtime import ending
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
@@ -204,10 +204,10 @@ def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(monkeypatch, cap
         raise RuntimeError("can't start new thread")
 
     codes = []
-    monkeypatch.setattr(entry, "_ending", threading.Lock())
-    monkeypatch.setattr(entry.sync, "flush", fail)
-    monkeypatch.setattr(entry.os, "_exit", codes.append)
-    entry._end(143)
+    monkeypatch.setattr(ending, "_ending", threading.Lock())
+    monkeypatch.setattr(ending.sync, "flush", fail)
+    monkeypatch.setattr(ending.os, "_exit", codes.append)
+    ending.end(143)
     assert codes == [143]
     assert "RuntimeError: can't start new thread" in capfd.readouterr().err
 

@@ -16,7 +16,7 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.cluster import processors
-from kfp_distributed.trainers.runtime.entry import tensorflow_environment
+from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
 
 pytestmark = pytest.mark.takes(35)
 
