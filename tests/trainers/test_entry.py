@@ -186,6 +186,15 @@ def test_a_replica_writes_its_peak_memory_however_it_ends(make_replicas, digits,
     assert 300 < peak / 1024 < 600, replicas.text("worker-0")
 
 
+def test_a_replica_that_is_restarted_after_the_model_was_saved_trains_nothing(make_replicas, digits, tmp_path):
+    program = {"command": ["sh", "-c", f"echo x >> {tmp_path}/starts; echo 1 > {{model_dir}}/weights"]}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits)
+    for _ in range(2):
+        replicas.start_all()
+        assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
 def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(digits.folder / "train", damaged)
