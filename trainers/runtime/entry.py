@@ -20,15 +20,17 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, p
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
+from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child
 from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.runtime.job import (
+    CHECKPOINT_REJECTED,
     JOB_VARIABLE,
     PEER_LOST,
     REPLICA_VARIABLE,
@@ -111,7 +113,8 @@ def _run_replica() -> int:
         # Programs read the columns in the order of the manifest. It may be another one in other files of the source.
         aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
         Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
-    restore_checkpoint(open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS), folders["checkpoint_dir"])
+    checkpoints = open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS)
+    restored = restore_checkpoint(checkpoints, folders["checkpoint_dir"])
     if leads:
         record_training_data(job, manifest)
     keep_results(job, leads, role == "evaluator", folders)
@@ -120,7 +123,17 @@ def _run_replica() -> int:
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
-    code = _run(program, paths, job)
+    try:
+        code = _run(program, paths, job)
+    except BaseException as error:
+        sync.flush(at_rest=True)
+        # SystemExit is a decision of the program.
+        if elastic or not isinstance(error, Exception) or not _reject_checkpoint(checkpoints, restored):
+            raise
+        traceback.print_exc()
+        return CHECKPOINT_REJECTED
+    if 0 < code < 128 and not elastic and _reject_checkpoint(checkpoints, restored):
+        code = CHECKPOINT_REJECTED
     until = time.monotonic() + STORE_SECONDS
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
         metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
@@ -132,6 +145,21 @@ def _run_replica() -> int:
     while not sync.flush(at_rest=code > 0) and code == 0 and time.monotonic() < until:
         time.sleep(SYNC_RETRY_SECONDS)
     return code
+
+
+def _reject_checkpoint(store: Store, restored: str) -> bool:
+    """Record that the program failed right after it had restored a checkpoint, if there is one before it.
+
+    "Right after" means that it has stored none since.
+    """
+    following = reject_checkpoint(store, restored) if restored else ""
+    if following:
+        print(
+            f"the program failed after it had restored checkpoint {restored} and before it stored another one; "
+            f"the next start gets checkpoint {following}",
+            flush=True,
+        )
+    return bool(following)
 
 
 def replica_name(

@@ -17,6 +17,7 @@ from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
+from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_written, named_by_tensorflow
 from kfp_distributed.trainers.runtime.job import (
     EVALUATOR_METRICS,
     TENSORBOARD,
@@ -52,12 +53,22 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
     if leads or evaluates:
         sync.keep(
             folders["metrics_dir"],
-            lambda *_: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
+            lambda _: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
         )
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
-        sync.keep(folder, lambda _, *how: save_checkpoint(checkpoints, folder, *how))
-        sync.keep(logs, lambda changed, *_: _send_logs(metrics, logs, changed), grows=True)
+        renamed = RenamedFiles(folder)
+
+        def is_complete(files: frozenset[Path]) -> bool:
+            marked = renamed.read()
+            return all(file in marked or named_by_tensorflow(file) for file in files) and not is_written(folder)
+
+        sync.keep(
+            folder,
+            lambda state: save_checkpoint(checkpoints, folder, state.check, state.in_use, state.guessed),
+            is_complete=is_complete,
+        )
+        sync.keep(logs, lambda state: _send_logs(metrics, logs, state.changed), grows=True)
 
 
 def record_training_data(job: JobDescription, manifest: DatasetManifest) -> list[Mapping[str, Any]]:
