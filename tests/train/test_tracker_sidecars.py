@@ -69,6 +69,19 @@ def test_an_operator_that_fails_a_job_for_a_sidecar_does_not_decide(tracker, job
     assert judge(tracker) == ((True, ""), True, not job_first)
 
 
+def test_a_job_that_its_operator_fails_for_the_sidecar_of_a_worker_restarts(tracker):
+    """The operator deletes the leader before it has saved its model."""
+    list(tracker.update_pod(beside(1, KILLED, phase="Failed", main=terminated(0))))
+    assert judge(tracker) == (None, False, False)
+    list(tracker.update_job(job_of(condition("Failed", "1 Worker replica failed"), at=20)))
+    assert judge(tracker) == ((False, "TFJob failed: 1 Worker replica failed."), True, False)
+    assert tracker.can_restart
+    assert summarize([tracker.restart_event(), *tracker.restart()]) == [
+        "restart 1 of 1: the whole job (a sidecar of worker-1 failed)",
+        *((f"worker-{index}", "waiting", None, "", 1) for index in range(2)),
+    ]
+
+
 def test_a_permanent_failure_beside_a_running_sidecar_ends_the_job(tracker):
     assert summarize(tracker.update_pod(beside(1, ON, main=terminated(3)))) == [
         ("worker-1", "failed", 3, "", 0),

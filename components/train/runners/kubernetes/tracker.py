@@ -89,18 +89,26 @@ class Tracker:
         """Whether the whole job is to be restarted: it failed, but the root failure is retryable.
 
         An operator fails a job if a pod is deleted, for example by draining its node, and if a peer of a killed replica
-        exits with a smaller exit code. It does not restart a replica whose pod is held by a sidecar.
+        exits with a smaller exit code. It does not restart a replica whose pod is held by a sidecar. It also fails a
+        job in which a sidecar has failed the pod of a replica that succeeded.
         """
-        recent = self._recent_failures()
-        if not self.ended_by_itself or not recent or self.end is None or self.end[0]:
+        if not self.ended_by_itself or self.end is None or self.end[0]:
             return False
-        return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
+        recent = self._recent_failures()
+        is_retryable = _is_retryable(root_failure(recent).exit_code) if recent else bool(self._failed_by_sidecar)
+        return self._restarts < self.job.specification.restart_limit and is_retryable
 
     def restart_event(self) -> JobEvent:
         """Return the event that announces the restart. Call it when `can_restart` becomes true: failures expire."""
-        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        text = f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)"
-        return JobEvent(clock(), text, "WARNING")
+        recent, limit = self._recent_failures(), self.job.specification.restart_limit
+        cause = f"{root_failure(recent).replica} failed" if recent else f"a sidecar of {self._failed_by_sidecar} failed"
+        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({cause})", "WARNING")
+
+    @property
+    def _failed_by_sidecar(self) -> str:
+        """Name of a replica that succeeded while a sidecar failed its pod; "" if there is none."""
+        states = {name: record.state for name, record in self._records.items()}
+        return next((name for name, state in states.items() if state.state == "succeeded" and state.hidden_by), "")
 
     def restart(self) -> Iterator[Fact]:
         """Reset the state after the job was deleted and before it is recreated."""
