@@ -278,6 +278,8 @@ CRASHED = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-
             with_init(init("mesh-init", terminated(2)), phase="Failed"),
             PodState("failed", None, "init container mesh-init failed with exit code 2"),
         ),
+        # The node was lost, and with it the sidecar.
+        (with_init(init("mesh", terminated(137)), native=["mesh"], phase="Failed", main=RUNS), PodState("failed")),
     ],
 )
 def test_init_containers_that_the_cluster_adds_are_waited_for(state, expected):

@@ -21,6 +21,8 @@ _UNINFORMATIVE_REASONS = ("ContainerCreating", "PodInitializing", "Error", "Comp
 _LONGEST_REASON = 300
 """Maximum number of characters of a reason. The error of a failed image pull contains a long chain of causes."""
 
+_PIP = "installing packages with pip"
+
 INSTALLATION_FAILED = "package installation failed"
 """Reason of a replica that cannot start. With restartPolicy OnFailure the kubelet would retry forever."""
 
@@ -100,7 +102,7 @@ def _hidden_by(pod: Mapping[str, Any]) -> tuple[str, ...]:
     status, end = pod.get("status", {}), _trainer(pod).get("state", {}).get("terminated")
     if not end or pod["metadata"].get("deletionTimestamp") or status.get("phase") == "Succeeded":
         return ()
-    if end["exitCode"] and (status.get("phase") == "Failed" or pod["spec"].get("restartPolicy") != "Never"):
+    if end["exitCode"] and (status.get("phase") == "Failed" or pod.get("spec", {}).get("restartPolicy") != "Never"):
         return ()
     foreign = {container["name"]: container.get("state", {}).get("terminated") for container in _sidecars(pod)}
     return tuple(name for name, ended in foreign.items() if not ended or (ended["exitCode"] and not end["exitCode"]))
@@ -140,8 +142,8 @@ def _initializing_state(container: Mapping[str, Any]) -> PodState:
     failed = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
     waiting = state.get("waiting", {})
     if name == INSTALLER:
-        is_installing = "running" in state
-        return PodState("installing", None, "installing packages with pip") if is_installing else _pulling(waiting)
+        is_running = "running" in state
+        return PodState("installing" if is_running else "pulling", None, _PIP if is_running else _reason(waiting))
     text = f"waiting for the init container {name}"
     if failed.get("exitCode"):
         # The kubelet retries it. Its message is left out, because it changes with each attempt.
@@ -151,17 +153,12 @@ def _initializing_state(container: Mapping[str, Any]) -> PodState:
     return PodState("starting", None, text)
 
 
-def _pulling(waiting: Mapping[str, Any]) -> PodState:
-    return PodState("pulling", None, _reason(waiting))
-
-
 def _blocking_init_container(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the status of the init container that a pod waits for; None if all have finished.
 
     The next container starts when an init container has succeeded, or a native sidecar has started.
     """
-    specs = pod["spec"].get("initContainers", ())
-    native = {container["name"] for container in specs if container.get("restartPolicy") == "Always"}
+    native = _native_sidecars(pod)
     for container in pod.get("status", {}).get("initContainerStatuses", ()):
         end = container.get("state", {}).get("terminated")
         has_finished = container.get("started") if container["name"] in native else end and not end["exitCode"]
@@ -172,9 +169,18 @@ def _blocking_init_container(pod: Mapping[str, Any]) -> Mapping[str, Any] | None
 
 def _failed_init_container(pod: Mapping[str, Any]) -> str:
     """Return which init container made a pod fail before its training began; "" if none did."""
-    container = _blocking_init_container(pod)
-    end = container and container.get("state", {}).get("terminated")
-    return f"init container {container['name']} failed with exit code {end['exitCode']}" if container and end else ""
+    native, texts = _native_sidecars(pod), []
+    for container in pod.get("status", {}).get("initContainerStatuses", ()):
+        code = container.get("state", {}).get("terminated", {}).get("exitCode")
+        if code and container["name"] not in native:
+            texts.append(f"init container {container['name']} failed with exit code {code}")
+    return next(iter(texts), "")
+
+
+def _native_sidecars(pod: Mapping[str, Any]) -> set[str]:
+    """Return the names of the init containers that run as long as the pod."""
+    containers = pod.get("spec", {}).get("initContainers", ())
+    return {container["name"] for container in containers if container.get("restartPolicy") == "Always"}
 
 
 def _install_seconds(pod: Mapping[str, Any]) -> float:
