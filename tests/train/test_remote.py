@@ -207,6 +207,7 @@ def test_a_job_of_another_cluster_has_its_own_secret_and_no_owner(pem, server, m
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": "a-job-object-store", "namespace": "training", "labels": labels},
+        "immutable": True,
         "stringData": {"AWS_ACCESS_KEY_ID": "minio", "AWS_SECRET_ACCESS_KEY": STORE_KEY},
     }
     secret = {"name": "a-job-object-store"}
