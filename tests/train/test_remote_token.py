@@ -127,12 +127,13 @@ class Secret:
 def test_a_refused_token_is_replaced_once_the_secret_has_another_one(secret, capsys):
     token = RenewableToken("pipelines/gpu", "first", secret.read)
     assert [token.renew("first"), token.current, secret.reads] == [False, "first", 1]
-    secret.values = [ValueError("malformed"), ClusterError(0, "away"), "second"]
-    assert [token.renew("first") for _ in range(3)] == [False, False, True]
-    assert (token.current, secret.reads) == ("second", 4)
+    # An error that lasts is logged once.
+    secret.values = [ValueError("malformed"), ValueError("malformed"), ClusterError(0, "away"), "second"]
+    assert [token.renew("first") for _ in range(4)] == [False, False, False, True]
+    assert (token.current, secret.reads) == ("second", 5)
     # A request that was sent with the first token is repeated without another read.
-    assert [token.renew("first"), secret.reads] == [True, 4]
-    assert [token.renew("second"), secret.reads] == [False, 5]
+    assert [token.renew("first"), secret.reads] == [True, 5]
+    assert [token.renew("second"), secret.reads] == [False, 6]
     text = capsys.readouterr().out
     assert len(brief_lines(text)) == 3
     assert "second" not in text

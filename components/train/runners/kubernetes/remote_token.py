@@ -120,6 +120,7 @@ class RenewableToken:
         self._secret = secret
         self._read = read
         self._next_read = 0.0
+        self._logged_error = ""
         # Reentrant, because a signal may interrupt a renewal, and the cancellation of the step sends requests.
         self._lock = threading.RLock()
 
@@ -135,7 +136,9 @@ class RenewableToken:
         try:
             token = self._read()
         except (ValueError, ClusterError) as error:
-            log("WARNING", f"the API server refused the token, and the Secret {self._secret} cannot be used: {error}")
+            if str(error) != self._logged_error:  # Each request of the step fails in the same way.
+                self._logged_error = str(error)
+                log("WARNING", f"the API server refused the token; cannot use the Secret {self._secret}: {error}")
             return
         if token != self.current:
             expires = read_claims(token).expires
