@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable
 
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.trainers.runtime.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY
 
 SAME_MOMENT_SECONDS = 2.0
 """Failures within so many seconds have one cause. A peer of a failed replica loses its connection within milliseconds.
@@ -28,12 +28,13 @@ def how_it_ended(end: ReplicaChanged) -> str:
     if number in _SIGNALS:
         how += f" ({_SIGNALS[number]})"
     memory = "often a lack of memory" if number == signal.SIGKILL else ""
-    return ", ".join(filter(None, (how, memory, end.reason)))
+    store = "the object store did not answer" if end.exit_code == STORE_AWAY else ""
+    return ", ".join(filter(None, (how, memory, store, end.reason)))
 
 
 def _killed_by(end: ReplicaChanged) -> int | None:
     """Return the number of the signal that killed a replica. Shells and containers report it as exit code 128 + n."""
-    wrapped = (end.exit_code or 0) - 128 if end.exit_code != PEER_LOST else 0
+    wrapped = (end.exit_code or 0) - 128 if end.exit_code not in (PEER_LOST, STORE_AWAY) else 0
     return wrapped if wrapped in _SIGNALS else end.signal
 
 

@@ -10,8 +10,8 @@ from step_lines import brief_lines
 from train.test_launch import FIT, function
 
 from kfp_distributed.components.train import step as step_module
-from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.components.train.log_format import parse_line
+from kfp_distributed.components.train.request import job_name
 from kfp_distributed.components.train.step import run_step
 
 pytestmark = pytest.mark.takes(4)

@@ -24,7 +24,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_
 from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.program import FOLDERS
-from kfp_distributed.trainers.runtime import entry
+from kfp_distributed.trainers.runtime import ending
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
@@ -186,6 +186,15 @@ def test_a_replica_writes_its_peak_memory_however_it_ends(make_replicas, digits,
     assert 300 < peak / 1024 < 600, replicas.text("worker-0")
 
 
+def test_a_replica_that_is_restarted_after_the_model_was_saved_trains_nothing(make_replicas, digits, tmp_path):
+    program = {"command": ["sh", "-c", f"echo x >> {tmp_path}/starts; echo 1 > {{model_dir}}/weights"]}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits)
+    for _ in range(2):
+        replicas.start_all()
+        assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
 def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(digits.folder / "train", damaged)
@@ -204,10 +213,10 @@ def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(monkeypatch, cap
         raise RuntimeError("can't start new thread")
 
     codes = []
-    monkeypatch.setattr(entry, "_ending", threading.Lock())
-    monkeypatch.setattr(entry.sync, "flush", fail)
-    monkeypatch.setattr(entry.os, "_exit", codes.append)
-    entry._end(143)
+    monkeypatch.setattr(ending, "_ending", threading.Lock())
+    monkeypatch.setattr(ending.sync, "flush", fail)
+    monkeypatch.setattr(ending.os, "_exit", codes.append)
+    ending.end(143)
     assert codes == [143]
     assert "RuntimeError: can't start new thread" in capfd.readouterr().err
 

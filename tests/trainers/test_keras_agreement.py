@@ -10,13 +10,14 @@ import pytest
 from mirrored_classifier import mirrored_classifier
 from step_lines import into
 
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.cluster import processors
-from kfp_distributed.trainers.runtime.entry import tensorflow_environment
+from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
 
 pytestmark = pytest.mark.takes(35)
 

@@ -4,77 +4,77 @@ import __future__
 
 import atexit
 import importlib
-import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
-from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.files import storable_files
-from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
-from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint, save_checkpoint
-from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, processors, read_cluster, read_rank
+from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint
+from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, read_cluster, read_rank
+from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child
 from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.runtime.job import (
-    EVALUATOR_METRICS,
     JOB_VARIABLE,
     PEER_LOST,
     REPLICA_VARIABLE,
-    TENSORBOARD,
-    TRAINING_DATA,
+    STORE_AWAY,
     TRAINING_METRICS,
     JobDescription,
 )
-from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.results import (
+    STORE_SECONDS,
+    SYNC_RETRY_SECONDS,
+    await_evaluator,
+    has_saved_model,
+    keep_results,
+    record_training_data,
+    save_model,
+)
 from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
+from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
-
-_SYNC_RETRY_SECONDS = 5.0
-"""Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
-
-_SAVE_SECONDS = 600.0
-"""Seconds for which the leader retries saving the model while the object store is away."""
-
-_EVALUATOR_SECONDS = 60
-"""Seconds for which the leader waits for the evaluator to score the last epoch."""
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica whose train step is lost. Codes below 128 are permanent failures, so the job fails."""
 
-_children: list[subprocess.Popen[bytes]] = []
-_ending = threading.Lock()
-"""Held from SIGTERM on. A command that ends after that does not determine the exit code."""
-
 
 def main() -> int:
-    """Run this replica's part of the job; return its exit code."""
+    """Run this replica's part of the job; return its exit code.
+
+    A store that does not answer is no failure of the program.
+    """
+    try:
+        return _run_replica()
+    except (KeyNotFound, ChecksumMismatch):
+        raise
+    except StorageError:
+        traceback.print_exc()
+        return STORE_AWAY
+
+
+def _run_replica() -> int:
     for stream in (sys.stdout, sys.stderr):
         # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    _end_on_sigterm()
+    end_on_sigterm()
     atexit.register(store_peak_memory)
-    end_when_lost(lambda: _end(_LAUNCHER_LOST))
+    end_when_lost(lambda: end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
     name = replica_name(os.environ, cluster, job, rank)
@@ -82,16 +82,19 @@ def main() -> int:
     if has_ranks(os.environ):
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process keeps reading the heartbeat.
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
-        return _run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
+        return run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
     elastic = is_elastic(os.environ)
     _start_samples(job, rank, elastic)
     if elastic:
-        end_without_launcher(lambda: _end(PEER_LOST))
+        end_without_launcher(lambda: end(PEER_LOST))
     # Only the first rank stores results. In an elastic job any rank may become the first.
     role, leads = name.rpartition("-")[0], elastic or (rank.rank == 0 if rank else name == job.leader)
-    _prepare_tensorflow(program, cluster, rank, role)
+    prepare_tensorflow(program, cluster, rank, role)
     if rank:
         _enter_rank(rank.rank)
+    if has_saved_model(job):
+        print("this job has saved its model already; nothing is trained again", flush=True)
+        return 0
     is_served = program.kind != "command" and job.parameter_servers > 0
     if is_served and role == "ps":
         _serve(name)
@@ -104,28 +107,30 @@ def main() -> int:
     if is_served and role == "worker":
         _serve(name)
     if job.validation_uri:
-        validation = fetch_shards(job.validation_uri, folders["validation_dir"])
+        validation = fetch_shards(job.validation_uri, folders["validation_dir"], retry_seconds=STORE_SECONDS)
         # Programs read the columns in the order of the manifest. It may be another one in other files of the source.
         aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
         Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
-    restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
+    restore_checkpoint(open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS), folders["checkpoint_dir"])
     if leads:
-        _record_training_data(job, manifest)
-    _keep_results(job, leads, role == "evaluator", folders)
+        record_training_data(job, manifest)
+    keep_results(job, leads, role == "evaluator", folders)
     if program.kind != "trainer":
         threading.Thread(target=sync.flush_at_rest, daemon=True).start()
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     code = _run(program, paths, job)
+    until = time.monotonic() + STORE_SECONDS
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
         metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
         epoch = metrics.pop("epoch", 0)
-        _save_model(job, manifest, folders["model_dir"], metrics)
+        save_model(job, manifest, folders["model_dir"], metrics)
         if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
-            _await_evaluator(open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS), epoch)
+            await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)
     # A program that failed may have been writing a file.
-    sync.flush(at_rest=code > 0)
+    while not sync.flush(at_rest=code > 0) and code == 0 and time.monotonic() < until:
+        time.sleep(SYNC_RETRY_SECONDS)
     return code
 
 
@@ -178,21 +183,6 @@ def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int
     return None
 
 
-def _prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, role: str) -> None:
-    """Set the environment variables that TensorFlow reads when it is imported."""
-    # `fit` of Keras 3 does not work under the strategies of several workers. TensorFlow for Horovod has Keras 2.
-    legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
-    # 1 shows warnings and errors, 2 only errors. In built-in trainers tf.data warns each worker of how Keras feeds it.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
-    neighbours = rank.local_size if rank else cluster.neighbours
-    os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
-    if "ps" in cluster.addresses:
-        # TensorFlow's guide to parameter servers asks for it, so that calls wait for a server that is not there yet.
-        os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-    if program.kind != "command" and cluster.addresses and role != "evaluator":
-        os.environ["TF_CONFIG"] = cluster.training_config()
-
-
 def _enter_rank(rank: int) -> None:
     """Set the output to complete lines, and change to a folder of this rank."""
     # A launcher marks the output of ranks by write(). Unbuffered, print() makes one for each of its arguments.
@@ -200,62 +190,6 @@ def _enter_rank(rank: int) -> None:
     # All ranks of a replica start in the same folder.
     Path(f"rank-{rank}").mkdir(exist_ok=True)
     os.chdir(f"rank-{rank}")
-
-
-def tensorflow_environment(
-    environment: Mapping[str, str], neighbours: int, legacy_keras: bool, cpus: int
-) -> dict[str, str]:
-    """Return the environment variables to add for TensorFlow. Variables that are set already stay as they are.
-
-    Processes on one machine share its processors. By default each would start a thread for each processor.
-
-    Args:
-        environment: The environment.
-        neighbours: Number of the job's processes on this machine.
-        legacy_keras: Whether `tf.keras` is tf_keras, which is Keras 2.
-        cpus: Number of processors for all of them.
-    """
-    settings = {"TF_NUM_INTRAOP_THREADS": str(max(1, cpus // neighbours))}
-    if legacy_keras:
-        settings["TF_USE_LEGACY_KERAS"] = "1"
-    return {name: value for name, value in settings.items() if name not in environment}
-
-
-def _end_on_sigterm() -> None:
-    """End the process with 143 at SIGTERM, also while the main thread runs C++ code of TensorFlow.
-
-    Python runs signal handlers in the main thread between two bytecodes, which may take forever. Therefore a thread
-    waits for the byte that the C handler writes. A command receives the signal, and this process ends after it.
-    """
-    readable, writable = os.pipe()
-    os.set_blocking(writable, False)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    signal.set_wakeup_fd(writable)
-
-    def wait() -> None:
-        while os.read(readable, 1)[0] != signal.SIGTERM:
-            pass
-        _end(128 + signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _end(code: int) -> NoReturn:
-    """End the command of this replica, and then the replica."""
-    _ending.acquire()
-    for child in _children:
-        child.terminate()
-        try:
-            child.wait(CHILD_SECONDS)
-        except subprocess.TimeoutExpired:
-            child.kill()
-    try:
-        # A restart resumes from the files that were complete by now.
-        sync.flush(at_rest=True)
-        store_peak_memory()
-    except Exception:  # noqa: BLE001 - the replica must end, even if no thread can be started
-        traceback.print_exc()
-    os._exit(code)
 
 
 def _fetch_data(
@@ -275,9 +209,9 @@ def _fetch_data(
     for folder in folders.values():  # A previous start of this replica may have left files.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
+    manifest, train = fetch_manifest(job.train_uri, STORE_SECONDS), folders["train_dir"]
     parts = parts_of_rank(manifest, *reads) if reads else ()
-    fetch_shards(job.train_uri, train, parts)
+    fetch_shards(job.train_uri, train, parts, STORE_SECONDS)
     if not is_trainer:
         keep_rows(train, manifest, parts)
     elif job.parameter_servers and reads:
@@ -295,51 +229,14 @@ def _serve(name: str) -> NoReturn:
     raise SystemExit("the TensorFlow server ended by itself")
 
 
-def _keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Mapping[str, Path]) -> None:
-    """Download the metrics so far, and begin to store the folders of this replica in the object store."""
-    checkpoints = open_store(job.checkpoint_uri, retry_seconds=_SYNC_RETRY_SECONDS)
-    metrics = open_store(job.metrics_uri)
-    name = EVALUATOR_METRICS if evaluates else TRAINING_METRICS
-    # Without the metrics so far, this replica would overwrite them. So the download is retried for longer.
-    if metrics.exists(name):
-        metrics.download(name, folders["metrics_dir"] / name)
-    metrics = open_store(job.metrics_uri, retry_seconds=_SYNC_RETRY_SECONDS)
-    # Metrics are stored before checkpoints, because an epoch with a stored checkpoint is not repeated.
-    if leads or evaluates:
-        sync.keep(
-            folders["metrics_dir"],
-            lambda *_: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
-        )
-    if leads:
-        folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
-        sync.keep(folder, lambda _, *how: save_checkpoint(checkpoints, folder, *how))
-        sync.keep(logs, lambda changed, *_: _send_logs(metrics, logs, changed), grows=True)
-
-
-def _record_training_data(job: JobDescription, manifest: DatasetManifest) -> list[Mapping[str, Any]]:
-    """Store which datasets train the checkpoints, for trainings that resume from them; return the datasets."""
-    store = open_store(job.metrics_uri, retry_seconds=_SAVE_SECONDS)
-    earlier = json.loads(store.read(TRAINING_DATA)) if store.exists(TRAINING_DATA) else []
-    trained = with_training_data(earlier, manifest)
-    if trained != earlier:
-        store.write(TRAINING_DATA, json.dumps(trained).encode())
-    return trained
-
-
-def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
-    for path in storable_files(folder, sync.leave_out):
-        if folder / path in changed:
-            store.upload(folder / path, f"{TENSORBOARD}/{path}")
-
-
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
     if program.kind == "command":
-        return _run_child(command_line(program, folders, job.parameters))
+        return run_child(command_line(program, folders, job.parameters))
     try:
         paths = {name: folders[name] for name in program.folders}
         load_function(program)(**paths, **function_arguments(program, job.parameters))
-    except SystemExit as end:  # A program may end with sys.exit().
-        if end.code not in (None, 0):
+    except SystemExit as error:  # A program may end with sys.exit().
+        if error.code not in (None, 0):
             raise
     except Exception as error:
         # The failure of the peer has the cause, and all replicas are restarted.
@@ -348,17 +245,6 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
         traceback.print_exc()
         return PEER_LOST
     return 0
-
-
-def _run_child(argv: list[str]) -> int:
-    try:
-        _children.append(subprocess.Popen(argv))
-    except OSError as error:
-        print(f"the command cannot be started: {error}", flush=True)
-        return 127
-    code = _children[0].wait()
-    with _ending:
-        return code if code >= 0 else 128 - code
 
 
 def load_function(program: Program) -> Callable[..., object]:
@@ -377,40 +263,6 @@ def load_function(program: Program) -> Callable[..., object]:
         exec(compile(program.source, str(file), "exec", flag, dont_inherit=True), names)
     function: Callable[..., object] = names[program.name]
     return function
-
-
-def _save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
-    """Upload the files of model_dir to the job's model_uri, and then the manifest."""
-    if not storable_files(folder):
-        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
-    if (folder / MODEL_MANIFEST).exists():
-        raise FileExistsError(f"model_dir has a {MODEL_MANIFEST}, which is the name of the manifest; rename the file")
-    store = open_store(job.model_uri, retry_seconds=_SAVE_SECONDS)
-    # Delete the files of an earlier attempt, its manifest first, so that it never describes other files.
-    store.delete([MODEL_MANIFEST])
-    store.delete([entry.key for entry in store.list()])
-    files = store.upload_folder(folder)
-    model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
-    columns = tuple(asdict(column) for column in manifest.columns)
-    trained = tuple(_record_training_data(job, manifest))
-    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, asdict(manifest.label), trained)
-    store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
-    print(f"model saved to {job.model_uri}", flush=True)
-
-
-def _await_evaluator(store: Store, epoch: float) -> None:
-    """Wait until the evaluator has scored an epoch. After a timeout, print a line and continue."""
-    until = time.monotonic() + _EVALUATOR_SECONDS
-    while time.monotonic() < until:
-        try:
-            if store.exists(EVALUATOR_METRICS):
-                epochs = json.loads(store.read(EVALUATOR_METRICS))["epochs"]
-                if epochs[-1]["epoch"] >= epoch:
-                    return
-        except StorageError as error:  # The model is saved already.
-            print(f"the evaluator's metrics cannot be read: {error}", flush=True)
-        time.sleep(1)
-    print(f"the evaluator has not scored epoch {epoch:g} within {_EVALUATOR_SECONDS} s; continuing", flush=True)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 PEER_LOST = 138
 """Exit code of a replica that failed because another one did. Operators restart a replica with a code from 128 on."""
 
+STORE_AWAY = 140
+"""Exit code of a replica whose object store did not answer. Its operator restarts it, as for every code from 128 on."""
+
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
 TRAINING_DATA = "training-data.json"

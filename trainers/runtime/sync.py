@@ -59,7 +59,7 @@ def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], obj
     _looks.append(look)
 
 
-def flush(at_rest: bool = False) -> None:
+def flush(at_rest: bool = False) -> bool:
     """Store the current checkpoint and metrics in object storage, and return when they are there.
 
     If they cannot be stored, the log has the reason, and the next call tries again.
@@ -67,13 +67,19 @@ def flush(at_rest: bool = False) -> None:
     Args:
         at_rest: Whether to send only folders that have not changed for `LOOK_SECONDS`, because a file may be
             incomplete. Default: false.
+
+    Returns:
+        Whether the object store has answered all requests.
     """
+    answered = True
     with _lock:
         for look in _looks:
             try:
                 look(at_rest)
             except (StorageError, OSError) as error:
+                answered = answered and not isinstance(error, StorageError)
                 print(f"not stored: {error}", flush=True)
+    return answered
 
 
 @cache
