@@ -21,15 +21,8 @@ ROLE, BINDING = yaml.safe_load_all((ROOT / "deploy" / "rbac.yaml").read_text())
     "kind", [job_kind("Job", None), job_kind("TF", None), job_kind("PyTorch", None), job_kind("MPI", "v1")]
 )
 def test_role_grants_the_permissions_that_the_step_checks(kind):
-    granted = {
-        (verb, group, resource)
-        for rule in ROLE["rules"]
-        if "resourceNames" not in rule
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert set(needed_permissions(kind)) <= granted
+    granted = granted_permissions("resourceNames" not in rule for rule in ROLE["rules"])
+    assert set(needed_permissions(kind)) <= {*granted}
 
 
 def test_every_rule_has_a_comment():
@@ -37,6 +30,32 @@ def test_every_rule_has_a_comment():
     first_lines = [number for number, line in enumerate(lines) if line.startswith("  - apiGroups:")]
     assert len(first_lines) == len(ROLE["rules"])
     assert all(lines[number - 1].startswith("  # ") for number in first_lines)
+
+
+def test_every_verb_has_a_reason():
+    lines = (ROOT / "deploy" / "rbac.yaml").read_text().partition("\n---\n")[0].splitlines()
+    verbs = [match[1] for line in lines if (match := re.fullmatch(r"      - (\w+)  # \S.*", line))]
+    assert verbs == [verb for rule in ROLE["rules"] for verb in rule["verbs"]]
+
+
+def test_role_grants_nothing_but_what_the_steps_request():
+    kinds = [job_kind(name, "v1") for name in ("Job", "TF", "PyTorch", "MPI")]
+    needed = {permission for kind in kinds for permission in needed_permissions(kind, claims=True)}
+    assert set(granted_permissions("resourceNames" not in rule for rule in ROLE["rules"])) == needed
+    named = {("get", "", "services"), ("get", "", "secrets")}
+    assert set(granted_permissions("resourceNames" in rule for rule in ROLE["rules"])) == named
+
+
+def granted_permissions(counts):
+    """Return (verb, API group, resource) of the rules of the Role that count."""
+    return [
+        (verb, group, resource)
+        for rule, is_counted in zip(ROLE["rules"], counts, strict=True)
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if is_counted
+    ]
 
 
 def test_role_grants_no_dangerous_permissions():
@@ -61,12 +80,13 @@ def test_role_is_bound_to_the_service_account_of_steps_in_any_namespace():
 
 
 def test_roles_of_a_remote_cluster_are_bound_to_one_service_account():
-    account, token, *_ = remote = list(yaml.safe_load_all((ROOT / "deploy" / "remote.yaml").read_text()))
+    account, tokens, *_ = remote = list(yaml.safe_load_all((ROOT / "deploy" / "remote.yaml").read_text()))
     role, binding = yaml.safe_load_all((ROOT / "deploy" / "remote-object-store.yaml").read_text())
     bound = {item["roleRef"]["name"]: item["subjects"] for item in (remote[-1], binding)}
     subjects = [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
     assert bound == {ROLE["metadata"]["name"]: subjects, role["metadata"]["name"]: subjects}
-    assert token["metadata"]["annotations"] == {"kubernetes.io/service-account.name": account["metadata"]["name"]}
+    # Kubernetes would write a token that never expires into a Secret of the type for tokens.
+    assert tokens == {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kfp-distributed-remote-tokens"}}
     kind = job_kind("Job", None)
     additional = set(needed_permissions(kind, secret=True)) - set(needed_permissions(kind))
     granted = [

@@ -204,7 +204,7 @@ def section_of(docstring: str, kind: str) -> dict[str, str]:
 
 
 def describe_role(text: str) -> str:
-    """Return the table of the rules of a Role, with the comment above each rule as its reason.
+    """Return the table of the rules of a Role, with its reasons: the comment above each rule, and that of each verb.
 
     Args:
         text: YAML whose first document is the Role.
@@ -218,6 +218,8 @@ def describe_role(text: str) -> str:
         elif line.startswith("  - apiGroups:"):
             reasons.append(" ".join(comment))
             comment = []
+        elif verb := re.fullmatch(r"      - (\w+)  # (.+)", line):
+            reasons[-1] += f" `{verb[1]}`: {verb[2]}."
         elif line == "---":
             break
     rows = [

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import textwrap
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from kfp_distributed.cli.main import main
 from kfp_distributed.cli.render import rendered_objects
 from kfp_distributed.components.train.manifests import HASH_ANNOTATION
 from kfp_distributed.library.archive import make_archive, read_archive
-from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
+from kfp_distributed.library.content import REPLICA_PACKAGES, content_hash, read_library
 
 TEMPLATE = """\
         metadata:
@@ -36,19 +37,29 @@ TEMPLATE = """\
           - name: pytorch
             command:
             - python3
+            - -I
+            - -c
+            - |
+CHECK
+            - train-4f73820a8556-code
+            - CONTENT
+            - /kfp-distributed/code
+            - /kfp-distributed/checked
+            - /kfp-distributed/work/peak-memory
+            - python3
             - -m
             - kfp_distributed.trainers.runtime.entry
             workingDir: /kfp-distributed/work
             terminationMessagePath: /kfp-distributed/work/peak-memory
             env:
             - name: PYTHONPATH
-              value: /kfp-distributed/code/library.zip
+              value: /kfp-distributed/checked
             - name: PYTHONUNBUFFERED
               value: '1'
             - name: HOME
               value: /kfp-distributed/work
             - name: KFP_DISTRIBUTED_JOB
-              value: /kfp-distributed/code/job.json
+              value: /kfp-distributed/checked/job.json
             - name: AWS_ENDPOINT_URL
               value: http://minio-service.kubeflow:9000
             - name: AWS_ACCESS_KEY_ID
@@ -64,6 +75,8 @@ TEMPLATE = """\
             volumeMounts:
             - name: kfp-distributed-code
               mountPath: /kfp-distributed/code
+            - name: kfp-distributed-checked
+              mountPath: /kfp-distributed/checked
             - name: kfp-distributed-work
               mountPath: /kfp-distributed/work
             image: team/trainer:1
@@ -76,6 +89,8 @@ TEMPLATE = """\
           - name: kfp-distributed-code
             configMap:
               name: train-4f73820a8556-code
+          - name: kfp-distributed-checked
+            emptyDir: {}
           - name: kfp-distributed-work
             emptyDir: {}"""
 
@@ -123,6 +138,7 @@ metadata:
     kfp-distributed/job: train-4f73820a8556
     kfp-distributed/run: RUN
     kfp-distributed/task: train
+immutable: true
 data:
   job.json: |-
     {
@@ -173,8 +189,13 @@ def objects(*arguments):
 
 def expected(found_hash):
     """The text above, with the library as it is now."""
-    size = len(make_archive(read_library(REPLICA_PACKAGES)))
-    return JOB.replace("TEMPLATE", TEMPLATE).replace("HASH", found_hash).replace("SIZE", f"{size:,}")
+    library = read_library(REPLICA_PACKAGES)
+    check = textwrap.indent(library["kfp_distributed/library/code_check.py"].decode(), " " * 14).rstrip("\n")
+    description = textwrap.dedent(JOB.partition("job.json: |-\n")[2].partition("binaryData")[0]).rstrip("\n")
+    content = content_hash({**library, "job.json": description.encode()})
+    size = f"{len(make_archive(library)):,}"
+    text = JOB.replace("TEMPLATE", TEMPLATE).replace("HASH", found_hash).replace("SIZE", size)
+    return text.replace("CHECK", check, 2).replace("CONTENT", content)
 
 
 def test_a_volume_without_a_size_requires_an_existing_claim():

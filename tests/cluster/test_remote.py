@@ -3,7 +3,6 @@
 Set up by the commands of docs/how-to/remote-cluster.md.
 """
 
-import base64
 import json
 import os
 import signal
@@ -44,19 +43,26 @@ def remote(api):
         files = [("--kustomize", DEPLOY), ("--filename", DEPLOY / "remote.yaml")]
         for option, file in [*files, ("--filename", DEPLOY / "remote-object-store.yaml")]:
             subprocess.run(["kubectl", "apply", "--namespace", name, option, file], check=True)
-        token = {}
         deadline = time.monotonic() + 30
-        # The API server creates the token and applies the roles with a short delay.
-        while not (token.get("token") and _may_create_secrets(name)):
-            assert time.monotonic() < deadline, token.keys()
+        # The API server applies the roles with a short delay.
+        while not _may_create_secrets(name):
+            assert time.monotonic() < deadline
             time.sleep(0.2)
-            token = api.read_namespaced_secret("kfp-distributed-remote", name).data or {}
         yield {
             "host": api.api_client.configuration.host,
-            **{key: base64.b64decode(token[key]).decode() for key in ("token", "ca.crt", "namespace")},
+            "token": bound_token(name),
+            "namespace": name,
+            "ca.crt": api.read_namespaced_config_map("kube-root-ca.crt", name).data["ca.crt"],
         }
     finally:
         api.delete_namespace(name)
+
+
+def bound_token(namespace: str, secret: str = "kfp-distributed-remote-tokens") -> str:
+    """Return a new token of the account of a namespace, which is bound to a Secret."""
+    command = ["kubectl", "create", "token", "kfp-distributed-remote", "--namespace", namespace, "--duration", "240h"]
+    bound = ["--bound-object-kind", "Secret", "--bound-object-name", secret]
+    return subprocess.run([*command, *bound], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _may_create_secrets(namespace: str) -> bool:

@@ -113,16 +113,17 @@ def test_the_section_of_a_command():
     )
 
 
-def test_the_table_of_a_role_has_the_comment_above_each_rule_as_its_reason():
+def test_the_table_of_a_role_has_the_comments_of_each_rule_and_verb_as_its_reason():
     role = (
         "kind: Role\nrules:\n"
         "  # First\n  # reason.\n  - apiGroups: [batch]\n    resources: [jobs]\n    verbs: [get, list]\n"
-        '  # Second.\n  - apiGroups: [""]\n    resources: [secrets]\n    resourceNames: [keys]\n    verbs: [get]\n'
+        '  # Second.\n  - apiGroups: [""]\n    resources: [secrets]\n    resourceNames: [keys]\n    verbs:\n'
+        "      - get  # one secret\n      - delete  # a copy\n"
         "---\nkind: RoleBinding\n"
     )
     assert rows_of(reference.describe_role(role)) == [
         ["batch", "jobs", "get, list", "all", "First reason."],
-        ["core", "secrets", "get", "keys", "Second."],
+        ["core", "secrets", "get, delete", "keys", "Second. `get`: one secret. `delete`: a copy."],
     ]
 
 

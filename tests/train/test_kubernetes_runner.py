@@ -101,14 +101,40 @@ def test_a_part_that_another_attempt_creates_at_the_same_time_is_adopted(api, ke
         if request == f"POST {key}" and request not in api.requests:
             owner_references = owned_by(api.objects[JOB]["metadata"]["uid"])
             metadata = {"name": key.partition("/")[2], "ownerReferences": owner_references}
-            api.put(key, {"metadata": metadata, "data": {"created": "by another attempt"}})
+            api.put(key, {**part, "metadata": metadata})
 
-    api.before = create_first
     runner, job = checked_runner(api)
+    (part,) = (part for part in runner._objects.parts if part["metadata"]["name"] == key.partition("/")[2])
+    api.before = create_first
     runner.start(job)
     assert owners(api) == CREATED
     runner.stop()
     assert api.requests.count(f"POST {key}") == (2 if key == SECRET else 1)
+    assert list(api.objects) == [CLAIM]
+
+
+@pytest.mark.parametrize("moment", [f"POST {CODE}", f"POST {JOB}"], ids=["created first", "adopted job"])
+def test_code_of_this_job_with_another_content_is_refused_and_its_keys_are_named(api, moment):
+    """Whoever may create ConfigMaps could otherwise run code with the keys of the object store."""
+    runner, job = checked_runner(api)
+    if moment == f"POST {JOB}":
+        start_job(api)
+
+    def replace_code(*_):
+        metadata = {"name": "a-job-code", "ownerReferences": owned_by(api.objects[JOB]["metadata"]["uid"])}
+        description = job.description.to_json()
+        api.put(
+            CODE, {"metadata": metadata, "data": {"job.json": description}, "binaryData": {"library.zip": "RVZJTA=="}}
+        )
+
+    if moment == f"POST {JOB}":
+        replace_code()
+    else:
+        api.before = lambda request: replace_code() if request == moment and CODE not in api.objects else None
+    with pytest.raises(ClusterError, match=r"^configmaps default/a-job-code .*: library\.zip; ") as caught:
+        runner.start(job)
+    assert str(caught.value).endswith(": kubectl delete configmaps a-job-code -n default")
+    runner.stop()
     assert list(api.objects) == [CLAIM]
 
 

@@ -18,7 +18,9 @@ from kfp_distributed.components.train.manifests import (
 )
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, TaskSettings
 from kfp_distributed.library.archive import make_archive
+from kfp_distributed.library.content import content_hash, read_library
 
+CODE_CHECK = read_library(["library"])["kfp_distributed/library/code_check.py"].decode()
 LABELS = {
     "app.kubernetes.io/managed-by": "kfp-distributed",
     "kfp-distributed/job": "a-job",
@@ -52,15 +54,16 @@ TEMPLATE = {
                 "workingDir": "/kfp-distributed/work",
                 "terminationMessagePath": "/kfp-distributed/work/peak-memory",
                 "env": [
-                    {"name": "PYTHONPATH", "value": "/kfp-distributed/code/library.zip"},
+                    {"name": "PYTHONPATH", "value": "/kfp-distributed/checked"},
                     {"name": "PYTHONUNBUFFERED", "value": "1"},
                     {"name": "HOME", "value": "/kfp-distributed/work"},
-                    {"name": "KFP_DISTRIBUTED_JOB", "value": "/kfp-distributed/code/job.json"},
+                    {"name": "KFP_DISTRIBUTED_JOB", "value": "/kfp-distributed/checked/job.json"},
                     {"name": "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS", "value": "600"},
                     SECRET,
                 ],
                 "volumeMounts": [
                     {"name": "kfp-distributed-code", "mountPath": "/kfp-distributed/code"},
+                    {"name": "kfp-distributed-checked", "mountPath": "/kfp-distributed/checked"},
                     {"name": "kfp-distributed-work", "mountPath": "/kfp-distributed/work"},
                 ],
                 "securityContext": SECURITY,
@@ -68,6 +71,7 @@ TEMPLATE = {
         ],
         "volumes": [
             CODE,
+            {"name": "kfp-distributed-checked", "emptyDir": {}},
             {"name": "kfp-distributed-work", "emptyDir": {}},
         ],
     },
@@ -79,8 +83,29 @@ def job(distribution_type="Job", program=None, **keys):
     return replace(planned, labels={"run": "run-1", "task": "train"})
 
 
+def manifest_of(planned, settings=SETTINGS):
+    """Return a manifest without the check of the code, with which the commands of all its containers begin."""
+    manifest = job_manifest(planned, settings)
+    content = content_hash({**settings.library, "job.json": planned.description.to_json().encode()})
+    paths = ["/kfp-distributed/code", "/kfp-distributed/checked", "/kfp-distributed/work/peak-memory"]
+    check = ["python3", "-I", "-c", CODE_CHECK, "a-job-code", content, *paths]
+    for container in containers_of(manifest):
+        assert container["command"][: len(check)] == check
+        container["command"] = container["command"][len(check) :]
+    return manifest
+
+
+def containers_of(value):
+    """Yield all containers of the pod templates in a manifest."""
+    if isinstance(value, dict):
+        yield from [*value.get("initContainers", ()), *value.get("containers", ())]
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers_of(item)
+
+
 def spec_of(distribution_type, settings=SETTINGS, **keys):
-    return job_manifest(job(distribution_type, **keys), settings)["spec"]
+    return manifest_of(job(distribution_type, **keys), settings)["spec"]
 
 
 def pod_of(settings=SETTINGS, **keys):
@@ -107,7 +132,7 @@ def limits(**values):
 
 
 def test_the_manifest_of_a_job():
-    manifest = job_manifest(job(), SETTINGS)
+    manifest = manifest_of(job())
     spec_hash = manifest["metadata"]["annotations"].pop(HASH_ANNOTATION)
     assert len(spec_hash) == 32
     expected_template = deepcopy(TEMPLATE)
@@ -134,7 +159,7 @@ def test_the_manifest_of_a_job():
 
 def test_the_manifest_of_a_tf_job():
     keys = {"worker_cpus": 4, "worker_memory": "8Gi", "worker_gpus": 1, "ps_cpus": 1, "launcher_memory": "2Gi"}
-    manifest = job_manifest(job("TF", number_of_workers=3, evaluator=True, **keys), SETTINGS)
+    manifest = manifest_of(job("TF", number_of_workers=3, evaluator=True, **keys))
     del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     worker = template("tensorflow", limits(**{"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"}))
     assert manifest == {
@@ -170,7 +195,7 @@ def test_a_tf_job_without_parameter_servers_has_only_workers():
 
 
 def test_the_manifest_of_a_pytorch_job():
-    manifest = job_manifest(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2), SETTINGS)
+    manifest = manifest_of(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2))
     del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     gpus = {"nvidia.com/gpu": "2"}
     assert manifest == {
@@ -235,16 +260,19 @@ MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
     *("-np", "6", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
 ]
+AWAIT_COPY = 'until [ -e /kfp-distributed/checked/job.json ]; do sleep 1; done; exec "$@"'
+AFTER_COPY = ["sh", "-c", AWAIT_COPY, "sh"]
 RANK_ARGUMENTS = [
     *("--wdir", "/kfp-distributed/work"),
     *(word for name in VARIABLES for word in ("-x", name)),
+    *AFTER_COPY,
     *("python3", "-m", "kfp_distributed.trainers.runtime.entry"),
 ]
 
 
 def test_the_manifest_of_an_mpi_job_v1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
-    manifest = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v1"))
+    manifest = manifest_of(job("MPI", **keys), replace(SETTINGS, mpi_version="v1"))
     del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     launcher = template(
         "mpi", limits(cpu="1"), command=[*WATCHED, "sh", "-c", WAIT_FOR_WORKERS, "sh", *MPIRUN, *RANK_ARGUMENTS]
@@ -284,7 +312,7 @@ def test_an_elastic_mpi_job_is_started_by_horovod():
         "1",
         "5",
         "2",
-        *RANK_ARGUMENTS[-3:],
+        *RANK_ARGUMENTS[-7:],
     ]
     assert elastic == expected
 
@@ -296,11 +324,13 @@ def test_an_elastic_mpi_job_of_v2beta1_is_refused():
 
 def test_the_manifest_of_an_mpi_job_v2beta1():
     keys = {"number_of_workers": 3, "slots_per_worker": 2, "worker_cpus": 2, "launcher_cpus": 1}
-    manifest = job_manifest(job("MPI", **keys), replace(SETTINGS, mpi_version="v2beta1"))
+    manifest = manifest_of(job("MPI", **keys), replace(SETTINGS, mpi_version="v2beta1"))
     del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     ssh = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
     launcher = template(
-        "mpi", limits(cpu="1"), command=[*WATCHED, *MPIRUN, "--mca", "plm_rsh_args", ssh, *RANK_ARGUMENTS]
+        "mpi",
+        limits(cpu="1"),
+        command=[*WATCHED, *MPIRUN, "--mca", "plm_rsh_args", ssh, *RANK_ARGUMENTS[:-7], *RANK_ARGUMENTS[-3:]],
     )
     worker = template(
         "mpi", limits(cpu="2"), command=[*WATCHED, "--idle", "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]
@@ -347,6 +377,7 @@ def test_the_code_config_map_has_the_job_and_the_archive_of_the_library():
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "a-job-code", "namespace": "training", "labels": LABELS, "ownerReferences": [OWNER]},
+        "immutable": True,
         "data": {"job.json": planned.description.to_json()},
         "binaryData": {"library.zip": base64.b64encode(make_archive(LIBRARY)).decode()},
     }

@@ -130,15 +130,17 @@ def test_packages_are_installed_before_the_replica_starts():
             "name": "packages",
             "image": "python:3.11",
             "command": install_command(*packages, folder="/kfp-distributed/packages"),
+            "terminationMessagePath": "/kfp-distributed/work/peak-memory",
             "env": [
                 {"name": "HOME", "value": "/kfp-distributed/work"},
                 {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
                 proxy,
-                {"name": "PYTHONPATH", "value": "/kfp-distributed/code/library.zip"},
+                {"name": "PYTHONPATH", "value": "/kfp-distributed/checked"},
             ],
             "resources": limits(cpu="2"),
             "volumeMounts": [
                 {"name": "kfp-distributed-code", "mountPath": "/kfp-distributed/code"},
+                {"name": "kfp-distributed-checked", "mountPath": "/kfp-distributed/checked"},
                 {"name": "kfp-distributed-packages", "mountPath": "/kfp-distributed/packages"},
                 {"name": "kfp-distributed-work", "mountPath": "/kfp-distributed/work"},
             ],
@@ -146,7 +148,7 @@ def test_packages_are_installed_before_the_replica_starts():
         }
     ]
     main = manifest["containers"][0]
-    import_path = "/kfp-distributed/code/library.zip:/kfp-distributed/packages:/of-the-task"
+    import_path = "/kfp-distributed/checked:/kfp-distributed/packages:/of-the-task"
     assert {"name": "PYTHONPATH", "value": import_path} in main["env"]
     assert {"name": "kfp-distributed-packages", "mountPath": "/kfp-distributed/packages"} in main["volumeMounts"]
     assert {"name": "kfp-distributed-packages", "emptyDir": {}} in manifest["volumes"]
@@ -168,8 +170,8 @@ def test_variables_of_the_task_come_last_and_replace_all_but_the_reserved_ones()
 @pytest.mark.parametrize(
     ("source", "value"),
     [
-        ({"value": "/of-the-task"}, "/kfp-distributed/code/library.zip:/of-the-task"),
-        ({"valueFrom": {"secretKeyRef": {}}}, "/kfp-distributed/code/library.zip"),
+        ({"value": "/of-the-task"}, "/kfp-distributed/checked:/of-the-task"),
+        ({"valueFrom": {"secretKeyRef": {}}}, "/kfp-distributed/checked"),
     ],
 )
 def test_the_library_stays_first_in_the_import_path(source, value):
@@ -254,8 +256,8 @@ def test_every_replica_mounts_the_volumes():
     pods = [role["template"]["spec"] for role in spec_of("TF", volumes=VOLUMES)["tfReplicaSpecs"].values()]
     assert len(pods) == 3
     for pod in [pod_of(volumes=VOLUMES), *pods]:
-        claims = {volume["name"]: volume["persistentVolumeClaim"] for volume in pod["volumes"][2:]}
-        mounts = pod["containers"][0]["volumeMounts"][2:]
+        claims = {volume["name"]: volume["persistentVolumeClaim"] for volume in pod["volumes"][3:]}
+        mounts = pod["containers"][0]["volumeMounts"][3:]
         assert [(claims[mount["name"]], mount["mountPath"]) for mount in mounts] == expected
 
 

@@ -11,10 +11,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from step_lines import brief_lines
 from train.programs.jobs import make_job
+from train.test_remote_token import BOUND, jwt
 
 from kfp_distributed.components.train.runners import choose
 from kfp_distributed.components.train.runners.choose import choose_runner, kubernetes_runner
-from kfp_distributed.components.train.runners.kubernetes.remote import RemoteCluster, parse_remote_cluster
+from kfp_distributed.components.train.runners.kubernetes.remote import (
+    RemoteCluster,
+    open_remote_cluster,
+    parse_remote_cluster,
+)
+from kfp_distributed.components.train.runners.kubernetes.remote_token import (
+    _READ_INTERVAL_SECONDS,
+    read_claims,
+    renewal_command,
+)
+from kfp_distributed.components.train.runners.protocol import ClusterError
 
 TOKEN, STORE_KEY = "hush-token", "hush-key"
 STORE = {
@@ -44,12 +55,15 @@ def pem(authorities):
 
 @pytest.fixture
 def server(authorities):
-    """An API server without objects. It accepts one token, denies `refused` permissions and records dry runs."""
+    """An API server without objects. It accepts one token, denies `refused` permissions and records dry runs.
+
+    `received` has the path and the token of each request.
+    """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authorities[0] / "cert.pem", authorities[0] / "key.pem")
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    server.sent, server.refused = [], []
+    server.sent, server.refused, server.token, server.received = [], [], TOKEN, []
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     yield server
@@ -74,7 +88,9 @@ class Handler(BaseHTTPRequestHandler):
         self.respond({"status": {"allowed": permission not in self.server.refused}})
 
     def respond(self, body, status=200):
-        is_authorized = self.headers["Authorization"] == f"Bearer {TOKEN}"
+        token = self.headers["Authorization"].removeprefix("Bearer ")
+        self.server.received.append((self.path, token))
+        is_authorized = token == self.server.token
         text = json.dumps(body if is_authorized else {"message": "Unauthorized"}).encode()
         self.send_response(status if is_authorized else 401)
         self.send_header("Content-Length", str(len(text)))
@@ -99,9 +115,10 @@ class OwnCluster:
     namespace = "pipelines"
 
     def __init__(self, values):
-        self.values = values
+        self.values, self.reads = values, 0
 
     def read(self, path):
+        self.reads += 1
         return {"data": encode(self.values)} if path == "/api/v1/namespaces/pipelines/secrets/gpu" else None
 
 
@@ -207,6 +224,7 @@ def test_a_job_of_another_cluster_has_its_own_secret_and_no_owner(pem, server, m
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": "a-job-object-store", "namespace": "training", "labels": labels},
+        "immutable": True,
         "stringData": {"AWS_ACCESS_KEY_ID": "minio", "AWS_SECRET_ACCESS_KEY": STORE_KEY},
     }
     secret = {"name": "a-job-object-store"}
@@ -239,6 +257,60 @@ def test_a_refused_token_is_an_error(pem, server):
     values = secret_values(pem, f"https://127.0.0.1:{server.server_port}", **STORE) | {"token": "hush-wrong"}
     with pytest.raises(ValueError, match=r"Secret pipelines/gpu, check its token: Unauthorized$"):
         kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+
+
+def test_an_expired_token_is_refused_before_a_request_is_sent(pem, server):
+    expired = jwt({"exp": time.time() - 1, "kubernetes.io": BOUND})
+    values = secret_values(pem, f"https://127.0.0.1:{server.server_port}") | {"token": expired}
+    with pytest.raises(
+        ValueError, match=r"^the token of the Secret pipelines/gpu expired at \S+Z; renew it: "
+    ) as caught:
+        kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+    assert str(caught.value).endswith(renewal_command("pipelines/gpu", read_claims(expired)))
+    assert server.received == []
+
+
+@pytest.mark.parametrize(("total_timeout", "warned"), [(3600, True), (60, False), ("unlimited", True)])
+def test_a_token_that_may_expire_during_the_training_is_warned_of(pem, server, capsys, total_timeout, warned):
+    server.token = jwt({"exp": time.time() + 600, "kubernetes.io": BOUND})
+    values = secret_values(pem, f"https://127.0.0.1:{server.server_port}", **STORE) | {"token": server.token}
+    runner = kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+    capsys.readouterr()
+    runner.check(make_job([], {"total_timeout": total_timeout}))
+    warnings = [line for line in brief_lines(capsys.readouterr().out) if line.startswith("the token of the Secret ")]
+    assert len(warnings) == warned
+
+
+def test_a_request_that_is_refused_is_repeated_with_the_new_token_of_the_secret(pem, server, capsys):
+    own = OwnCluster(secret_values(pem, f"https://127.0.0.1:{server.server_port}"))
+    _, api, _ = open_remote_cluster(own.read, own.namespace, "gpu")
+    assert own.reads == 1
+    server.token = "renewed"
+    with pytest.raises(ClusterError) as caught:
+        api.call("GET", "/apis/batch/v1")
+    assert (caught.value.status, own.reads) == (401, 2)
+    own.values = {**own.values, "token": "renewed"}
+    time.sleep(_READ_INTERVAL_SECONDS)
+    assert api.call("GET", "/apis/batch/v1") == {"resources": [{"name": "jobs"}]}
+    # A stream, such as a watch, is repeated in the same way, and later requests send the new token at once.
+    assert list(api.lines("/apis/batch/v1", {}, 5)) == ['{"resources": [{"name": "jobs"}]}']
+    assert own.reads == 3
+    assert [token for _, token in server.received] == [TOKEN, TOKEN, TOKEN, "renewed", "renewed"]
+    text = capsys.readouterr().out
+    assert TOKEN not in text
+    assert len(brief_lines(text)) == 2
+
+
+@pytest.mark.parametrize("change", [{"host": "https://elsewhere.example.com"}, {"namespace": "../hush"}])
+def test_the_new_token_of_another_server_or_a_malformed_secret_is_not_sent(pem, server, change, capsys):
+    own = OwnCluster(secret_values(pem, f"https://127.0.0.1:{server.server_port}"))
+    _, api, _ = open_remote_cluster(own.read, own.namespace, "gpu")
+    server.token, own.values = "renewed", {**own.values, "token": "renewed", **change}
+    with pytest.raises(ClusterError) as caught:
+        api.call("GET", "/apis/batch/v1")
+    assert caught.value.status == 401
+    assert {token for _, token in server.received} == {TOKEN}
+    assert "renewed" not in capsys.readouterr().out
 
 
 def test_a_certificate_of_another_authority_is_refused_without_retries(authorities, server):

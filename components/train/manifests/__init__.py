@@ -8,13 +8,8 @@ from typing import NamedTuple
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests import batch_job, mpi_job, pytorch_job, tf_job
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, MpiVersion, Object
-from kfp_distributed.components.train.manifests.pod import (
-    JOB_KEY,
-    JOB_LABEL,
-    MANAGED,
-    STORE_SUFFIX,
-    labels_of,
-)
+from kfp_distributed.components.train.manifests.code import CODE_SUFFIX, JOB_KEY, differing_keys
+from kfp_distributed.components.train.manifests.pod import JOB_LABEL, MANAGED, STORE_SUFFIX, labels_of
 from kfp_distributed.components.train.specification import DistributionType
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import content_hash
@@ -24,6 +19,7 @@ __all__ = [
     "JOB_LABEL",
     "JobKind",
     "code_config_map",
+    "differing_keys",
     "job_kind",
     "job_manifest",
     "object_store_secret",
@@ -86,7 +82,7 @@ def job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
 
 
 def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """Return the ConfigMap with the job's description and the archive of the library.
+    """Return the ConfigMap with the job's description and the archive of the library. It is immutable.
 
     Raises:
         ValueError: Both together exceed the size limit of a ConfigMap.
@@ -101,7 +97,8 @@ def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(job, settings, f"{job.name}-code"),
+        "metadata": _metadata(job, settings, job.name + CODE_SUFFIX),
+        "immutable": True,
         "data": {JOB_KEY: description},
         "binaryData": {ARCHIVE_KEY: b64encode(archive).decode("ascii")},
     }
@@ -112,7 +109,8 @@ def object_store_secret(job: TrainingJob, settings: ClusterSettings) -> Object |
     if not settings.object_store:
         return None
     metadata = _metadata(job, settings, job.name + STORE_SUFFIX)
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(settings.object_store)}
+    content = {"immutable": True, "stringData": dict(settings.object_store)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, **content}
 
 
 def volume_claims(job: TrainingJob, settings: ClusterSettings) -> list[Object]:

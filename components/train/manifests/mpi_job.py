@@ -5,6 +5,7 @@ The launcher starts processes in the workers by `kubectl exec` (v1) or SSH (v2be
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
+from kfp_distributed.components.train.manifests.code import after_copy
 from kfp_distributed.components.train.manifests.pod import CONTAINERS, ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.manifests.run_policy import run_policy
 from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
@@ -71,7 +72,7 @@ def _replica_specs(job: TrainingJob, settings: ClusterSettings) -> Object:
                 settings,
                 _CONTAINER,
                 launcher.resources,
-                command=elastic_horovodrun(spec, ENTRY) if spec.min_workers else _mpirun(job, settings),
+                command=elastic_horovodrun(spec, after_copy(ENTRY)) if spec.min_workers else _mpirun(job, settings),
                 trains=False,
                 as_root=uses_ssh,
                 calls_api=not uses_ssh,
@@ -102,7 +103,7 @@ def _mpirun(job: TrainingJob, settings: ClusterSettings) -> list[str]:
     spec, uses_ssh = job.specification, settings.mpi_version == "v2beta1"
     command = mpirun(
         spec.ranks,
-        ENTRY,
+        ENTRY if uses_ssh else after_copy(ENTRY),  # sshd starts after the check.
         *("--map-by", "slot"),
         # A pod cannot read the memory of another one. Without this option each attempt logs a warning.
         *("--mca", "btl_vader_single_copy_mechanism", "none"),

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
+from kfp_distributed.components.train.manifests.code import CHECKED, CODE_SUFFIX, JOB_KEY, MOUNT, checked
 from kfp_distributed.components.train.topology import Resources
-from kfp_distributed.library.archive import ARCHIVE_KEY
 from kfp_distributed.library.packages import install_command
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
@@ -20,7 +20,9 @@ _RESERVED = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
 WORK = "/kfp-distributed/work"
 STORE_SUFFIX = "-object-store"
-JOB_KEY = "job.json"
+
+_MESSAGE = f"{WORK}/{PEAK_MEMORY}"
+"""File that Kubernetes copies to the status of the pod when a container ends."""
 
 INSTALLER = "packages"
 """Name of the init container that installs packages."""
@@ -31,8 +33,8 @@ theirs. A pod may have other containers, which an admission webhook of the clust
 
 _VOLUME_PREFIX = "kfp-distributed-"
 """Prefix of the names of volumes, which keeps them apart from the volumes of the task."""
-_CODE, _PACKAGES = "/kfp-distributed/code", "/kfp-distributed/packages"
-_LIBRARY = f"{_CODE}/{ARCHIVE_KEY}"
+_PACKAGES = "/kfp-distributed/packages"
+_INSTALLER_VOLUMES = {"code": MOUNT, "checked": CHECKED, "packages": _PACKAGES, "work": WORK}
 
 # The Pod Security Standard "restricted". The user ID is that of the library's images; any user but root works.
 _SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
@@ -77,13 +79,13 @@ def pod_template(
     if limits:
         common["resources"] = limits
     mounts = [*({"name": name, "mountPath": path} for name, path, _ in volumes), *task.volume_mounts]
-    main = _main_container(container, command, environment(job, settings), mounts)
+    main = _main_container(container, checked(job, settings, command, _MESSAGE), environment(job, settings), mounts)
     pod = {
         "automountServiceAccountToken": calls_api,
         # Otherwise each Service of the namespace, of which there may be thousands, adds environment variables.
         "enableServiceLinks": False,
         "securityContext": {"runAsUser": 0, **_SECCOMP} if as_root else _RESTRICTED_POD,
-        "initContainers": _init_containers(settings, common),
+        "initContainers": _init_containers(job, settings, common),
         "containers": [{**main, **common}],
         "volumes": [*({"name": name, **source} for name, _, source in volumes), *task.volumes],
         "nodeSelector": dict(spec.node_selector or task.node_selector),
@@ -96,13 +98,12 @@ def pod_template(
     return {"metadata": metadata, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
 
 
-def _main_container(name: str, command: Sequence[str], env: list[Object], mounts: list[Object]) -> Object:
+def _main_container(name: str, command: list[str], env: list[Object], mounts: list[Object]) -> Object:
     return {
         "name": name,
-        "command": list(command),
+        "command": command,
         "workingDir": WORK,
-        # Kubernetes copies the content of this file to the status of the pod when the container ends.
-        "terminationMessagePath": f"{WORK}/{PEAK_MEMORY}",
+        "terminationMessagePath": _MESSAGE,
         "env": env,
         "volumeMounts": mounts,
     }
@@ -115,10 +116,10 @@ def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
     needs. The library comes first in the PYTHONPATH of the task.
     """
     values = {
-        "PYTHONPATH": f"{_LIBRARY}:{_PACKAGES}" if _installs(settings) else _LIBRARY,
+        "PYTHONPATH": f"{CHECKED}:{_PACKAGES}" if _installs(settings) else CHECKED,
         "PYTHONUNBUFFERED": "1",
         "HOME": WORK,
-        JOB_VARIABLE: f"{_CODE}/{JOB_KEY}",
+        JOB_VARIABLE: f"{CHECKED}/{JOB_KEY}",
     }
     if job.specification.launcher_lost_timeout is not None:
         values[LOST_SECONDS_VARIABLE] = f"{job.specification.launcher_lost_timeout:.15g}"
@@ -147,7 +148,7 @@ def _installs(settings: ClusterSettings) -> bool:
     return bool(settings.packages or settings.packages_alone)
 
 
-def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
+def _init_containers(job: TrainingJob, settings: ClusterSettings, common: Object) -> list[Object]:
     """Return the init container that installs the packages, if there are any.
 
     It has the resource limits of the replica, because a quota may require limits. They do not increase those of the
@@ -155,22 +156,22 @@ def _init_containers(settings: ClusterSettings, common: Object) -> list[Object]:
     """
     if not _installs(settings):
         return []
+    command = install_command(settings.packages, settings.packages_alone, folder=_PACKAGES)
     return [
         {
             "name": INSTALLER,
-            "command": install_command(settings.packages, settings.packages_alone, folder=_PACKAGES),
+            "command": checked(job, settings, command, _MESSAGE),
+            "terminationMessagePath": _MESSAGE,
             # With a cache a second attempt does not download again. It is deleted with the container. The environment
             # of the task may set a package index or a proxy.
             "env": [
                 {"name": "HOME", "value": WORK},
                 {"name": "PIP_CACHE_DIR", "value": "/tmp/pip"},
                 *(entry for entry in settings.task.env if entry["name"] != "PYTHONPATH"),
-                {"name": "PYTHONPATH", "value": _LIBRARY},
+                {"name": "PYTHONPATH", "value": CHECKED},
             ],
             "volumeMounts": [
-                {"name": f"{_VOLUME_PREFIX}code", "mountPath": _CODE},
-                {"name": f"{_VOLUME_PREFIX}packages", "mountPath": _PACKAGES},
-                {"name": f"{_VOLUME_PREFIX}work", "mountPath": WORK},
+                {"name": _VOLUME_PREFIX + name, "mountPath": path} for name, path in _INSTALLER_VOLUMES.items()
             ],
             **common,
         }
@@ -189,7 +190,8 @@ def _volumes(job: TrainingJob, settings: ClusterSettings) -> list[tuple[str, str
     """Return name, mount path and source of each volume."""
     spec = job.specification
     volumes: list[tuple[str, str, Object]] = [
-        ("code", _CODE, {"configMap": {"name": f"{job.name}-code"}}),
+        ("code", MOUNT, {"configMap": {"name": job.name + CODE_SUFFIX}}),
+        ("checked", CHECKED, {"emptyDir": {}}),
         ("work", WORK, {"emptyDir": {}}),
     ]
     if _installs(settings):

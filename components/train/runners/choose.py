@@ -88,8 +88,9 @@ def kubernetes_runner(
             invalid.
     """
     keys: dict[str, str] = {}
+    token = None
     if secret:
-        remote, api = open_remote_cluster(_reader(api), api.namespace, secret)
+        remote, api, token = open_remote_cluster(_reader(api), api.namespace, secret)
         # Without an owner: another cluster does not have the step's pod, and would delete its objects at once.
         owner = None
         if remote.endpoint:
@@ -107,7 +108,7 @@ def kubernetes_runner(
         owner=owner,
         task=read_task_settings(task_config or {}),
     )
-    return KubernetesRunner(api, settings)
+    return KubernetesRunner(api, settings, token)
 
 
 def _reader(api: ClusterApi) -> Read:

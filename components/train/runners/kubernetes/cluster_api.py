@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -31,7 +31,17 @@ class ClusterApi:
         namespace: Namespace of the configuration. Default: "default".
     """
 
-    def __init__(self, configuration: "client.Configuration", namespace: str) -> None:
+    def __init__(
+        self, configuration: "client.Configuration", namespace: str, renew_token: Callable[[str], bool] | None = None
+    ) -> None:
+        """Create a client without sending a request.
+
+        Args:
+            configuration: Address and account.
+            namespace: Namespace to use.
+            renew_token: Called with a token that the API server refused with 401. If it returns True, the request is
+                repeated once with the configuration's new token. Default: none, the request fails.
+        """
         # Imported here, because importing the package takes half a second and a local run does not need it.
         from kubernetes import client
         from kubernetes.config import ConfigException
@@ -44,6 +54,7 @@ class ClusterApi:
         self._streams = client.ApiClient(configuration)
         self._local_errors = (OSError, ConfigException)
         self.namespace = namespace
+        self._renew_token = renew_token
 
     def call(
         self,
@@ -137,6 +148,26 @@ class ClusterApi:
         *,
         preload: bool,
     ) -> BaseHTTPResponse:
+        """Send a request; repeat it once if the API server refuses the token and there is a new one."""
+        response, token = self._send_once(method, path, body, query, timeout_seconds, preload=preload)
+        if response.status == 401 and self._renew_token and self._renew_token(token):
+            response.close()
+            response, _ = self._send_once(method, path, body, query, timeout_seconds, preload=preload)
+        if response.status >= 300:
+            raise ClusterError(response.status, _message(response))
+        return response
+
+    def _send_once(
+        self,
+        method: str,
+        path: str,
+        body: Object | None,
+        query: Mapping[str, str] | None,
+        timeout_seconds: float,
+        *,
+        preload: bool,
+    ) -> tuple[BaseHTTPResponse, str]:
+        """Send a request; return the response and the token that was sent."""
         content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json, */*", "Content-Type": content_type}
         host = self._client.configuration.host
@@ -157,9 +188,7 @@ class ClusterApi:
             raise ClusterError(0, f"the API server {host} does not answer: {error}") from None
         except self._local_errors as error:  # For example too many open files.
             raise ClusterError(0, f"cannot send a request to the API server {host}: {error}") from None
-        if response.status >= 300:
-            raise ClusterError(response.status, _message(response))
-        return response
+        return response, headers.get("authorization", "").removeprefix("Bearer ")
 
 
 def connect(namespace: str = "") -> ClusterApi:

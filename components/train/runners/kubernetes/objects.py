@@ -2,6 +2,7 @@
 
 import time
 
+from kfp_distributed.components.train.manifests import differing_keys
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -61,9 +62,9 @@ def delete(api: ClusterApi, path: str, policy: str = "Background", uid: str = ""
 def create_part(api: ClusterApi, part: Object, owner: Object) -> None:
     """Create a ConfigMap or Secret that a job owns, so that Kubernetes deletes it with the job.
 
-    The step has no permission to change or delete ConfigMaps. An existing ConfigMap of this job has the right content;
-    Kubernetes soon deletes one of an earlier job. An existing Secret is deleted and created again, because the step has
-    no permission to read or change Secrets: such a permission would apply to all Secrets of the namespace.
+    The step has no permission to change or delete ConfigMaps. An existing ConfigMap of this job must have the same
+    content; Kubernetes soon deletes one of an earlier job. An existing Secret is deleted and created again, because the
+    step has no permission to read or change Secrets: such a permission would apply to all Secrets of the namespace.
 
     Args:
         api: The cluster.
@@ -71,14 +72,15 @@ def create_part(api: ClusterApi, part: Object, owner: Object) -> None:
         owner: ownerReference to the job.
 
     Raises:
-        ClusterError: The API server refused a request, or an object of this name has another owner.
+        ClusterError: The API server refused a request, or an object of this name has another owner or content.
     """
     path = path_of(part, api.namespace)
     owned = {**part, "metadata": {**part["metadata"], "ownerReferences": [owner]}}
     for is_last in (False, True):
         if part["kind"] == "Secret":
             delete(api, path)
-        elif await_removal(api, path, owner["uid"]):
+        elif existing := await_removal(api, path, owner["uid"]):
+            _refuse_other_content(api, path, differing_keys(part, existing))
             return
         try:
             create(api, path.rpartition("/")[0], owned)
@@ -89,7 +91,18 @@ def create_part(api: ClusterApi, part: Object, owner: Object) -> None:
                 raise
 
 
-def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> bool:
+def _refuse_other_content(api: ClusterApi, path: str, keys: list[str]) -> None:
+    if keys:
+        resource, name = path.split("/")[-2:]
+        raise ClusterError(
+            409,
+            f"{resource} {api.namespace}/{name} of this job exists with other content than this step creates: "
+            f"{', '.join(keys)}; somebody has replaced it. Delete it and run the step again: "
+            + removal_command(api, path),
+        )
+
+
+def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> Object | None:
     """Wait until Kubernetes has deleted an object whose owner was deleted.
 
     Args:
@@ -98,7 +111,7 @@ def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> bool:
         owner_uid: UID of the owner whose object is kept. Default: none.
 
     Returns:
-        Whether an object of `owner_uid` exists.
+        The object of `owner_uid`; None if there is none.
 
     Raises:
         ClusterError: The object has no owner or another one, and is not deleted in time.
@@ -107,11 +120,11 @@ def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> bool:
     while existing := api.read(path):
         owners = [owner["uid"] for owner in existing["metadata"].get("ownerReferences", ())]
         if owner_uid in owners:
-            return True
+            return existing
         # Kubernetes never deletes an object without an owner.
         if not owners or time.monotonic() > deadline:
             resource, name = path.split("/")[-2:]
             text = f"{resource} {api.namespace}/{name} exists and belongs to another owner; if it is not needed: "
             raise ClusterError(409, text + removal_command(api, path))
         time.sleep(0.2)
-    return False
+    return None

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.remote_token import RenewableToken
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.kfp_store import Read
 
@@ -79,8 +80,10 @@ def _value(secret: str, key: str, encoded: str | None) -> str:
     raise ValueError(f"the key {key} of the Secret {secret} is {state}: it must be {description}")
 
 
-def open_remote_cluster(read: Read, namespace: str, name: str) -> tuple[RemoteCluster, ClusterApi]:
+def open_remote_cluster(read: Read, namespace: str, name: str) -> tuple[RemoteCluster, ClusterApi, RenewableToken]:
     """Read the Secret of a cluster and connect to the cluster. Its certificate is always verified.
+
+    When the API server of the cluster refuses the token, the client reads the Secret again and uses its new token.
 
     Args:
         read: Reads an object from the API of the step's own cluster.
@@ -88,24 +91,40 @@ def open_remote_cluster(read: Read, namespace: str, name: str) -> tuple[RemoteCl
         name: Name of the Secret.
 
     Raises:
-        ValueError: The Secret does not exist or is invalid, or the cluster refuses the connection.
+        ValueError: The Secret does not exist or is invalid, its token has expired, or the cluster refuses the
+            connection.
     """
     secret = f"{namespace}/{name}"
-    secret_object = read(f"/api/v1/namespaces/{namespace}/secrets/{quote(name, safe='')}")
-    if secret_object is None:
-        raise ValueError(f"cluster_configuration_secret = {name!r}: there is no Secret {secret}")
-    cluster = parse_remote_cluster(secret, secret_object.get("data") or {})
-    api = _connect(cluster)
+
+    def read_cluster() -> RemoteCluster:
+        secret_object = read(f"/api/v1/namespaces/{namespace}/secrets/{quote(name, safe='')}")
+        if secret_object is None:
+            raise ValueError(f"cluster_configuration_secret = {name!r}: there is no Secret {secret}")
+        return parse_remote_cluster(secret, secret_object.get("data") or {})
+
+    cluster = read_cluster()
+
+    def read_token() -> str:
+        renewed = read_cluster()
+        if renewed.host != cluster.host:
+            # A server must not get the token of another one.
+            raise ValueError(f"its host is {renewed.host} now, and this step uses {cluster.host}")
+        return renewed.token
+
+    token = RenewableToken(secret, cluster.token, read_token)
+    if fault := token.fault():
+        raise ValueError(fault)
+    api = _connect(cluster, token)
     try:
         api.call("GET", "/version")
     except ClusterError as error:
         keys = "token" if error.status == 401 else "host and ca.crt"
         raise ValueError(f"cannot connect to the cluster of the Secret {secret}, check its {keys}: {error}") from None
     log("INFO", f"connected to namespace {cluster.namespace} of {cluster.host}")
-    return cluster, api
+    return cluster, api, token
 
 
-def _connect(cluster: RemoteCluster) -> ClusterApi:
+def _connect(cluster: RemoteCluster, token: RenewableToken) -> ClusterApi:
     # Imported here, because importing the package takes half a second and a local run does not need it.
     from kubernetes import client, config
 
@@ -121,4 +140,10 @@ def _connect(cluster: RemoteCluster) -> ClusterApi:
         "current-context": name,
     }
     config.load_kube_config_from_dict(kubeconfig, client_configuration=configuration)
-    return ClusterApi(configuration, cluster.namespace)
+
+    def set_token(configuration: client.Configuration) -> None:
+        configuration.api_key["authorization"] = f"Bearer {token.current}"
+
+    # Called before each request. It replaces the hook of the kubeconfig, which would set the first token.
+    configuration.refresh_api_key_hook = set_token
+    return ClusterApi(configuration, cluster.namespace, token.renew)

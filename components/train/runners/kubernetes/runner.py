@@ -25,6 +25,7 @@ from kfp_distributed.components.train.runners.kubernetes.objects import (
 from kfp_distributed.components.train.runners.kubernetes.pods import job_end
 from kfp_distributed.components.train.runners.kubernetes.preflight import check_cluster, served_mpi_version
 from kfp_distributed.components.train.runners.kubernetes.previous_attempt import PODS_GONE_SECONDS, await_pods_gone
+from kfp_distributed.components.train.runners.kubernetes.remote_token import RenewableToken
 from kfp_distributed.components.train.runners.kubernetes.watching import RequestFailed, Watcher
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
@@ -45,16 +46,18 @@ class KubernetesRunner:
 
     shares_disk = False
 
-    def __init__(self, api: ClusterApi, settings: ClusterSettings) -> None:
+    def __init__(self, api: ClusterApi, settings: ClusterSettings, token: RenewableToken | None = None) -> None:
         """Create a runner without sending a request.
 
         Args:
             api: The cluster with the namespace of the job.
             settings: Settings of the cluster. The runner sets image, packages and mpi_version.
+            token: Token of another cluster's account, whose expiry is checked. Default: None, the step's own account.
         """
         self.manifest: Object = {}
         self._api = api
         self._settings = settings
+        self._token = token
         self._watcher = Watcher(api)
         self._heartbeat: Heartbeat | None = None
         # Set by `check`.
@@ -79,6 +82,8 @@ class KubernetesRunner:
                 f"launcher_lost_timeout = {lost_timeout:g} is too short on Kubernetes; set it to at least "
                 f"{_SHORTEST_LOST_SECONDS:g} seconds"
             )
+        if self._token and (warning := self._token.warning(job.specification.total_timeout)):
+            log("WARNING", warning)
         try:
             self._plan(job)
             # If the step is cancelled from here on, it deletes the job that its previous attempt has created.
