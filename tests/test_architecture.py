@@ -51,7 +51,18 @@ TRAIN_LAYERS = (
     ),
     ("manifests",),
     ("runners",),
-    ("datasets", "identity", "launch", "resume", "staging", "status", "step_log"),
+    (
+        "datasets",
+        "identity",
+        "launch",
+        "replica_status",
+        "resume",
+        "staging",
+        "stalls",
+        "status",
+        "step_log",
+        "time_budgets",
+    ),
     ("component", "failed_report", "mlflow_tracker", "report", "step", "tracker", "tracking"),
 )
 """The layers of components/train. A module imports only from its own layer and the layers before it."""

@@ -290,8 +290,7 @@ def test_startup_messages_of_tensorflow_are_not_logged():
     assert "oneDNN" not in failure_cause(status)
 
 
-def test_samples_are_recorded_but_neither_logged_nor_counted_as_output():
-    """A program that hangs is still sampled by another thread."""
+def test_samples_are_recorded_but_not_logged():
     job = make_job(["unused"], {"silence_timeout": 60})
     runner = FakeRunner(
         ReplicaChanged(job_time := 1000.0, "worker-0", "running"),
@@ -300,17 +299,58 @@ def test_samples_are_recorded_but_neither_logged_nor_counted_as_output():
         LogLine(job_time + 59, "worker-0", "10%|###      sample memory=513MiB"),
         Quiet(job_time + 61),
         LogLine(job_time + 110, "worker-0", "sample memory=514MiB"),
-        Quiet(job_time + 120),
+        Quiet(job_time + 169),
+        Quiet(job_time + 170),
     )
     log = []
     status = _follow(runner, job, into(log))
     assert log[2:] == [
         "[worker-0] begun",
         "[worker-0] 10%|###      ",
-        "the job failed: silence_timeout ran out after 1 min: worker-0 silent for 1 min 1 s.",
+        'the job failed: silence_timeout ran out after 1 min: worker-0: printed "10%|###" 1 min 51 s ago, '
+        "last output 1 min ago.",
     ]
     assert [sample.memory_mib for sample in status.samples["worker-0"]] == [512] * 4 + [513, 514]
     assert status.samples["worker-0"][0] == ReplicaSample(job_time + 2, "worker-0", 512, 12)
+
+
+def test_a_training_that_stalls_is_warned_of_once_and_ends_by_itself():
+    """It hangs from 100 s to 4,000 s; then its samples stop for 400 s; then it hangs again."""
+
+    def samples(begin, end, rows):
+        for second in range(begin, end, 10):
+            yield LogLine(second, "worker-0", f"sample memory=512MiB rows={rows or second}")
+            yield Quiet(second)
+
+    runner = FakeRunner(
+        ReplicaChanged(1, "worker-0", "running"),
+        *samples(10, 101, 0),
+        *samples(110, 4001, 100),
+        *samples(4010, 4021, 0),
+        *(Quiet(second) for second in range(4030, 4421, 10)),
+        *samples(4420, 6400, 4420),
+        JobEnded(6400, True),
+    )
+    log = []
+    status = _follow(runner, make_job(["unused"], {}), into(log))
+    assert [entry for entry in status.timeline if "no " in entry[1]] == [
+        (
+            1900,
+            "no progress for 30 min: worker-0: read row 100 30 min ago, last output 0 s ago. "
+            "Set progress_timeout to end such a training",
+        ),
+        (
+            4320,
+            "no line and no sample for 5 min from worker-0: the process has ended or is stopped, code that holds "
+            "Python's lock runs, or the log cannot be read",
+        ),
+        (
+            6220,
+            "no progress for 30 min: worker-0: read row 4,420 30 min ago, last output 0 s ago. "
+            "Set progress_timeout to end such a training",
+        ),
+    ]
+    assert status.ended == JobEnded(6400, True)
 
 
 def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restarts():

@@ -10,6 +10,8 @@ from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.runtime.downloads import observed
+from kfp_distributed.trainers.runtime.sampling import count_bytes
 from kfp_distributed.trainers.runtime.sync import leave_out
 
 KEPT = 2
@@ -44,7 +46,8 @@ def save_checkpoint(
             copy.mkdir()
             open_store(str(copy)).upload_folder(folder, on_unsupported=leave_out)
             check()
-        files = store.upload_folder(copy if at_rest else folder, name, on_unsupported=leave_out)
+        source = copy if at_rest else folder
+        files = store.upload_folder(source, name, on_bytes=count_bytes, on_unsupported=leave_out)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
     if not at_rest:
@@ -70,8 +73,9 @@ def restore_checkpoint(store: Store, folder: Path) -> str:
     for name in complete_checkpoints(store):
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            files = json.loads(store.read(f"{name}.json"))
-            store.download_folder(folder, name, [FileEntry(**file) for file in files])
+            files = [FileEntry(**file) for file in json.loads(store.read(f"{name}.json"))]
+            with observed(f"checkpoint {name}", files) as on_bytes:
+                store.download_folder(folder, name, files, on_bytes=on_bytes)
             return name
         except (KeyNotFound, ChecksumMismatch, TypeError, ValueError) as error:
             print(f"cannot use checkpoint {name}, trying the previous one: {error}", flush=True)

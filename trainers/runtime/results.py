@@ -23,6 +23,7 @@ from kfp_distributed.trainers.runtime.job import (
     TRAINING_METRICS,
     JobDescription,
 )
+from kfp_distributed.trainers.runtime.sampling import count_bytes
 
 SYNC_RETRY_SECONDS = 5.0
 """Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
@@ -81,7 +82,7 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     # Delete the files of an earlier attempt, its manifest first, so that it never describes other files.
     store.delete([MODEL_MANIFEST])
     store.delete([entry.key for entry in store.list()])
-    files = store.upload_folder(folder)
+    files = store.upload_folder(folder, on_bytes=count_bytes)
     model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))
