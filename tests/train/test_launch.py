@@ -103,6 +103,30 @@ def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, t
     assert other.model.job != name
 
 
+# Leaves a thread that Python would wait for.
+LEAVES_A_THREAD = """
+def fit(model_dir):
+    import threading, time
+    from pathlib import Path
+    from kfp_distributed.trainers.runtime import ending
+    ending.LEFTOVER_SECONDS = 0.5
+    threading.Thread(target=time.sleep, args=(1000,), name="feeder").start()
+    Path(model_dir, "weights").write_text("1")
+"""
+
+
+def test_a_thread_that_the_function_leaves_does_not_hold_the_training(data, tmp_path):
+    leaves = function(LEAVES_A_THREAD)
+    outcome, log = run(request(data, tmp_path, train_specification=leaves, distribution_specification=None))
+    assert [entry.path for entry in outcome.model.files] == ["weights"]
+    assert [line for line in log if "feeder" in line] == [
+        "[worker-0] the program has ended, but threads of it have not within 0.5 s: feeder. They are ended"
+    ]
+    fails = function(f"{LEAVES_A_THREAD}    1 / 0\n")
+    alone = {"train_specification": fails, "distribution_specification": None, "identity": ("run", "train", "2")}
+    assert "worker-0 failed with exit code 1, " in failure(request(data, tmp_path, **alone))
+
+
 def test_paths_may_be_relative_and_checkpoints_elsewhere(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     uris = {"model_uri": "model", "checkpoint_uri": "kept", "distribution_specification": None}

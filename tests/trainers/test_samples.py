@@ -6,6 +6,8 @@ import sys
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kfp_distributed.trainers.runtime import sampling
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample, split_sample
@@ -38,6 +40,20 @@ def test_lines(sample, line):
         read = sample._replace(rows_per_second=rows and float(f"{rows:.0f}" if rows > 10 else f"{rows:.1f}"))
         assert split_sample(line) == ("", read)
         assert split_sample(f"10%|## {line}") == ("10%|## ", read)
+
+
+@given(
+    memory=st.none() | st.integers(0, 2**40),
+    rate=st.none() | st.integers(10, 10**9),
+    gpu=st.none() | st.integers(0, 100),
+    gpu_memory=st.none() | st.integers(0, 2**30),
+    rows=st.none() | st.integers(0, 2**60),
+    transferred=st.none() | st.integers(0, 2**50),
+)
+def test_any_sample_is_read_as_it_was_printed(memory, rate, gpu, gpu_memory, rows, transferred):
+    sample = Sample(memory, rate, gpu, gpu_memory, rows, transferred)
+    if sample != Sample():
+        assert split_sample(f"text {format_sample(sample)}") == ("text ", sample)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def observed(what: str, files: Sequence[FileEntry]) -> Iterator[OnBytes]:
             # The bytes of a file count again if its connection broke.
             done = min(done + count, total)
             if time.monotonic() >= due:
-                show(f"downloading {what}: {_mib(done)} of {size}")
+                show(f"downloading {what}: {_mib(done)} MiB of {size}")
 
     if total >= LARGE_MIB << 20:
         show(f"downloading {what}: {size}")
