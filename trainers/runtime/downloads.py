@@ -59,4 +59,4 @@ def observed(what: str, files: Sequence[FileEntry]) -> Iterator[OnBytes]:
 def _mib(count: int) -> str:
     """Return bytes in MiB as text, with a decimal below 10 MiB."""
     mib = count / 2**20
-    return f"{mib:.0f}" if mib >= 10 else f"{mib:.1f}"
+    return f"{mib:,.0f}" if mib >= 10 else f"{mib:.1f}"
