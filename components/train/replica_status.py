@@ -97,7 +97,8 @@ def _progress_of_sample(sample: ReplicaSample, rows: int | None, transferred: in
     if sample.rows and sample.rows != rows:
         return f"read row {sample.rows:,}"
     if sample.transferred_kib and sample.transferred_kib != transferred:
-        return f"transferred {sample.transferred_kib / 1024:,.1f} MiB"
+        kib = sample.transferred_kib
+        return "transferred " + (f"{kib / 1024:,.1f} MiB" if kib >= 1024 else f"{kib} KiB")
     return ""
 
 

@@ -153,7 +153,7 @@ def test_progress_timeout_ends_a_training_that_hangs(start):
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(300)")
     # Samples arrive every ten seconds, so no replica is silent.
     step = start(program, {**TF, "progress_timeout": 25, "silence_timeout": 20})
-    failed(step, "progress_timeout ran out after 25 s", 'worker-0: printed "begun"', 'worker-1: printed "begun"')
+    failed(step, "progress_timeout ran out after 25 s: worker-", "; worker-", ", last output ")
     assert 25 <= step.lines[-1][0] - step.wait_for("begun") < 40
 
 
