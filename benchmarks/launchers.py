@@ -10,7 +10,8 @@ from pathlib import Path
 
 from measure import compare, table
 
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.interpreter import find_python
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.components.train.runners.local.runner import LocalRunner

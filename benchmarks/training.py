@@ -10,7 +10,8 @@ from pathlib import Path
 
 from measure import compare, table
 
-from kfp_distributed.components.train.launch import Request, launch, plan_job
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.topology import replica_environment

@@ -14,8 +14,9 @@ from measure import table
 from prepare import digits_file
 from training import prepare
 
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
 from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.interpreter import find_python
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from kfp_distributed.components.train.launch import Request, plan_job
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
+from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError

@@ -16,15 +16,19 @@ def _observe_nothing(files: Sequence[FileEntry]) -> AbstractContextManager[OnByt
     return nullcontext(ignore_bytes)
 
 
-def fetch_manifest(uri: str) -> DatasetManifest:
+def fetch_manifest(uri: str, retry_seconds: float = 60) -> DatasetManifest:
     """Read the manifest of the dataset at a URI (s3://, minio://, file:// or a path).
+
+    Args:
+        uri: Address of the dataset.
+        retry_seconds: See `open_store`. Default: 60.
 
     Raises:
         ValueError: The file is not a valid manifest.
         KeyNotFound: The manifest does not exist.
         StorageError: The manifest cannot be read.
     """
-    text = open_store(uri).read(DATASET_MANIFEST).decode()
+    text = open_store(uri, retry_seconds=retry_seconds).read(DATASET_MANIFEST).decode()
     try:
         return DatasetManifest.from_json(text)
     except ValueError as error:
@@ -32,7 +36,11 @@ def fetch_manifest(uri: str) -> DatasetManifest:
 
 
 def fetch_shards(
-    uri: str, folder: Path, parts: Sequence[ShardPart] | None = None, observe: Observe = _observe_nothing
+    uri: str,
+    folder: Path,
+    parts: Sequence[ShardPart] | None = None,
+    retry_seconds: float = 60,
+    observe: Observe = _observe_nothing,
 ) -> DatasetManifest:
     """Download a dataset's manifest and the shards that contain the given rows.
 
@@ -42,6 +50,7 @@ def fetch_shards(
         uri: Address of the dataset.
         folder: The local folder. Created if it does not exist.
         parts: The rows to read. Default: all rows.
+        retry_seconds: See `open_store`. Default: 60.
         observe: Observes the download of the shards. Default: nothing.
 
     Raises:
@@ -49,11 +58,11 @@ def fetch_shards(
         ChecksumMismatch: A shard has another size or SHA-256 than the manifest says.
         StorageError: The manifest or a shard cannot be read.
     """
-    manifest = fetch_manifest(uri)
+    manifest = fetch_manifest(uri, retry_seconds)
     shards = {*manifest.shards} if parts is None else {part.shard for part in parts}
     files = sorted(FileEntry(shard.path, shard.size, shard.sha256) for shard in shards)
     with observe(files) as on_bytes:
-        open_store(uri).download_folder(folder, expected=files, on_bytes=on_bytes)
+        open_store(uri, retry_seconds=retry_seconds).download_folder(folder, expected=files, on_bytes=on_bytes)
     with unfinished_file(Path(folder, DATASET_MANIFEST)) as stream:
         stream.write(manifest.to_json().encode())
     return manifest

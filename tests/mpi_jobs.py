@@ -3,7 +3,8 @@
 from replicas import kill_replica
 from step_lines import brief
 
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 
 

@@ -56,6 +56,7 @@ TRAIN_LAYERS = (
         "identity",
         "launch",
         "replica_status",
+        "request",
         "resume",
         "staging",
         "stalls",

@@ -11,7 +11,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.keras_fit import check_network
 from kfp_distributed.trainers.keras_model import score
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.sync import read_epochs, record_epoch
 
@@ -42,7 +42,7 @@ def evaluate_checkpoints(
                 continue
             # The download may get a newer checkpoint, or the previous one if the latest is damaged.
             seen = max(newest, restore_checkpoint(store, checkpoint_dir))
-        except StorageError as error:  # The training continues, so the evaluator does as well.
+        except (StorageError, NoUsableCheckpoint) as error:  # The training continues, so the evaluator does as well.
             print(f"cannot read a checkpoint, retrying: {error}", flush=True)
             continue
         if path := tf.train.latest_checkpoint(checkpoint_dir):

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable
 
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.trainers.runtime.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, STORE_AWAY
 
 SAME_MOMENT_SECONDS = 2.0
 """Failures within so many seconds have one cause. A peer of a failed replica loses its connection within milliseconds.
@@ -17,6 +17,11 @@ worker exit after up to 25 s."""
 FOR_GOOD = "Exit codes 1 to 127 are permanent failures and are not retried."
 """Reason of a failed job whose program would fail in the same way again."""
 
+_OWN_CODES = {
+    STORE_AWAY: "the object store did not answer",
+    CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
+}
+
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
@@ -28,12 +33,12 @@ def how_it_ended(end: ReplicaChanged) -> str:
     if number in _SIGNALS:
         how += f" ({_SIGNALS[number]})"
     memory = "often a lack of memory" if number == signal.SIGKILL else ""
-    return ", ".join(filter(None, (how, memory, end.reason)))
+    return ", ".join(filter(None, (how, memory, _OWN_CODES.get(end.exit_code or 0), end.reason)))
 
 
 def _killed_by(end: ReplicaChanged) -> int | None:
     """Return the number of the signal that killed a replica. Shells and containers report it as exit code 128 + n."""
-    wrapped = (end.exit_code or 0) - 128 if end.exit_code != PEER_LOST else 0
+    wrapped = (end.exit_code or 0) - 128 if end.exit_code not in (PEER_LOST, *_OWN_CODES) else 0
     return wrapped if wrapped in _SIGNALS else end.signal
 
 

@@ -1,20 +1,16 @@
 """Runs a training: checks the request, starts the job, follows it to its end, and verifies the model."""
 
-import hashlib
 import json
 import re
 import select
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from pathlib import Path
-from typing import Any
 
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
-from kfp_distributed.components.train.datasets import check_datasets
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.job import (
     Fact,
@@ -22,22 +18,21 @@ from kfp_distributed.components.train.job import (
     JobEvent,
     LogLine,
     Quiet,
+    ReplicaChanged,
     ReplicaSample,
     TrainingJob,
     clock,
 )
 from kfp_distributed.components.train.log_format import JOB, LogEntry
 from kfp_distributed.components.train.replica_status import LAST_LINES
+from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.resume import (
-    CHECKPOINTS,
-    METRICS,
     check_resume,
     copy_training,
     training_folder,
 )
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.signals import ended_by_signals
-from kfp_distributed.components.train.specification import DistributionSpecification, parse_distribution
 from kfp_distributed.components.train.stalls import Stalls, check_stalls
 from kfp_distributed.components.train.status import (
     JobStatus,
@@ -49,14 +44,11 @@ from kfp_distributed.components.train.status import (
 )
 from kfp_distributed.components.train.step_log import log_entry, split_samples
 from kfp_distributed.components.train.time_budgets import expired_budget
-from kfp_distributed.components.train.topology import Topology, plan_topology
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.store import Store
-from kfp_distributed.storage.uri import join_uri, parse_uri
-from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
+from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS, JobDescription
 
 STORE_AWAY_SECONDS = 600.0
@@ -80,35 +72,6 @@ class TrainingFailed(Exception):
         super().__init__(cause)
         self.status = status
         self.metrics = metrics
-
-
-@dataclass(frozen=True)
-class Request:
-    """Arguments of a `train` step. Folders are URIs or local paths.
-
-    Attributes:
-        train_uri: Folder of the training dataset.
-        model_uri: Folder to save the model in.
-        train_specification: What each replica runs.
-        identity: ID of the pipeline run, followed by values that identify this training within the run.
-        validation_uri: Folder of the validation dataset. Default: "", no validation.
-        train_parameters: Arguments of the trainer or function. Default: none.
-        distribution_specification: Type of the job and number and size of its replicas. Default: None, one process.
-        task_name: Name of the task, which becomes part of the job's name. Default: "train".
-        checkpoint_uri: Folder for the checkpoints of all jobs. Default: "", the folder `checkpoints` beside the model.
-        resume_from: Folder of another training, whose latest checkpoint this one starts from. Default: "", none.
-    """
-
-    train_uri: str
-    model_uri: str
-    train_specification: Mapping[str, Any]
-    identity: tuple[str, ...]
-    validation_uri: str = ""
-    train_parameters: Mapping[str, Any] = field(default_factory=dict)
-    distribution_specification: Any = None
-    checkpoint_uri: str = ""
-    task_name: str = "train"
-    resume_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,141 +122,92 @@ def launch(
         show(LogEntry(clock(), "WARNING", JOB, warning))
     # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
-        runner.check(job)
-        # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here, before they start.
-        open_store(description.checkpoint_uri).make_bucket()
-        if resumes_other:
-            name = copy_training(request.resume_from, description)
-            show(LogEntry(clock(), "INFO", JOB, f"starts from checkpoint {name} of {request.resume_from}"))
-        runner.start(job)
-        on_start(job)
-        status = _follow(runner, job, show)
+        if _saved_model(description):
+            status = _follow_previous(runner, job, show, on_start)
+        else:
+            runner.check(job)
+            # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here.
+            open_store(description.checkpoint_uri).make_bucket()
+            if resumes_other:
+                name = copy_training(request.resume_from, description)
+                show(LogEntry(clock(), "INFO", JOB, f"starts from checkpoint {name} of {request.resume_from}"))
+            runner.start(job)
+            on_start(job)
+            status = _follow(runner, job, show)
+    status, model = _judge(status, description, show)
+    return Outcome(status, model, read_metrics(description.metrics_uri))
+
+
+def _saved_model(description: JobDescription, retry_seconds: float = 60.0) -> ModelManifest | None:
+    """Return the manifest of the complete model that this job has saved; None if it has saved none.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    with suppress(ModelIncomplete):
+        model = verify_model(open_store(description.model_uri, retry_seconds=retry_seconds))
+        return model if model.job == description.name else None
+    return None
+
+
+def _saved_if_readable(description: JobDescription) -> ModelManifest | None:
+    with suppress(StorageError):
+        return _saved_model(description, retry_seconds=0)
+    return None
+
+
+def _follow_previous(
+    runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object], on_start: Callable[[TrainingJob], object]
+) -> JobStatus:
+    """Follow what an earlier attempt of this step has left of a job that has saved its model."""
+    status = begin(job, clock())
+    event = JobEvent(clock(), "an earlier attempt of this step has trained the model; nothing is trained again")
+    show(LogEntry(event.time, "INFO", JOB, event.text))
+    try:
+        if runner.adopt(job):
+            on_start(job)
+            return _follow(runner, job, show)
+    except ClusterError as error:
+        show(LogEntry(clock(), "WARNING", JOB, f"the job of the earlier attempt cannot be found: {error}"))
+    on_start(job)
+    stopped = [ReplicaChanged(clock(), name, "stopped", reason="an earlier attempt") for name in status.replicas]
+    facts: list[Fact] = [event, *stopped, JobEnded(clock(), True)]
+    return reduce(advance, facts, status)
+
+
+def _judge(
+    status: JobStatus, description: JobDescription, show: Callable[[LogEntry], object]
+) -> tuple[JobStatus, ModelManifest]:
+    """Return the final status and the model of a job that has ended.
+
+    The model decides: if the job has saved a complete one, the training has succeeded, whatever failed afterwards.
+
+    Raises:
+        TrainingFailed: The job has left no complete model.
+    """
     if status.ended is None or not status.ended.succeeded:
-        raise _failed(failure_cause(status), status, description)
+        # A store that does not answer must not delay the cause.
+        saved = call_within(METRICS_SECONDS, lambda: _saved_if_readable(description))
+        if not saved:
+            raise _failed(failure_cause(status), status, description)
+        text = f"the model is complete, so the training has succeeded: {description.model_uri}"
+        show(LogEntry(clock(), "INFO", JOB, text))
+        facts: list[Fact] = [JobEvent(clock(), text), JobEnded(clock(), True)]
+        return reduce(advance, facts, status), saved
     try:
         model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
-        if model.job != job.name:
+        if model.job != description.name:
             raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
     except (ModelIncomplete, StorageError) as error:
         fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
-        cause = f"The job succeeded, but {fault}: {error}."
-        raise _failed(cause, status, description) from None
-    return Outcome(status, model, read_metrics(description.metrics_uri))
+        raise _failed(f"The job succeeded, but {fault}: {error}.", status, description) from None
+    return status, model
 
 
 def _failed(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
     """Return the error of a job that was started. If the object store does not answer in time, it has no metrics."""
     metrics = call_within(METRICS_SECONDS, lambda: read_metrics(description.metrics_uri))
     return TrainingFailed(cause, status, metrics or {})
-
-
-def plan_job(request: Request) -> TrainingJob:
-    """Check a request and return its job. Nothing is started.
-
-    Raises:
-        ValueError: The request is wrong.
-        StorageError: A dataset cannot be read.
-    """
-    specification = parse_distribution(request.distribution_specification)
-    if request.checkpoint_uri:
-        parse_uri(request.checkpoint_uri)
-    program = parse_program(request.train_specification)
-    _check_distribution(program, specification)
-    parameters = check_parameters(program, request.train_parameters)
-    topology = plan_topology(specification)
-    ranks = _most_ranks(topology, specification)
-    _check_batch(program, parameters, ranks, specification)
-    # Each replica has a working directory of its own.
-    train_uri, validation_uri, model_uri, checkpoint_uri = (
-        uri if "://" in uri or not uri else str(Path(uri).absolute())
-        for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
-    )
-    warnings = check_datasets(
-        fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None, ranks
-    )
-    name = job_name(request.task_name, request.identity)
-    # Replaces the last part of the model's path. A query with settings of the store may follow it.
-    beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
-    folder = join_uri(checkpoint_uri or beside_model, name)
-    description = JobDescription(
-        name=name,
-        program=dict(request.train_specification),
-        parameters=parameters,
-        train_uri=train_uri,
-        validation_uri=validation_uri,
-        model_uri=model_uri,
-        checkpoint_uri=join_uri(folder, CHECKPOINTS),
-        metrics_uri=join_uri(folder, METRICS),
-        leader=topology.leader,
-        data_replicas=topology.data_replicas,
-        parameter_servers=specification.number_of_parameter_servers,
-        tensorboard=specification.tensorboard,
-        # Not below `checkpoint_uri`, which may be on a volume that the step does not mount.
-        heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
-    )
-    labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
-    return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings))
-
-
-def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
-    """Check that a program supports a distribution.
-
-    Raises:
-        ValueError: The program does not support it.
-    """
-    types = TRAINERS[program.name] if program.kind == "trainer" else ()
-    if types and specification.distribution_type not in types:
-        others = " or ".join(name for name, kinds in TRAINERS.items() if specification.distribution_type in kinds)
-        raise ValueError(
-            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}; "
-            f"choose {others}"
-        )
-    if types and specification.min_workers and program.name not in ELASTIC:
-        raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")
-    if specification.tensorboard and "tensorboard_dir" not in program.folders:
-        raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
-
-
-def _most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
-    """Return how many ranks may read training rows at most: one for each slot. An elastic job may get more workers."""
-    added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
-    return (len(topology.data_replicas) + added) * specification.slots_per_worker
-
-
-def _check_batch(
-    program: Program, parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
-) -> None:
-    """Check that an update of a built-in trainer has a row for each rank.
-
-    Raises:
-        ValueError: It has not.
-    """
-    # With parameter servers, an update belongs to one worker.
-    if program.kind != "trainer" or specification.number_of_parameter_servers:
-        return
-    # A process of keras_classifier uses all of its GPUs. In the other trainers, each rank uses one.
-    devices = max(1, specification.worker_gpus) if program.name == "keras_classifier" else 1
-    defaults = {parameter.name: parameter.default for parameter in program.parameters}
-    try:
-        check_batch({**defaults, **parameters}["batch_size"], ranks * devices)
-    except ValueError as error:
-        raise ValueError(f"train_parameters of {program.name}: {error}") from None
-
-
-def _label(text: str) -> str:
-    """Return a text as a valid value of a Kubernetes label."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
-
-
-def job_name(task_name: str, identity: Sequence[str]) -> str:
-    """Return the name of a job, which is always the same for a task of a run.
-
-    It is a DNS-1035 label of at most 50 characters, so that the names of its pods have at most 63.
-    """
-    readable = re.sub(r"[^a-z0-9]+", "-", task_name.lower()).strip("-")
-    if not readable[:1].isalpha():
-        readable = f"train-{readable}"
-    return f"{readable[:36].strip('-')}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]}"
 
 
 def read_metrics(uri: str) -> Metrics:

@@ -2,13 +2,15 @@
 
 import json
 import re
+from collections.abc import Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, parse_manifest
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TRAINING_DATA, TRAINING_METRICS, JobDescription
 
 CHECKPOINTS = "checkpoints"
@@ -57,28 +59,61 @@ def copy_training(resume_from: str, description: JobDescription) -> str:
     Raises:
         StorageError: An object cannot be read or written. A checkpoint that was not copied completely is ignored later.
     """
+    name = _copy_newest(open_store(join_uri(resume_from, CHECKPOINTS)), open_store(description.checkpoint_uri))
+    # After the checkpoints: a training that goes on may have recorded more epochs by now. They are replaced when this
+    # training reaches them.
     metrics = open_store(join_uri(resume_from, METRICS))
     own_metrics = open_store(description.metrics_uri)
-    for name in (TRAINING_METRICS, EVALUATOR_METRICS):
-        if metrics.exists(name):
-            own_metrics.copy(metrics, name, name)
+    for file in (TRAINING_METRICS, EVALUATOR_METRICS):
+        if metrics.exists(file):
+            own_metrics.copy(metrics, file, file)
     if metrics.exists(TRAINING_DATA):
         own_metrics.copy(metrics, TRAINING_DATA, TRAINING_DATA)
     else:  # Version 0.1 did not store it.
         own_metrics.write(TRAINING_DATA, json.dumps([{}]).encode())
-    checkpoints = open_store(join_uri(resume_from, CHECKPOINTS))
-    own_checkpoints = open_store(description.checkpoint_uri)
-    names = complete_checkpoints(checkpoints)
-    for name in names:
-        copy_checkpoint(checkpoints, own_checkpoints, name)
-    return names[0]
+    return name
+
+
+def _copy_newest(source: Store, target: Store) -> str:
+    """Copy the complete checkpoints, latest first; return the name of the latest that was copied.
+
+    The other training may go on. A checkpoint that it deletes meanwhile is left out, and a newer one is copied if the
+    latest is deleted.
+
+    Raises:
+        StorageError: An object cannot be read or written.
+    """
+    copied: list[str] = []
+    gone: set[str] = set()
+    while name := _next_to_copy(complete_checkpoints(source), copied, gone):
+        try:
+            copy_checkpoint(source, target, name)
+            copied.append(name)
+        except KeyNotFound:
+            gone.add(name)
+    if not copied:
+        raise StorageError("", "", source.uri, "all checkpoints were deleted while they were copied")
+    return copied[0]
+
+
+def _next_to_copy(names: Sequence[str], copied: Sequence[str], gone: Set[str]) -> str:
+    """Return the latest of the names that is older than all copied ones; "" if there is none."""
+    return next((name for name in names if name not in gone and all(name < other for other in copied)), "")
 
 
 def copy_checkpoint(source: Store, target: Store, name: str) -> None:
-    """Copy a checkpoint. Its manifest is copied last, because a checkpoint without a manifest is ignored."""
-    for entry in source.list(f"{name}/"):
-        target.copy(source, entry.key, entry.key)
-    target.copy(source, f"{name}.json", f"{name}.json")
+    """Copy a checkpoint. Its manifest is copied last, because a checkpoint without a manifest is ignored.
+
+    Raises:
+        KeyNotFound: An object of it was deleted.
+        StorageError: An object cannot be read or written.
+    """
+    manifest = source.read(f"{name}.json")
+    keys = [f"{name}/{file.path}" for file in parse_manifest(manifest)[0]]
+    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+        for _ in pool.map(lambda key: target.copy(source, key, key), keys):
+            pass
+    target.write(f"{name}.json", manifest)
 
 
 def _has_checkpoint(checkpoint_uri: str) -> bool:

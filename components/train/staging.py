@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS, Request, job_name
+from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS
 from kfp_distributed.components.train.log_format import log
+from kfp_distributed.components.train.request import Request, job_name
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST

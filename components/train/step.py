@@ -11,9 +11,10 @@ from typing import Any
 
 from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
-from kfp_distributed.components.train.launch import Metrics, Outcome, Request, TrainingFailed, launch
+from kfp_distributed.components.train.launch import Metrics, Outcome, TrainingFailed, launch
 from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log, print_entry
 from kfp_distributed.components.train.report import job_page
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.staging import staged

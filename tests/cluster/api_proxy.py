@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from kubernetes import client
@@ -26,12 +27,14 @@ class ApiProxy:
             status such as 500 or 429 (the response of every request, 429 with Retry-After).
         requests: Number of requests during faults.
         watch: Called with each request, such as "POST /path?query", before it is executed.
+        admit: Called with each object that a POST creates. It may change the object, like a mutating webhook.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         self.fault: str | int | None = None
         self.requests = 0
         self.watch: Callable[[str], None] = lambda request: None
+        self.admit: Callable[[dict[str, Any]], object] | None = None
         self._configuration = configuration
         self._upstream = urlsplit(configuration.host)
         self._connections: dict[socket.socket, bool] = {}
@@ -125,6 +128,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.proxy.watch(f"{self.command} {self.path}")
+        if self.command == "POST" and self.proxy.admit:
+            created = json.loads(body)
+            self.proxy.admit(created)
+            body = json.dumps(created).encode()
         fault = self.proxy.fault
         self.proxy.requests += fault is not None
         if fault == "unreachable":

@@ -23,7 +23,7 @@ from kubernetes import client
 
 from kfp_distributed.components import train
 from kfp_distributed.components.train.identity import identify_training
-from kfp_distributed.components.train.launch import job_name
+from kfp_distributed.components.train.request import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import find_object_store, kubernetes_reader
 

@@ -152,6 +152,9 @@ class KubernetesApi:
             stored = self.objects[key]
             if verb == "PATCH":
                 return 200, self.put(key, _merge(stored, body))
+            expected = body.get("preconditions", {}).get("uid", stored["metadata"]["uid"])
+            if verb == "DELETE" and stored["metadata"]["uid"] != expected:
+                return 409, {"message": f"{key} has another UID than {expected}"}
             if verb == "DELETE" and body["propagationPolicy"] == "Foreground" and self.lingers:
                 stored["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
             elif verb == "DELETE":

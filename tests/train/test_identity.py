@@ -13,7 +13,7 @@ from kfp_distributed.components.train.identity import (
     read_node_name,
     record_success,
 )
-from kfp_distributed.components.train.launch import job_name
+from kfp_distributed.components.train.request import job_name
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"

@@ -1,19 +1,25 @@
 """Cancelled, refused and retried steps of the Kubernetes runner, and the objects that they delete."""
 
+import hashlib
 import os
 import shutil
 import signal
+from http import HTTPStatus
 
 import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import workers
 from train.test_kubernetes_runner import state
 
-from kfp_distributed.components.train.launch import Request, TrainingFailed, job_name, launch, plan_job
+from kfp_distributed.components.train.launch import TrainingFailed, launch
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.request import Request, job_name, plan_job
 from kfp_distributed.components.train.runners.kubernetes import last_lines
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.model import ModelManifest
+from kfp_distributed.storage.opener import open_store
 
 
 @pytest.fixture
@@ -131,3 +137,52 @@ def test_a_step_that_is_refused_in_its_first_attempt_deletes_nothing(api, traini
     with pytest.raises(ValueError, match=r"default: get tfjobs\.kubeflow\.org, create configmaps;"):
         run(api, training)
     assert [request for request in api.requests if request.startswith("DELETE")] == []
+
+
+def test_a_step_does_not_delete_the_job_of_its_successor(api, training):
+    """Another attempt of the step has replaced the job before this one ends."""
+    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default")), plan_job(training)
+    runner.check(job)
+    runner.start(job)
+    key = f"tfjobs/{NAME}"
+    deleted = api.delete(key)
+    metadata = {**deleted["metadata"], "uid": "the successor's", "ownerReferences": []}
+    successor = api.put(key, {**deleted, "metadata": metadata})
+    runner.stop()
+    assert api.objects == {key: successor}
+
+
+def save_model(training, job=NAME):
+    """Save a complete model as the leader of a job does."""
+    store = open_store(training.model_uri)
+    store.write("weights", b"1")
+    files = (FileEntry("weights", 1, hashlib.sha256(b"1").hexdigest()),)
+    store.write("model.json", ModelManifest("files", files, {}, job, (), {}).to_json().encode())
+
+
+ENDED = {"status": {"conditions": [{"type": "Failed", "status": "True", "message": "worker-1 failed"}]}}
+SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
+
+
+@pytest.mark.parametrize("change", [{}, ENDED, SUCCEEDED, None], ids=["running", "failed", "succeeded", "gone"])
+def test_a_repeated_step_returns_the_model_of_its_job_whatever_happened_to_the_job(api, training, change):
+    create_previous_job(api, training)
+    save_model(training)
+    key = f"tfjobs/{NAME}"
+    if change is None:
+        api.delete(key)
+    else:
+        api.put(key, {**api.objects[key], **change})
+    if change == {}:  # The job ends while the step follows it.
+        api.before = lambda request: request == "WATCH tfjobs" and api.put(key, {**api.objects[key], **SUCCEEDED})
+    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
+    assert (outcome.model.job, outcome.status.ended.succeeded) == (NAME, True)
+    assert [request for request in api.requests if request.startswith(("POST tfjobs", "TRY"))] == []
+    assert api.objects == {}
+
+
+def test_a_repeated_step_returns_the_model_of_its_job_if_the_api_server_refuses_all_requests(api, training):
+    save_model(training)
+    api.refuses = HTTPStatus.FORBIDDEN
+    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
+    assert outcome.model.job == NAME

@@ -316,6 +316,26 @@ def test_keep_job_only_keeps_a_finished_job(api, capsys, keep_job, ended, remain
     assert api.requests[count:] == []
 
 
+def test_a_job_that_a_sidecar_holds_succeeds_and_is_deleted_also_with_keep_job(api, capsys):
+    runner = start_job(api, keep_job=True)
+    labels = {"training.kubeflow.org/replica-type": "worker", "kfp-distributed/job": "a-job"}
+    owner = {"kind": "TFJob", "uid": api.objects[JOB]["metadata"]["uid"]}
+    trained, runs = {"terminated": {"exitCode": 0}}, {"running": {}}
+    statuses = [{"name": "tensorflow", "state": trained}, {"name": "mesh", "state": runs}]
+    pod = {
+        "metadata": {"name": "a-job-worker-0", "labels": labels, "ownerReferences": [owner]},
+        "spec": {"nodeName": "a", "restartPolicy": "Never"},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    api.put("pods/a-job-worker-0", pod)
+    end = list(runner.facts())[-1]
+    assert (end.succeeded, end.reason) == (True, "")
+    runner.stop()
+    assert (sorted(api.objects), brief_lines(capsys.readouterr().out)) == ([CLAIM], DELETED.splitlines())
+    read_logs = {request for request in api.requests if request.endswith("/log")}
+    assert read_logs == {"GET a-job-worker-0/log"}
+
+
 def test_no_deletion_is_logged_for_a_job_that_does_not_exist(api, capsys):
     runner = start_job(api)
     api.delete(JOB)

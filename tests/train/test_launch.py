@@ -15,19 +15,13 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.failures import FOR_GOOD
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.launch import (
-    Request,
-    TrainingFailed,
-    _follow,
-    job_name,
-    launch,
-    plan_job,
-    read_metrics,
-)
+from kfp_distributed.components.train.launch import TrainingFailed, _follow, launch, read_metrics
+from kfp_distributed.components.train.request import Request, job_name, plan_job
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.status import failure_cause
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.model import verify_model_folder
 
 pytestmark = pytest.mark.takes(12)
 
@@ -94,7 +88,8 @@ def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, t
     assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]
 
-    # The same step resumes. Another one does not, although both use the same folder for checkpoints.
+    # Without its model, the same step resumes. Another one does not, although both use the same folder for checkpoints.
+    (tmp_path / "model" / "model.json").unlink()
     assert "[worker-0] begins after epoch 2 on 1 shard" in run(request(data, tmp_path))[1]
     other, log = run(request(data, tmp_path, identity=("run", "train", "2")))
     assert "[worker-0] begins after epoch 0 on 1 shard" in log
@@ -405,6 +400,53 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
         + re.escape(FOR_GOOD),
         failure_cause(status),
     )
+
+
+def test_a_step_that_is_repeated_after_its_model_was_saved_returns_the_model(data, tmp_path):
+    """As the retry of a step that was killed after its job had ended and before KFP had recorded its outputs."""
+    program = FIT["source"] + f"    with open('{tmp_path}/trainings', 'a') as file:\n        file.write('1')\n"
+    repeated = request(data, tmp_path, train_specification=function(program))
+    (first, _), (second, log) = run(repeated), run(repeated)
+    assert (tmp_path / "trainings").read_text() == "1"
+    assert (second.model, second.metrics["worker-0"][-1]["epoch"]) == (first.model, 1)
+    assert second.status.ended.succeeded
+    assert {replica.state for replica in second.status.replicas.values()} == {"stopped"}
+    assert not [line for line in log if line.startswith("starting ")]
+
+
+def test_a_failure_after_the_model_was_saved_is_no_failure_of_the_training(data, tmp_path):
+    """The job fails after the leader has saved the model. The step succeeds, and its log has the failure."""
+    late = FIT["source"].replace("        return\n", "        wait(model_dir)\n        raise ValueError('too late')\n")
+    wait = f"""
+def wait(model_dir):
+    import os, time
+    while not os.path.exists("{tmp_path}/model/model.json"):
+        time.sleep(0.05)
+"""
+
+    class FailsInTheEnd(LocalRunner):
+        def facts(self):
+            for fact in super().facts():
+                yield JobEnded(fact.time, False, "worker-1 failed.") if isinstance(fact, JobEnded) else fact
+
+    log = []
+    outcome = launch(request(data, tmp_path, train_specification=function(late + wait)), FailsInTheEnd(), into(log))
+    assert outcome.model.job == job_name("train", ("run", "train", "1"))
+    assert outcome.status.ended.succeeded
+    assert "the job failed: worker-1 failed." in log
+    assert [entry for entry in log if entry.startswith("the model is complete")] == log[-1:]
+
+
+def test_a_saved_model_is_replaced_only_by_a_complete_one(data, tmp_path):
+    """The upload of another model to the same folder breaks off. The earlier model stays complete."""
+    outcome, _ = run(request(data, tmp_path, identity=("an earlier run",)))
+    limited = """
+    import resource
+    Path(model_dir, "large").write_bytes(bytes(9999))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99))
+"""
+    failure(request(data, tmp_path, train_specification=function(FIT["source"] + limited)))
+    assert verify_model_folder(tmp_path / "model") == outcome.model
 
 
 @pytest.mark.parametrize("earlier", [False, True])

@@ -119,7 +119,12 @@ def test_the_manifest_of_a_job():
         "spec": {
             "backoffLimit": 3,
             "podFailurePolicy": {
-                "rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(range(1, 128))}}]
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": "training", "operator": "In", "values": list(range(1, 128))},
+                    }
+                ]
             },
             "template": expected_template,
             "ttlSecondsAfterFinished": 3600,

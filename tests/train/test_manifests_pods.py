@@ -109,6 +109,13 @@ def test_keep_job_removes_the_time_to_live():
     assert "ttlSecondsAfterFinished" not in spec_of("PyTorch", keep_job=True)["runPolicy"]
 
 
+def test_only_exit_codes_of_own_containers_fail_a_job_without_a_retry():
+    """The cluster may add other containers to the pod."""
+    spec = job_manifest(job(), replace(SETTINGS, packages=("numpy",)))["spec"]
+    rules = [rule["onExitCodes"]["containerName"] for rule in spec["podFailurePolicy"]["rules"]]
+    assert rules == ["packages", "training"]
+
+
 def test_packages_are_installed_before_the_replica_starts():
     proxy = {"name": "PIP_INDEX_URL", "value": "https://index.example.com/simple"}
     packages = (("numpy>=1.26,<3", "a; python_version<'3.13'"), ("tf_keras",))

@@ -22,8 +22,8 @@ from kfp_distributed.components.mlflow_client import (
     read_connection,
 )
 from kfp_distributed.components.train import mlflow_tracker
-from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.components.train.log_format import parse_line
+from kfp_distributed.components.train.request import job_name
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.components.train.tracking import open_tracker
 from kfp_distributed.storage.files import describe_folder

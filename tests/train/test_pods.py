@@ -8,11 +8,13 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     INSTALLATION_FAILED,
     PodState,
     deletion_time,
+    failed_sidecars,
     is_suspended,
     job_end,
     job_end_time,
     pod_state,
     replica_of,
+    restarts_in_place,
     started_containers,
 )
 
@@ -98,7 +100,7 @@ def test_replica_of(labels, name):
         (pod("Running", main={"running": {}}, init=INSTALLED), PodState("running", install_seconds=245)),
         (
             pod(initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}]),
-            PodState("starting", None, "init container init-pytorch is running"),
+            PodState("starting", None, "waiting for the init container init-pytorch"),
         ),
         (pod("Running", main={"running": {}}, init=terminated(0, "Completed")), PodState("running")),
         (pod("Succeeded", main=terminated(0, "Completed")), PodState("succeeded", 0)),
@@ -142,6 +144,163 @@ def test_started_containers():
         "packages": (0, True),
         "tensorflow": (0, True),
     }
+
+
+def with_sidecar(sidecar, phase="Running", restart_policy="Never", **state):
+    """Return a pod whose first container is a sidecar in this state, as a service mesh injects it."""
+    injected = pod(phase, **state)
+    injected["spec"]["containers"].insert(0, {"name": "mesh", "resources": {"limits": {"memory": "64Mi"}}})
+    injected["spec"]["restartPolicy"] = restart_policy
+    injected["status"].setdefault("containerStatuses", []).insert(0, {"name": "mesh", "restartCount": 3, **sidecar})
+    return injected
+
+
+ON, DONE, LOST = ({"state": state} for state in ({"running": {}}, terminated(0, "Completed"), terminated(1)))
+KILLED = {"state": terminated(137, "OOMKilled")}
+UNPULLED = {"state": NO_IMAGE}
+RUNS, TRAINED, FAILED = {"running": {}}, terminated(0, "Completed", "2048"), terminated(3)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        # A running training is running, whatever the sidecar does.
+        (with_sidecar(KILLED, main=RUNS), PodState("running")),
+        (with_sidecar(LOST, main=RUNS), PodState("running")),
+        (with_sidecar(UNPULLED, "Pending", main=RUNS), PodState("running")),
+        # A running sidecar is not the training.
+        (with_sidecar(ON, "Pending", main=WAITING), PodState("pulling")),
+        (
+            with_sidecar(ON, "Pending", main=NO_IMAGE),
+            PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"'),
+        ),
+        # Success, whether the phase of the pod shows it or not.
+        (with_sidecar(DONE, "Succeeded", main=TRAINED), PodState("succeeded", 0, "", 2048)),
+        (with_sidecar(DONE, main=TRAINED), PodState("succeeded", 0, "", 2048)),
+        (with_sidecar(ON, main=TRAINED), PodState("succeeded", 0, "", 2048, 0, ("mesh",))),
+        (with_sidecar(UNPULLED, "Pending", main=TRAINED), PodState("succeeded", 0, "", 2048, 0, ("mesh",))),
+        (with_sidecar(KILLED, main=TRAINED), PodState("succeeded", 0, "", 2048, 0, ("mesh",))),
+        (with_sidecar(KILLED, "Failed", main=TRAINED), PodState("succeeded", 0, "", 2048, 0, ("mesh",))),
+        (
+            with_sidecar(KILLED, "Failed", main=TRAINED, reason="Evicted", message="disk"),
+            PodState("failed", None, "Evicted: disk", 2048),
+        ),
+        (with_sidecar(ON, main=TRAINED, restart_policy="OnFailure"), PodState("succeeded", 0, "", 2048, 0, ("mesh",))),
+        # Failure. If the kubelet restarts the container, nobody else must.
+        (with_sidecar(ON, main=FAILED), PodState("failed", 3, "", 0, 0, ("mesh",))),
+        (with_sidecar(ON, main=FAILED, restart_policy="OnFailure"), PodState("failed", 3)),
+        (with_sidecar(LOST, main=FAILED), PodState("failed", 3)),
+        (with_sidecar(LOST, "Failed", main=FAILED), PodState("failed", 3)),
+        (
+            with_sidecar(KILLED, main=terminated(137, "OOMKilled"), limits={"memory": "2Gi"}),
+            PodState("failed", 137, "OOMKilled: the limit is 2Gi"),
+        ),
+    ],
+)
+def test_only_the_container_of_the_training_counts(state, expected):
+    assert pod_state(state) == expected
+
+
+def test_a_sidecar_hides_no_end_of_a_pod_that_is_being_deleted():
+    deleted = {"name": "a-job-worker-0", "deletionTimestamp": "2026-01-01T09:00:40Z"}
+    killed = {**with_sidecar(ON, main=terminated(143)), "metadata": deleted}
+    assert pod_state(killed) == PodState("failed", 143)
+    assert pod_state({**with_sidecar(ON, main=TRAINED), "metadata": deleted}) == PodState("succeeded", 0, "", 2048)
+    # The sidecar was killed, too.
+    gone = {**with_sidecar(KILLED, "Failed", main=TRAINED), "metadata": deleted}
+    assert pod_state(gone) == PodState("failed", None, "", 2048)
+
+
+def with_init(*statuses, native=(), phase="Pending", main=INITIALIZING, **status):
+    """Return a pod with init containers; those of `native` are native sidecars."""
+    initializing = pod(phase, main=main, initContainerStatuses=list(statuses), **status)
+    names = [container["name"] for container in statuses]
+    initializing["spec"]["initContainers"] = [
+        {"name": name, **({"restartPolicy": "Always"} if name in native else {})} for name in names
+    ]
+    return initializing
+
+
+def init(name, state, **more):
+    return {"name": name, "state": state, **more}
+
+
+MESH_STARTED = init("mesh", {"running": {}}, started=True)
+MESH_STARTS = init("mesh", {"running": {}}, started=False)
+CRASHED = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}, "lastState": terminated(2)}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (with_init(init("mesh-init", RUNS)), PodState("starting", None, "waiting for the init container mesh-init")),
+        (
+            with_init(init("mesh-init", terminated(2)), init("packages", INITIALIZING)),
+            PodState("starting", None, "waiting for the init container mesh-init, which failed with exit code 2"),
+        ),
+        (
+            with_init({"name": "mesh-init", **CRASHED}, init("packages", INITIALIZING)),
+            PodState("starting", None, "waiting for the init container mesh-init, which failed with exit code 2"),
+        ),
+        (
+            with_init(init("mesh-init", NO_IMAGE), init("packages", INITIALIZING)),
+            PodState(
+                "pulling",
+                None,
+                'waiting for the init container mesh-init: ImagePullBackOff: Back-off pulling image "nowhere:1"',
+            ),
+        ),
+        (
+            with_init(init("mesh-init", terminated(0)), init("packages", RUNS)),
+            PodState("installing", None, "installing packages with pip"),
+        ),
+        # A native sidecar runs as long as the pod.
+        (
+            with_init(MESH_STARTED, init("packages", RUNS), native=["mesh"]),
+            PodState("installing", None, "installing packages with pip"),
+        ),
+        (
+            with_init(MESH_STARTED, init("packages", INSTALLED), native=["mesh"]),
+            PodState("pulling", install_seconds=245),
+        ),
+        (
+            with_init(MESH_STARTS, native=["mesh"]),
+            PodState("starting", None, "waiting for the init container mesh"),
+        ),
+        (with_init(init("mesh", terminated(1)), native=["mesh"], phase="Running", main=RUNS), PodState("running")),
+        (with_init(MESH_STARTED, native=["mesh"], phase="Running", main=FAILED), PodState("failed", 3)),
+        (
+            with_init(MESH_STARTED, native=["mesh"], phase="Running", main=TRAINED),
+            PodState("succeeded", 0, "", 2048),
+        ),
+        # The kubelet does not retry an init container of a pod with restartPolicy Never.
+        (
+            with_init(init("mesh-init", terminated(2)), phase="Failed"),
+            PodState("failed", None, "init container mesh-init failed with exit code 2"),
+        ),
+        # The node was lost, and with it the sidecar.
+        (with_init(init("mesh", terminated(137)), native=["mesh"], phase="Failed", main=RUNS), PodState("failed")),
+    ],
+)
+def test_init_containers_that_the_cluster_adds_are_waited_for(state, expected):
+    assert pod_state(state) == expected
+
+
+def test_failed_sidecars():
+    assert failed_sidecars(with_sidecar(KILLED, main=RUNS)) == {"mesh": "exit code 137, OOMKilled"}
+    assert failed_sidecars(with_sidecar(LOST, "Pending")) == {"mesh": "exit code 1"}
+    assert failed_sidecars(with_sidecar(ON, main=RUNS)) == {}
+    assert failed_sidecars(with_sidecar(KILLED, main=TRAINED)) == {}
+    assert failed_sidecars(with_sidecar(KILLED, "Failed", main=RUNS)) == {}
+
+
+def test_only_containers_of_the_training_are_read_and_restart():
+    injected = with_sidecar(ON, main=RUNS)
+    assert started_containers(injected) == {"tensorflow": (0, False)}
+    assert started_containers(with_init(MESH_STARTED, init("packages", RUNS), native=["mesh"])) == {
+        "packages": (0, False)
+    }
+    assert restarts_in_place(injected) == 0
 
 
 def condition(name, message="", status="True"):

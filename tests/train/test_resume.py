@@ -1,15 +1,23 @@
 """Resuming from another training, from one bucket of a real object store to another."""
 
 import json
+import threading
 from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.components.train.resume import check_resume, copy_checkpoint, copy_training, training_folder
+from kfp_distributed.components.train.resume import (
+    _copy_newest,
+    check_resume,
+    copy_checkpoint,
+    copy_training,
+    training_folder,
+)
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.folder import FolderStore
+from kfp_distributed.storage.store import BYTES
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
 from kfp_distributed.trainers.runtime.job import JobDescription
 
@@ -76,11 +84,11 @@ class InterruptedStore(FolderStore):
         super().__init__(root)
         self.copies = copies
 
-    def copy(self, source, source_key, key):
+    def _send(self, key, source, content_type=BYTES):
         if not self.copies:
             raise StorageError("", "", key, "the store does not answer")
         self.copies -= 1
-        super().copy(source, source_key, key)
+        return super()._send(key, source, content_type)
 
 
 @pytest.mark.parametrize("copies", [0, 1, 2])
@@ -98,6 +106,37 @@ def test_an_interrupted_copy_is_not_a_checkpoint(tmp_path, copies):
     target.copies = 3
     copy_checkpoint(source, target, "00000001")
     assert complete_checkpoints(target) == ["00000001"]
+
+
+class RotatingStore(FolderStore):
+    """The checkpoints of a training that goes on: some epochs end between the first manifest and its files."""
+
+    def __init__(self, root, state, epochs):
+        super().__init__(root)
+        self.state, self.epochs, self.lock = state, epochs, threading.Lock()
+
+    def _fetch(self, key, target):
+        with self.lock:
+            while "/" in key and self.epochs:
+                self.epochs -= 1
+                save_checkpoint(open_store(self.uri), self.state)
+        return super()._fetch(key, target)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "copied"), [(0, ["3", "2", "1"]), (1, ["3", "2"]), (2, ["3"]), (3, ["6", "5", "4"])]
+)
+def test_a_copy_takes_a_complete_checkpoint_of_a_training_that_goes_on(tmp_path, epochs, copied):
+    state = tmp_path / "state"
+    state.mkdir()
+    for name in ("a", "b", "c"):
+        (state / name).touch()
+    for _ in range(3):
+        save_checkpoint(open_store(str(tmp_path / "other")), state)
+    own = open_store(str(tmp_path / "own"))
+    newest = _copy_newest(RotatingStore(tmp_path / "other", state, epochs), own)
+    assert [newest, complete_checkpoints(own)] == [f"0000000{copied[0]}", [f"0000000{name}" for name in copied]]
+    assert restore_checkpoint(own, tmp_path / "restored") == newest
 
 
 def test_without_resume_from_no_store_is_read():

@@ -3,7 +3,7 @@
 import pytest
 from step_lines import brief_lines
 
-from kfp_distributed.components.train.launch import Request
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.staging import staged
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.embedded import embedded_object_store

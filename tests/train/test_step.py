@@ -10,8 +10,8 @@ from step_lines import brief_lines
 from train.test_launch import FIT, function
 
 from kfp_distributed.components.train import step as step_module
-from kfp_distributed.components.train.launch import job_name
 from kfp_distributed.components.train.log_format import parse_line
+from kfp_distributed.components.train.request import job_name
 from kfp_distributed.components.train.step import run_step
 
 pytestmark = pytest.mark.takes(4)
@@ -106,7 +106,8 @@ def test_the_log_of_a_failed_step_ends_with_the_cause_and_the_report_is_written(
             distribution_specification={"total_timeout": 0.5},
         )
     assert re.match(
-        r"\S+Z ERROR job total_timeout ran out after 0\.5 s: worker-0: no output since it started .* s ago\.\n\S+Z INFO job Report: .*/r$",
+        r"\S+Z ERROR job total_timeout ran out after 0\.5 s: worker-0: no output since it started .* s ago\.\n"
+        r"\S+Z INFO job Report: .*/r$",
         end.value.code,
     )
     assert STEP_JOB in (tmp_path / "r").read_text()

@@ -253,24 +253,24 @@ def test_a_retried_init_container_of_the_operator_is_not_a_failure():
     def launcher(init, **state):
         launcher_pod = pod_of(0, **state)
         launcher_pod["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "launcher"
-        status = {"name": "kubectl-delivery", "state": init, "restartCount": 1}
+        status = {"name": "kubectl-delivery", "state": init, "restartCount": 1, "lastState": terminated(1)}
         launcher_pod["status"]["initContainerStatuses"] = [status]
         return launcher_pod
 
     initializing = {"waiting": {"reason": "PodInitializing"}}
-    facts = summarize(tracker.update_pod(launcher({"running": {}}, main=initializing)))
+    first = launcher({"running": {}}, main=initializing)
+    del first["status"]["initContainerStatuses"][0]["lastState"]
+    facts = summarize(tracker.update_pod(first))
     facts += summarize(tracker.update_pod(launcher(terminated(1), main=initializing)))
     facts += summarize(tracker.update_pod(launcher({"waiting": {"reason": "CrashLoopBackOff"}}, main=initializing)))
     facts += summarize(tracker.update_pod(launcher({"running": {}}, main=initializing)))
     facts += summarize(tracker.update_pod(launcher(terminated(0), **RUNNING)))
     facts += summarize(tracker.update_pod(launcher(terminated(0), phase="Failed", main=terminated(3))))
-    assert [(state, code, restart) for _, state, code, _, restart in facts] == [
-        ("starting", None, 0),
-        ("pulling", None, 0),
-        ("pulling", None, 0),
-        ("starting", None, 0),
-        ("running", None, 0),
-        ("failed", 3, 0),
+    assert [(state, code, restart, reason) for _, state, code, reason, restart in facts] == [
+        ("starting", None, 0, "waiting for the init container kubectl-delivery"),
+        ("starting", None, 0, "waiting for the init container kubectl-delivery, which failed with exit code 1"),
+        ("running", None, 0, ""),
+        ("failed", 3, 0, ""),
     ]
 
 

@@ -14,7 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import input_shape, read_batches
 

@@ -1,7 +1,15 @@
+import json
+
 import pytest
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints import (
+    NoUsableCheckpoint,
+    complete_checkpoints,
+    reject_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
 
 
 @pytest.fixture
@@ -35,19 +43,18 @@ def test_without_a_checkpoint_the_folder_is_empty(store, tmp_path):
     assert restore(store, tmp_path) == ("", {})
 
 
-def test_the_latest_two_checkpoints_are_kept(store, save, tmp_path):
-    assert [save(text) for text in ("one", "two", "three")] == [
+def test_the_latest_three_checkpoints_are_kept(store, save, tmp_path):
+    assert [save(text) for text in ("one", "two", "three", "four")] == [
         ["00000001"],
         ["00000002", "00000001"],
-        ["00000003", "00000002"],
+        ["00000003", "00000002", "00000001"],
+        ["00000004", "00000003", "00000002"],
     ]
+    names = ["00000002", "00000003", "00000004"]
     assert [entry.key for entry in store.list()] == [
-        "00000002.json",
-        "00000002/part/weights",
-        "00000003.json",
-        "00000003/part/weights",
+        key for name in names for key in (f"{name}.json", f"{name}/part/weights")
     ]
-    assert restore(store, tmp_path) == ("00000003", {"part/weights": "three"})
+    assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})
 
 
 def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save, tmp_path):
@@ -56,19 +63,20 @@ def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save
     store.write("00000002/other", b"half")
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
     assert save("two") == ["00000002", "00000001"]
-    assert save("three") == ["00000003", "00000002"]
-    assert save("four") == ["00000004", "00000003"]
-    assert {entry.key[:8] for entry in store.list()} == {"00000003", "00000004"}
+    assert save("three") == ["00000003", "00000002", "00000001"]
+    assert save("four") == ["00000004", "00000003", "00000002"]
+    assert save("five") == ["00000005", "00000004", "00000003"]
+    assert {entry.key[:8] for entry in store.list()} == {"00000003", "00000004", "00000005"}
 
 
-@pytest.mark.parametrize("at_rest", [False, True])
-def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(store, save, tmp_path, at_rest):
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(store, save, tmp_path, in_use):
     def check():
         raise OSError("local changed during the upload")
 
     save("one")
     with pytest.raises(OSError, match="changed during the upload"):
-        save_checkpoint(store, tmp_path / "local", check, at_rest)
+        save_checkpoint(store, tmp_path / "local", check, in_use)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
     assert not (tmp_path / "local-copy").exists()
 
@@ -94,7 +102,7 @@ def test_a_folder_at_rest_is_stored_as_it_was_when_the_upload_began(store, slow_
     (local / "newest").symlink_to("part")
     left_over.mkdir()
     (left_over / "of a process that was killed").touch()
-    save_checkpoint(store, local, at_rest=True)
+    save_checkpoint(store, local, in_use=True)
     assert restore(store, tmp_path) == ("00000002", {"part/weights": "two", "newest/weights": "two"})
     assert "lost is a link to pruned, which does not exist" in capsys.readouterr().out
     assert not left_over.exists()
@@ -112,7 +120,7 @@ def test_the_copy_is_deleted_if_the_store_is_away(store, save, tmp_path, monkeyp
     save("one")
     monkeypatch.setattr(store, "upload_folder", upload_folder)
     with pytest.raises(ConnectionError):
-        save_checkpoint(store, tmp_path / "local", at_rest=True)
+        save_checkpoint(store, tmp_path / "local", in_use=True)
     assert {path.name for path in tmp_path.iterdir()} == {"local", "store"}
 
 
@@ -131,3 +139,57 @@ def test_the_previous_checkpoint_replaces_a_damaged_one(store, save, tmp_path, c
     damage(store)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
     assert "cannot use checkpoint 00000002" in capsys.readouterr().out
+
+
+def test_only_objects_of_checkpoints_count_and_are_deleted(store, save, tmp_path):
+    foreign = ["foobarzz.json", "00000009.json.bak", "notes/00000009.json", "000000091.json"]
+    for key in foreign:
+        store.write(key, b"{}")
+    for text in ("one", "two", "three", "four"):
+        save(text)
+    assert restore(store, tmp_path)[0] == "00000004"
+    assert [entry.key for entry in store.list() if entry.key in foreign] == sorted(foreign)
+
+
+def test_a_manifest_of_version_0_1_is_read(store, save, tmp_path):
+    save("one")
+    store.write("00000001.json", json.dumps(json.loads(store.read("00000001.json"))["files"]).encode())
+    assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
+
+
+def test_damaged_checkpoints_are_named_and_the_training_does_not_start_over(store, save, tmp_path):
+    save("one")
+    save("two")
+    store.delete(["00000001/part/weights"])
+    store.write("00000002.json", b"half")
+    with pytest.raises(NoUsableCheckpoint, match=r"00000002: .*; 00000001: "):
+        restore(store, tmp_path)
+    assert complete_checkpoints(store) == ["00000002", "00000001"]
+
+
+def test_a_rejected_checkpoint_is_not_restored_again(store, save, tmp_path):
+    save("one")
+    assert reject_checkpoint(store, "00000001") == "", "there is no other one"
+    save("two")
+    save("three")
+    assert reject_checkpoint(store, "00000003") == "00000002"
+    assert restore(store, tmp_path) == ("00000002", {"part/weights": "two"})
+    assert save("four")[0] == "00000004"
+    assert reject_checkpoint(store, "00000002") == "", "a newer one was stored since"
+    assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})
+    assert [reject_checkpoint(store, name) for name in ("00000004", "00000002")] == ["00000002", ""]
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_replaced_by_a_newer_one(store, save, tmp_path):
+    """The leader goes on while another replica starts."""
+    save("one")
+    download = store.download_folder
+
+    def download_slowly(*arguments, **callbacks):
+        store.download_folder = download
+        for text in ("two", "three", "four"):
+            save(text)
+        return download(*arguments, **callbacks)
+
+    store.download_folder = download_slowly
+    assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})

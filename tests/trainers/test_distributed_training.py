@@ -9,7 +9,8 @@ import pytest
 from saved_models import score
 from step_lines import into
 
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model

@@ -25,10 +25,10 @@ from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.program import FOLDERS
 from kfp_distributed.trainers.runtime import ending
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
-from kfp_distributed.trainers.runtime.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST
 
 pytestmark = pytest.mark.takes(50)
 
@@ -186,6 +186,15 @@ def test_a_replica_writes_its_peak_memory_however_it_ends(make_replicas, digits,
     assert 300 < peak / 1024 < 600, replicas.text("worker-0")
 
 
+def test_a_replica_that_is_restarted_after_the_model_was_saved_trains_nothing(make_replicas, digits, tmp_path):
+    program = {"command": ["sh", "-c", f"echo x >> {tmp_path}/starts; echo 1 > {{model_dir}}/weights"]}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits)
+    for _ in range(2):
+        replicas.start_all()
+        assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
 def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(digits.folder / "train", damaged)
@@ -313,6 +322,81 @@ def test_a_command_that_fails_while_it_writes_stores_nothing(make_replicas, digi
     replicas.start_all()
     assert replicas.wait("worker-0") == 1
     assert open_store(replicas.job.checkpoint_uri).list() == []
+
+
+def load_or_fail(model_dir, checkpoint_dir, bad: list):
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import flush
+
+    state = Path(checkpoint_dir, "state")
+    number = int(state.read_text()) if state.exists() else 0
+    print(f"begins after {number}", flush=True)
+    if number in bad:
+        raise ValueError(f"cannot load {number}")
+    for epoch in range(number + 1, 5):
+        state.write_text(str(epoch))
+        flush()
+        if epoch == 3 and number == 0:
+            raise KeyError("a bug")
+    Path(model_dir, "weights").write_text("4")
+
+
+def test_a_program_that_fails_right_after_a_restore_gets_the_checkpoint_before(make_replicas, digits):
+    program = train_specification(load_or_fail)
+    replicas = make_replicas(program, {"bad": [3]}, {"worker": 1}, digits)
+    checkpoints = open_store(replicas.job.checkpoint_uri)
+    codes = []
+    for _ in range(3):
+        replicas.start_all()
+        codes.append(replicas.wait("worker-0"))
+    begins = re.findall(r"begins after (\d)", replicas.text("worker-0"))
+    # The bug comes after a checkpoint was stored, so it is no reason to restore an earlier one.
+    assert (codes, begins) == ([1, CHECKPOINT_REJECTED, 0], ["0", "3", "2"])
+    assert "the next start gets checkpoint 00000002" in replicas.text("worker-0")
+    assert complete_checkpoints(checkpoints)[0] == "00000005"
+
+
+@pytest.mark.parametrize("command", [False, True])
+def test_a_program_that_can_load_no_checkpoint_fails_with_their_names(make_replicas, digits, command):
+    program = train_specification(load_or_fail)
+    if command:
+        script = "test -e {checkpoint_dir}/state && exit 3; echo 1 > {checkpoint_dir}/new; mv {checkpoint_dir}/new "
+        program = {"command": ["sh", "-c", f"{script} {{checkpoint_dir}}/state; exit 0"]}
+    parameters = {} if command else {"bad": [1, 2, 3]}
+    replicas = make_replicas(program, parameters, {"worker": 1}, digits)
+    store = open_store(replicas.job.checkpoint_uri)
+    state = replicas.folder / "state"
+    state.mkdir()
+    for number in (1, 2, 3):
+        (state / "state").write_text(str(number))
+        save_checkpoint(store, state)
+    codes = []
+    for _ in range(3):
+        replicas.start_all()
+        codes.append(replicas.wait("worker-0"))
+    assert codes == [CHECKPOINT_REJECTED, CHECKPOINT_REJECTED, 3 if command else 1]
+    assert [entry.key for entry in store.list() if entry.key.endswith(".failed")] == [
+        "00000002.failed",
+        "00000003.failed",
+    ]
+
+
+def write_and_fail(model_dir, checkpoint_dir):
+    from pathlib import Path
+
+    Path(checkpoint_dir, "unfinished").write_text("1")
+    Path(checkpoint_dir, "unfinished").rename(Path(checkpoint_dir, "state"))
+    raise ValueError("a bug")
+
+
+def test_a_function_that_raises_has_its_complete_checkpoint_stored(make_replicas, digits):
+    replicas = make_replicas(train_specification(write_and_fail), {}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 1
+    store = open_store(replicas.job.checkpoint_uri)
+    assert [entry.key for entry in store.list()] == ["00000001.json", "00000001/state"]
+    assert json.loads(store.read("00000001.json"))["guessed"] is False
 
 
 def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits, tmp_path, monkeypatch):

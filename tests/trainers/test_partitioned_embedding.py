@@ -10,7 +10,8 @@ from replicas import KillOnce
 from step_lines import into
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers import train_specification

@@ -1,6 +1,7 @@
 """A replica whose object store is away."""
 
 import contextlib
+import json
 import shutil
 import socket
 import threading
@@ -8,13 +9,16 @@ import time
 from dataclasses import replace
 
 import pytest
+from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.job import STORE_AWAY
 
-pytestmark = pytest.mark.takes(8)
+pytestmark = pytest.mark.takes(50)
 
 
 class Gate:
@@ -51,6 +55,108 @@ class Gate:
             while data := source.recv(65536):
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
+
+
+SPEED = 100
+"""The pauses between two attempts of a request are divided by this number, and so is the outage."""
+
+OUTAGE_SECONDS = 300
+
+FASTER = f"""
+import time, types
+import urllib3.util.retry as retry
+retry.time = types.SimpleNamespace(**{{**vars(time), "sleep": lambda seconds: time.sleep(seconds / {SPEED})}})
+"""
+
+
+def train_two_epochs(model_dir, checkpoint_dir, metrics_dir):
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import record_epoch
+
+    for epoch in (1, 2):
+        Path(checkpoint_dir, "state").write_text(str(epoch))
+        record_epoch(Path(metrics_dir, "training.json"), "worker-0", epoch, 2, {"loss": 1 / epoch})
+    Path(model_dir, "weights").write_text("2")
+
+
+@pytest.fixture
+def make_outage(make_replicas, digits, tmp_path, object_store):
+    """Return a function that makes replicas whose store is away from the first request with a given text on."""
+    (tmp_path / "faster").mkdir()
+    (tmp_path / "faster" / "sitecustomize.py").write_text(FASTER)
+    data = tmp_path / "objects" / "bucket" / "data"
+    shutil.copytree(digits.folder, data)
+
+    with faulty_proxy(object_store.endpoint) as proxy:
+
+        def begin():
+            proxy.faults = [Fault("", times=10**9, reset=True)]
+            threading.Timer(OUTAGE_SECONDS / SPEED, proxy.faults.clear).start()
+
+        def make(program, parameters, roles, where):
+            proxy.faults = [Fault(where, before=begin, reset=True)]
+            environment = object_store.environment() | {
+                "AWS_ENDPOINT_URL": proxy.url,
+                "AWS_ENDPOINT_URL_S3": proxy.url,
+                "PYTHONPATH": str(tmp_path / "faster"),
+            }
+            replicas = make_replicas(program, parameters, roles, digits, "s3://bucket/run", environment)
+            uris = {f"{split}_uri": f"s3://bucket/data/{split}" for split in ("train", "validation")}
+            replicas.job = replace(replicas.job, **uris)
+            replicas.start_all()
+            return replicas
+
+        yield make
+    assert proxy.faults == []
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "GET /bucket/data/train/part",
+        "prefix=run%2Fcheckpoints",
+        "HEAD /bucket/run/metrics",
+        "PUT /bucket/run/metrics/training.json",
+        "PUT /bucket/run/checkpoints/00000001",
+        "PUT /bucket/run/model/weights",
+    ],
+)
+def test_an_outage_of_five_minutes_ends_no_training(make_outage, object_store, where):
+    replicas = make_outage(train_specification(train_two_epochs), {}, {"worker": 1}, where)
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    credentials = object_store.credentials()
+    assert verify_model(open_store(replicas.job.model_uri, credentials)).metrics == {"loss": 0.5}
+    (newest, *_) = complete_checkpoints(open_store(replicas.job.checkpoint_uri, credentials))
+    assert open_store(replicas.job.checkpoint_uri, credentials).read(f"{newest}/state") == b"2"
+    metrics = json.loads(open_store(replicas.job.metrics_uri, credentials).read("training.json"))
+    assert [epoch["epoch"] for epoch in metrics["epochs"]] == [1, 2]
+
+
+@pytest.mark.parametrize("where", ["GET /bucket/run/checkpoints/0", "PUT /bucket/run/metrics/evaluator.json"])
+def test_an_outage_of_five_minutes_ends_no_evaluator(make_outage, object_store, where):
+    roles = {"worker": 1, "evaluator": 1}
+    replicas = make_outage({"trainer": "keras_classifier"}, {"epochs": 1}, roles, where)
+    assert [replicas.wait(name) for name in replicas.names()] == [0, 0], replicas.text("evaluator-0")
+    metrics = json.loads(open_store(replicas.job.metrics_uri, object_store.credentials()).read("evaluator.json"))
+    assert [epoch["epoch"] for epoch in metrics["epochs"]] == [1]
+
+
+def test_a_replica_whose_store_is_away_for_longer_is_restarted(make_replicas, digits, tmp_path):
+    """The exit code is one of those after which a replica is restarted."""
+    (tmp_path / "faster").mkdir()
+    (tmp_path / "faster" / "sitecustomize.py").write_text(FASTER.replace(f"/ {SPEED}", "/ 9999"))
+    (port,) = free_ports(1)
+    environment = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "PYTHONPATH": str(tmp_path / "faster"),
+    }
+    specification = train_specification(train_two_epochs)
+    replicas = make_replicas(specification, {}, {"worker": 1}, digits, "s3://bucket/run", environment)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == STORE_AWAY
 
 
 def wait_to_end(model_dir, go: str):

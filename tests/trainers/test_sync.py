@@ -7,6 +7,7 @@ import pytest
 
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers.runtime import sync
+from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_written
 from kfp_distributed.trainers.runtime.sync import keep, read_epochs
 from kfp_distributed.trainers.sync import flush, record_epoch
 
@@ -18,7 +19,7 @@ def folder(tmp_path):
     folder.mkdir()
     (folder / "before").write_text("x")
     yield folder
-    sync._looks.clear()
+    sync._kept.clear()
 
 
 def content(folder):
@@ -27,7 +28,7 @@ def content(folder):
 
 def test_a_folder_is_sent_when_it_has_changed(folder):
     sent = []
-    keep(folder, lambda *_: sent.append(content(folder)))
+    keep(folder, lambda _: sent.append(content(folder)))
     flush()
     assert sent == [], "the initial content counts as sent"
     (folder / "a").write_text("1")
@@ -41,7 +42,7 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
 
 def test_a_file_that_is_deleted_during_a_look_is_ignored(folder, monkeypatch, capsys):
     sent, listed = [], type(folder).rglob
-    keep(folder, lambda *_: sent.append(content(folder)))
+    keep(folder, lambda _: sent.append(content(folder)))
     (folder / "a").write_text("1")
     monkeypatch.setattr(type(folder), "rglob", lambda *of: [*listed(*of), folder / "deleted"])
     flush()
@@ -52,7 +53,7 @@ def test_a_file_that_is_deleted_during_a_look_is_ignored(folder, monkeypatch, ca
 def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypatch):
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
-    keep(folder, lambda *_: sent.append(content(folder)))
+    keep(folder, lambda _: sent.append(content(folder)))
     for text in ("1", "12", "123"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
@@ -65,7 +66,7 @@ def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypa
 def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
     sent, now = [], time.monotonic()
     monkeypatch.setattr(sync.time, "monotonic", lambda: now)
-    keep(folder, lambda *_: sent.append(content(folder)))
+    keep(folder, lambda _: sent.append(content(folder)))
     (folder / "a").write_text("half")
     flush(at_rest=True)
     flush(at_rest=True)
@@ -77,7 +78,7 @@ def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
 
 def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
     sent = []
-    keep(folder, lambda *_: sent.append(content(folder)))
+    keep(folder, lambda _: sent.append(content(folder)))
     for number in range(40):
         (folder / "a").write_text("1" * number)
         flush(at_rest=True)
@@ -88,7 +89,7 @@ def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
 
 def test_a_growing_folder_is_sent_while_it_grows(folder):
     sent = []
-    keep(folder, lambda *_: sent.append(content(folder)), grows=True)
+    keep(folder, lambda _: sent.append(content(folder)), grows=True)
     for text in ("1", "12"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
@@ -98,7 +99,7 @@ def test_a_growing_folder_is_sent_while_it_grows(folder):
 
 def test_only_the_changed_files_of_a_growing_folder_are_sent(folder):
     sent = []
-    keep(folder, lambda changed, *_: sent.append({file.name for file in changed}), grows=True)
+    keep(folder, lambda state: sent.append({file.name for file in state.changed}), grows=True)
     (folder / "large").write_text("x" * 1000)
     for number in range(10):
         (folder / "small").write_text("x" * (number + 1))
@@ -111,11 +112,11 @@ def test_a_change_during_the_upload_is_logged_and_sent_next(folder, monkeypatch,
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent = []
 
-    def send(changed, check, goes_on):
+    def send(state):
         if not sent:
             (folder / "a").write_text("changed")
-        sent.append((content(folder)["a"], goes_on))
-        check()
+        sent.append((content(folder)["a"], state.in_use))
+        state.check()
 
     keep(folder, send)
     (folder / "a").write_text("1")
@@ -128,7 +129,7 @@ def test_a_change_during_the_upload_is_logged_and_sent_next(folder, monkeypatch,
 def test_a_failed_upload_is_repeated(folder, capsys):
     sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused"), FileNotFoundError("a")]
 
-    def send(*_):
+    def send(_):
         if errors:
             raise errors.pop(0)
         sent.append(content(folder))
@@ -145,10 +146,99 @@ def test_a_failed_upload_is_repeated(folder, capsys):
 
 def test_folders_are_sent_in_the_background(folder):
     sent = threading.Event()
-    keep(folder, lambda *_: sent.set())
+    keep(folder, lambda _: sent.set())
     threading.Thread(target=sync.flush_at_rest, daemon=True).start()
     (folder / "a").write_text("1")
     assert sent.wait(60)
+
+
+@pytest.fixture
+def checkpoints(folder, monkeypatch):
+    """A folder of checkpoints; a list of its contents when it was sent, and whether each was a guess."""
+    monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
+    sent, renamed = [], RenamedFiles(folder)
+
+    def is_complete(files):
+        return files <= renamed.read() and not is_written(folder)
+
+    keep(folder, lambda state: sent.append((content(folder), state.guessed)), is_complete=is_complete)
+    return sent
+
+
+def look(times=3):
+    for _ in range(times):
+        flush(at_rest=True)
+
+
+def test_a_checkpoint_that_nobody_commits_is_a_guess(folder, checkpoints):
+    (folder / "a").write_text("1")
+    look()
+    assert checkpoints == [({"before": "x", "a": "1"}, True)]
+
+
+def test_an_empty_folder_never_replaces_a_checkpoint(folder, checkpoints):
+    (folder / "before").unlink()
+    look()
+    flush()
+    assert checkpoints == []
+
+
+def test_a_folder_that_loses_files_is_sent_only_if_the_program_commits_it(folder, checkpoints):
+    (folder / "a").write_text("1")
+    look()
+    (folder / "before").unlink()
+    look()
+    assert checkpoints == [({"before": "x", "a": "1"}, True)]
+    flush()
+    assert checkpoints[1:] == [({"a": "1"}, False)]
+
+
+def test_a_file_that_is_being_written_is_not_sent(folder, checkpoints):
+    """The program pauses within a file for longer than two looks."""
+    with (folder / "a").open("w") as file:
+        file.write("first half")
+        file.flush()
+        look()
+        assert checkpoints == []
+        file.write(" and second half")
+    look()
+    assert checkpoints == [({"before": "x", "a": "first half and second half"}, True)]
+
+
+def test_a_renamed_file_is_sent_at_once_and_is_no_guess(folder, checkpoints, tmp_path):
+    for number, unfinished in enumerate([folder / "a.tmp", tmp_path / "outside"]):
+        unfinished.write_text(str(number))
+        unfinished.rename(folder / "a")
+        flush(at_rest=True)
+        assert checkpoints[number:] == [({"before": "x", "a": str(number)}, False)]
+    (folder / "a").write_text("written in place")
+    flush(at_rest=True)
+    assert len(checkpoints) == 2
+    look()
+    assert checkpoints[2:] == [({"before": "x", "a": "written in place"}, True)]
+
+
+def test_a_program_that_commits_is_never_guessed_about(folder, checkpoints):
+    (folder / "a").write_text("1")
+    flush()
+    (folder / "a").write_text("half of 2")
+    look()
+    assert checkpoints == [({"before": "x", "a": "1"}, False)]
+
+
+def test_a_committed_checkpoint_that_could_not_be_sent_is_sent_later(folder):
+    sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused")]
+
+    def send(state):
+        if errors:
+            raise errors.pop()
+        sent.append((content(folder), state.guessed))
+
+    keep(folder, send, is_complete=lambda files: False)
+    (folder / "a").write_text("1")
+    assert not flush()
+    look()
+    assert sent == [({"before": "x", "a": "1"}, False)]
 
 
 def test_repeated_epochs_replace_the_recorded_ones(tmp_path, capsys):

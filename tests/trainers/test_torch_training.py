@@ -12,7 +12,7 @@ from replicas import kill_replica
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.job import JobEvent, LogLine
-from kfp_distributed.components.train.launch import Request, plan_job
+from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches

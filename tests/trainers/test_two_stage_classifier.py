@@ -17,7 +17,8 @@ from step_lines import into
 from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
-from kfp_distributed.components.train.launch import Request, launch
+from kfp_distributed.components.train.launch import launch
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, parts_of_rank, read_batches, whole_shard
 from kfp_distributed.trainers import train_specification

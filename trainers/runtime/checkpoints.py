@@ -1,6 +1,7 @@
 """Checkpoints in object storage: numbered folders. A checkpoint is complete once its manifest is beside its folder."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,19 +15,43 @@ from kfp_distributed.trainers.runtime.downloads import observed
 from kfp_distributed.trainers.runtime.sampling import count_bytes
 from kfp_distributed.trainers.runtime.sync import leave_out
 
-KEPT = 2
-"""Number of complete checkpoints that are kept: the latest, and the previous one in case the latest is damaged."""
+KEPT = 3
+"""Number of complete checkpoints that are kept: the latest, and two more in case it is damaged or cannot be loaded."""
+
+_MANIFEST = re.compile(r"(\d{8})\.json")
+_FAILED = re.compile(r"(\d{8})\.failed")
+_OWN = re.compile(r"(\d{8})(?:/|\.json$|\.failed$)")
+
+
+class NoUsableCheckpoint(Exception):
+    """There are complete checkpoints, but none can be used."""
 
 
 def complete_checkpoints(store: Store) -> list[str]:
     """Return the names of the complete checkpoints, such as "00000003", latest first."""
-    return sorted((entry.key[:8] for entry in store.list() if entry.key[8:] == ".json"), reverse=True)
+    return sorted((match[1] for entry in store.list() if (match := _MANIFEST.fullmatch(entry.key))), reverse=True)
+
+
+def parse_manifest(text: bytes) -> tuple[list[FileEntry], bool]:
+    """Return the files of a checkpoint, and whether that it is complete is a guess.
+
+    Raises:
+        KeyError, TypeError, ValueError: The text is not a manifest.
+    """
+    content = json.loads(text)
+    if isinstance(content, list):  # Written by version 0.1.
+        content = {"files": content}
+    return [FileEntry(**file) for file in content["files"]], bool(content.get("guessed"))
 
 
 def save_checkpoint(
-    store: Store, folder: Path, check: Callable[[], object] = lambda: None, at_rest: bool = False
+    store: Store,
+    folder: Path,
+    check: Callable[[], object] = lambda: None,
+    in_use: bool = False,
+    guessed: bool = False,
 ) -> None:
-    """Store a folder as the latest checkpoint, and delete all checkpoints except the latest two.
+    """Store a folder as the latest checkpoint, and delete all checkpoints except the latest three.
 
     A file that cannot be stored, such as a broken link, is left out, and the log names it.
 
@@ -34,34 +59,40 @@ def save_checkpoint(
         store: Store of the checkpoints.
         folder: Local folder.
         check: Raises OSError if the folder has changed, so that it does not become a checkpoint. Default: no check.
-        at_rest: Whether a program may write to the folder during the upload. If so, a copy beside the folder is
+        in_use: Whether a program may write to the folder during the upload. If so, a copy beside the folder is
             uploaded. Default: false.
+        guessed: Whether nothing but the rest of the folder says that it is complete. The manifest records it.
+            Default: false.
     """
     complete = complete_checkpoints(store)
     name = f"{int(complete[0]) + 1 if complete else 1:08d}"
     copy = folder.with_name(f"{folder.name}-copy")
     shutil.rmtree(copy, ignore_errors=True)
     try:
-        if at_rest:
+        if in_use:
             copy.mkdir()
             open_store(str(copy)).upload_folder(folder, on_unsupported=leave_out)
             check()
-        source = copy if at_rest else folder
+        source = copy if in_use else folder
         files = store.upload_folder(source, name, on_bytes=count_bytes, on_unsupported=leave_out)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
-    if not at_rest:
+    if not in_use:
         check()
-    store.write(f"{name}.json", json.dumps([asdict(file) for file in files]).encode())
+    manifest = {"files": [asdict(file) for file in files], "guessed": guessed}
+    store.write(f"{name}.json", json.dumps(manifest).encode())
     kept = [name, *complete][:KEPT]
-    old = [entry.key for entry in store.list() if entry.key[:8] not in kept]
+    keys = [entry.key for entry in store.list()]
+    old = [key for key in keys if (match := _OWN.match(key)) and match[1] not in kept]
     # Manifests first, so that a partly deleted checkpoint does not look complete.
     store.delete([key for key in old if "/" not in key])
     store.delete([key for key in old if "/" in key])
 
 
 def restore_checkpoint(store: Store, folder: Path) -> str:
-    """Download the latest complete and undamaged checkpoint into a folder, and delete the folder's previous content.
+    """Download the latest usable checkpoint into a folder, and delete the folder's previous content.
+
+    A checkpoint is usable if it is complete, undamaged, and no program has failed right after it was restored.
 
     Args:
         store: Store of the checkpoints.
@@ -69,16 +100,51 @@ def restore_checkpoint(store: Store, folder: Path) -> str:
 
     Returns:
         Name of the checkpoint; "" if there is none, and the folder is then empty.
+
+    Raises:
+        NoUsableCheckpoint: There are complete checkpoints, but none is usable. The message names them.
     """
-    for name in complete_checkpoints(store):
+    tried: dict[str, str] = {}
+    # The list changes while the training that writes the checkpoints goes on.
+    while name := next((name for name in complete_checkpoints(store) if name not in tried), ""):
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            files = [FileEntry(**file) for file in json.loads(store.read(f"{name}.json"))]
+            if store.exists(f"{name}.failed"):
+                raise ValueError("its program failed right after it had restored it")
+            files, is_guessed = parse_manifest(store.read(f"{name}.json"))
             with observed(f"checkpoint {name}", files) as on_bytes:
                 store.download_folder(folder, name, files, on_bytes=on_bytes)
+            if is_guessed:
+                print(f"restored checkpoint {name}. Its program has not said that it is complete", flush=True)
             return name
-        except (KeyNotFound, ChecksumMismatch, TypeError, ValueError) as error:
+        except (KeyNotFound, ChecksumMismatch, KeyError, TypeError, ValueError) as error:
+            tried[name] = str(error)
             print(f"cannot use checkpoint {name}, trying the previous one: {error}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    if tried:
+        causes = "; ".join(f"{name}: {cause}" for name, cause in tried.items())
+        raise NoUsableCheckpoint(
+            f"none of the checkpoints in {store.uri} can be used ({causes}). Delete them to start over, or restore them"
+        )
     return ""
+
+
+def reject_checkpoint(store: Store, name: str) -> str:
+    """Record that a program failed right after it had restored a checkpoint, so that the next start gets another one.
+
+    Args:
+        store: Store of the checkpoints.
+        name: Name of the checkpoint.
+
+    Returns:
+        Name of the checkpoint that the next start gets. "" if there is none, or if a newer one was stored since, which
+        means that the restored one was good. Nothing is recorded then.
+    """
+    complete = complete_checkpoints(store)
+    failed = {match[1] for entry in store.list() if (match := _FAILED.fullmatch(entry.key))}
+    usable = [other for other in complete if other not in {name, *failed}]
+    if not usable or usable[0] > name:
+        return ""
+    store.write(f"{name}.failed", b"")
+    return usable[0]

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -17,11 +18,13 @@ from typing import NoReturn
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
+from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.downloads import observed
 from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end
@@ -29,16 +32,20 @@ from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.runtime.job import (
+    CHECKPOINT_REJECTED,
     JOB_VARIABLE,
     PEER_LOST,
     REPLICA_VARIABLE,
+    STORE_AWAY,
     TRAINING_METRICS,
     JobDescription,
 )
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
 from kfp_distributed.trainers.runtime.results import (
+    STORE_SECONDS,
     SYNC_RETRY_SECONDS,
     await_evaluator,
+    has_saved_model,
     keep_results,
     record_training_data,
     save_model,
@@ -52,7 +59,20 @@ _LAUNCHER_LOST = 1
 
 
 def main() -> int:
-    """Run this replica's part of the job; return its exit code."""
+    """Run this replica's part of the job; return its exit code.
+
+    A store that does not answer is no failure of the program.
+    """
+    try:
+        return _run_replica()
+    except (KeyNotFound, ChecksumMismatch):
+        raise
+    except StorageError:
+        traceback.print_exc()
+        return STORE_AWAY
+
+
+def _run_replica() -> int:
     for stream in (sys.stdout, sys.stderr):
         # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
@@ -76,6 +96,9 @@ def main() -> int:
     prepare_tensorflow(program, cluster, rank, role)
     if rank:
         _enter_rank(rank.rank)
+    if has_saved_model(job):
+        print("this job has saved its model already; nothing is trained again", flush=True)
+        return 0
     is_served = program.kind != "command" and job.parameter_servers > 0
     if is_served and role == "ps":
         _serve(name)
@@ -88,13 +111,13 @@ def main() -> int:
     if is_served and role == "worker":
         _serve(name)
     if job.validation_uri:
-        validation = fetch_shards(
-            job.validation_uri, folders["validation_dir"], observe=partial(observed, "validation data")
-        )
+        observe = partial(observed, "validation data")
+        validation = fetch_shards(job.validation_uri, folders["validation_dir"], None, STORE_SECONDS, observe)
         # Programs read the columns in the order of the manifest. It may be another one in other files of the source.
         aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
         Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
-    restore_checkpoint(open_store(job.checkpoint_uri), folders["checkpoint_dir"])
+    checkpoints = open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS)
+    restored = restore_checkpoint(checkpoints, folders["checkpoint_dir"])
     if leads:
         record_training_data(job, manifest)
     keep_results(job, leads, role == "evaluator", folders)
@@ -103,7 +126,18 @@ def main() -> int:
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
-    code = _run(program, paths, job)
+    try:
+        code = _run(program, paths, job)
+    except BaseException as error:
+        sync.flush(at_rest=True)
+        # SystemExit is a decision of the program.
+        if elastic or not isinstance(error, Exception) or not _reject_checkpoint(checkpoints, restored):
+            raise
+        traceback.print_exc()
+        return CHECKPOINT_REJECTED
+    if 0 < code < 128 and not elastic and _reject_checkpoint(checkpoints, restored):
+        code = CHECKPOINT_REJECTED
+    until = time.monotonic() + STORE_SECONDS
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
         metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
         epoch = metrics.pop("epoch", 0)
@@ -111,8 +145,24 @@ def main() -> int:
         if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
             await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)
     # A program that failed may have been writing a file.
-    sync.flush(at_rest=code > 0)
+    while not sync.flush(at_rest=code > 0) and code == 0 and time.monotonic() < until:
+        time.sleep(SYNC_RETRY_SECONDS)
     return code
+
+
+def _reject_checkpoint(store: Store, restored: str) -> bool:
+    """Record that the program failed right after it had restored a checkpoint, if there is one before it.
+
+    "Right after" means that it has stored none since.
+    """
+    following = reject_checkpoint(store, restored) if restored else ""
+    if following:
+        print(
+            f"the program failed after it had restored checkpoint {restored} and before it stored another one; "
+            f"the next start gets checkpoint {following}",
+            flush=True,
+        )
+    return bool(following)
 
 
 def replica_name(
@@ -190,9 +240,9 @@ def _fetch_data(
     for folder in folders.values():  # A previous start of this replica may have left files.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-    manifest, train = fetch_manifest(job.train_uri), folders["train_dir"]
+    manifest, train = fetch_manifest(job.train_uri, STORE_SECONDS), folders["train_dir"]
     parts = parts_of_rank(manifest, *reads) if reads else ()
-    fetch_shards(job.train_uri, train, parts, partial(observed, "training data"))
+    fetch_shards(job.train_uri, train, parts, STORE_SECONDS, partial(observed, "training data"))
     if not is_trainer:
         keep_rows(train, manifest, parts)
     elif job.parameter_servers and reads:

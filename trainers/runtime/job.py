@@ -16,6 +16,13 @@ REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 PEER_LOST = 138
 """Exit code of a replica that failed because another one did. Operators restart a replica with a code from 128 on."""
 
+STORE_AWAY = 140
+"""Exit code of a replica whose object store did not answer. Its operator restarts it, as for every code from 128 on."""
+
+CHECKPOINT_REJECTED = 144
+"""Exit code of a replica whose program failed right after it had restored a checkpoint. The next start gets the one
+before."""
+
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
 TRAINING_DATA = "training-data.json"

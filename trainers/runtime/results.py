@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
-from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
+from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_written, named_by_tensorflow
 from kfp_distributed.trainers.runtime.job import (
     EVALUATOR_METRICS,
     TENSORBOARD,
@@ -28,8 +30,12 @@ from kfp_distributed.trainers.runtime.sampling import count_bytes
 SYNC_RETRY_SECONDS = 5.0
 """Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
 
-SAVE_SECONDS = 600.0
-"""Seconds for which the leader retries saving the model while the object store is away."""
+STORE_SECONDS = 600.0
+"""Seconds for which a replica waits for an object store that is away: at its start, and when it saves the model. Then
+it ends with STORE_AWAY, and is restarted."""
+
+_INCOMING = ".incoming"
+"""Folder below model_uri for the files of a model that replaces another one."""
 
 _EVALUATOR_SECONDS = 60
 """Seconds for which the leader waits for the evaluator to score the last epoch."""
@@ -38,9 +44,9 @@ _EVALUATOR_SECONDS = 60
 def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Mapping[str, Path]) -> None:
     """Download the metrics so far, and begin to store the folders of this replica in the object store."""
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=SYNC_RETRY_SECONDS)
-    metrics = open_store(job.metrics_uri)
+    metrics = open_store(job.metrics_uri, retry_seconds=STORE_SECONDS)
     name = EVALUATOR_METRICS if evaluates else TRAINING_METRICS
-    # Without the metrics so far, this replica would overwrite them. So the download is retried for longer.
+    # Without the metrics so far, this replica would overwrite them.
     if metrics.exists(name):
         metrics.download(name, folders["metrics_dir"] / name)
     metrics = open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS)
@@ -48,17 +54,27 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
     if leads or evaluates:
         sync.keep(
             folders["metrics_dir"],
-            lambda *_: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
+            lambda _: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
         )
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
-        sync.keep(folder, lambda _, *how: save_checkpoint(checkpoints, folder, *how))
-        sync.keep(logs, lambda changed, *_: _send_logs(metrics, logs, changed), grows=True)
+        renamed = RenamedFiles(folder)
+
+        def is_complete(files: frozenset[Path]) -> bool:
+            marked = renamed.read()
+            return all(file in marked or named_by_tensorflow(file) for file in files) and not is_written(folder)
+
+        sync.keep(
+            folder,
+            lambda state: save_checkpoint(checkpoints, folder, state.check, state.in_use, state.guessed),
+            is_complete=is_complete,
+        )
+        sync.keep(logs, lambda state: _send_logs(metrics, logs, state.changed), grows=True)
 
 
 def record_training_data(job: JobDescription, manifest: DatasetManifest) -> list[Mapping[str, Any]]:
     """Store which datasets train the checkpoints, for trainings that resume from them; return the datasets."""
-    store = open_store(job.metrics_uri, retry_seconds=SAVE_SECONDS)
+    store = open_store(job.metrics_uri, retry_seconds=STORE_SECONDS)
     earlier = json.loads(store.read(TRAINING_DATA)) if store.exists(TRAINING_DATA) else []
     trained = with_training_data(earlier, manifest)
     if trained != earlier:
@@ -72,17 +88,38 @@ def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
             store.upload(folder / path, f"{TENSORBOARD}/{path}")
 
 
+def has_saved_model(job: JobDescription) -> bool:
+    """Return whether this job has saved its complete model, before its replicas were restarted.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    with suppress(ModelIncomplete):
+        return verify_model(open_store(job.model_uri, retry_seconds=STORE_SECONDS)).job == job.name
+    return False
+
+
 def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
-    """Upload the files of model_dir to the job's model_uri, and then the manifest."""
+    """Upload the files of model_dir to the job's model_uri, and then the manifest.
+
+    A complete model of another job is replaced when all files of this one are in the store.
+    """
     if not storable_files(folder):
         raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
     if (folder / MODEL_MANIFEST).exists():
         raise FileExistsError(f"model_dir has a {MODEL_MANIFEST}, which is the name of the manifest; rename the file")
-    store = open_store(job.model_uri, retry_seconds=SAVE_SECONDS)
-    # Delete the files of an earlier attempt, its manifest first, so that it never describes other files.
-    store.delete([MODEL_MANIFEST])
-    store.delete([entry.key for entry in store.list()])
-    files = store.upload_folder(folder, on_bytes=count_bytes)
+    store = open_store(job.model_uri, retry_seconds=STORE_SECONDS)
+    replaces = store.exists(MODEL_MANIFEST)
+    if not replaces:
+        store.delete([entry.key for entry in store.list()])
+    files = store.upload_folder(folder, _INCOMING if replaces else "", on_bytes=count_bytes)
+    if replaces:
+        # The manifest first, so that it never describes other files.
+        store.delete([MODEL_MANIFEST])
+        store.delete([entry.key for entry in store.list() if not entry.key.startswith(f"{_INCOMING}/")])
+        for file in files:
+            store.copy(store, f"{_INCOMING}/{file.path}", file.path)
+        store.delete([entry.key for entry in store.list(f"{_INCOMING}/")])
     model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))

@@ -9,9 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import SupportsFloat
+from typing import NamedTuple, SupportsFloat
 
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.trainers.runtime.completeness import is_written
+
+_State = dict[Path, tuple[int, int]]
+"""Time of the last change in nanoseconds and size in bytes of each file."""
 
 LOOK_SECONDS = 2.0
 """Interval at which `flush_at_rest` looks at the folders. It sends a folder that has not changed for this time."""
@@ -19,61 +23,122 @@ LOOK_SECONDS = 2.0
 _BUSY_LOOKS = 30
 """Number of consecutive looks at a changing folder, about a minute, after which the log names the folder."""
 
-_looks: list[Callable[[bool], None]] = []
+_kept: list["_Folder"] = []
 _lock = threading.Lock()
 
 
-def keep(folder: Path, send: Callable[[set[Path], Callable[[], None], bool], object], grows: bool = False) -> None:
+class Snapshot(NamedTuple):
+    """A state of a folder to send.
+
+    Attributes:
+        changed: The files that are new or changed since the last snapshot that was sent.
+        check: Raises OSError if the folder has changed since, so that it is sent again.
+        in_use: Whether the program may write to the folder during the upload.
+        guessed: Whether only the rest of the folder says that its files are complete.
+    """
+
+    changed: frozenset[Path]
+    check: Callable[[], None]
+    in_use: bool
+    guessed: bool
+
+
+def keep(
+    folder: Path,
+    send: Callable[[Snapshot], object],
+    grows: bool = False,
+    is_complete: Callable[[frozenset[Path]], bool] | None = None,
+) -> None:
     """Register a folder, which `flush` sends each time it has changed. Its current content counts as sent.
 
     Args:
         folder: Local folder.
-        send: Sends the folder. Its arguments are the set of new or changed files; a function that raises OSError if the
-            folder has changed since, so that it is sent again; and whether a program may write to the folder
-            during the upload.
+        send: Sends the folder.
         grows: Whether its files only grow, such as logs. They are sent at any time, even if they never stop changing.
             Default: false.
+        is_complete: Returns whether changed files are complete by a mark of their own. Given for a folder of
+            checkpoints: it is never sent empty, and once the program has called `flush`, only what it has committed
+            so. Default: none.
     """
-    seen = sent = _state(folder)
-    busy, since = 0, time.monotonic()
+    _kept.append(_Folder(folder, send, grows, is_complete))
 
-    def look(at_rest: bool) -> None:
-        nonlocal seen, sent, busy, since
-        state, before = _state(folder), seen
+
+class _Folder:
+    """A registered folder. See `keep`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        send: Callable[[Snapshot], object],
+        grows: bool,
+        is_complete: Callable[[frozenset[Path]], bool] | None,
+    ) -> None:
+        self._folder, self._send, self._grows, self._is_complete = folder, send, grows, is_complete
+        self._seen = self._sent = _state(folder)
+        self._committed: _State | None = None
+        self._busy, self._since = 0, time.monotonic()
+
+    def look(self, at_rest: bool) -> None:
+        """Send the folder if it has changed and is complete. See `flush`."""
+        state, before = _state(self._folder), self._seen
         if state != before:
-            seen, since = state, time.monotonic()
-        busy = busy + 1 if at_rest and state != before and not grows else 0
-        if busy == _BUSY_LOOKS:
-            print(f"{folder.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
+            self._seen, self._since = state, time.monotonic()
+        if not at_rest:
+            self._committed = state
+        changed = frozenset(file for file, _ in state.items() - self._sent.items())
+        is_marked = bool(at_rest and self._is_complete and changed and self._is_complete(changed))
         # Two looks may be close together: the last one is when the program ends.
-        is_stable = state == before and time.monotonic() - since >= LOOK_SECONDS
-        if state != sent and (is_stable or not at_rest or grows):
+        is_stable = state == before and time.monotonic() - self._since >= LOOK_SECONDS
+        self._log_busy(at_rest and state != before and not is_marked)
+        if state == self._sent or not (is_marked or self._may_send(state, at_rest, is_stable, changed)):
+            return
 
-            def check() -> None:
-                if _state(folder) != state:
-                    raise OSError(f"{folder.name} changed during the upload")
+        def check() -> None:
+            if _state(self._folder) != state:
+                raise OSError(f"{self._folder.name} changed during the upload")
 
-            send({file for file, _ in state.items() - sent.items()}, check, at_rest)
-            sent = state
+        is_guessed = bool(self._is_complete) and at_rest and not is_marked and state != self._committed
+        self._send(Snapshot(changed, check, at_rest, is_guessed))
+        self._sent = state
 
-    _looks.append(look)
+    def _may_send(self, state: _State, at_rest: bool, is_stable: bool, changed: frozenset[Path]) -> bool:
+        if not self._is_complete:
+            return not at_rest or is_stable or self._grows
+        if not state:  # The stored checkpoint is worth more than none.
+            return False
+        if self._committed is not None:
+            return state == self._committed
+        # A folder that only loses files may be about to lose all.
+        return is_stable and bool(changed) and not is_written(self._folder)
+
+    def _log_busy(self, is_busy: bool) -> None:
+        self._busy = self._busy + 1 if is_busy and not self._grows and self._committed is None else 0
+        if self._busy == _BUSY_LOOKS:
+            print(f"{self._folder.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
 
 
-def flush(at_rest: bool = False) -> None:
+def flush(at_rest: bool = False) -> bool:
     """Store the current checkpoint and metrics in object storage, and return when they are there.
 
     If they cannot be stored, the log has the reason, and the next call tries again.
 
     Args:
-        at_rest: Whether to send only folders that have not changed for `LOOK_SECONDS`, because a file may be
-            incomplete. Default: false.
+        at_rest: Whether the program has not called this function itself. A checkpoint may be incomplete then, so it is
+            sent if the program has committed it before, if marks of its files say that they are complete, or if it
+            has not changed for `LOOK_SECONDS` and is not being written. Default: false.
+
+    Returns:
+        Whether the object store has answered all requests.
     """
+    answered = True
     with _lock:
-        for look in _looks:
+        for folder in _kept:
             try:
-                look(at_rest)
+                folder.look(at_rest)
             except (StorageError, OSError) as error:
+                answered = answered and not isinstance(error, StorageError)
                 print(f"not stored: {error}", flush=True)
+    return answered
 
 
 @cache
@@ -158,7 +223,7 @@ def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> st
     return f"epoch {epoch}/{epochs}" + "".join(f" {name}={value:.4f}" for name, value in metrics.items())
 
 
-def _state(folder: Path) -> dict[Path, tuple[int, int]]:
+def _state(folder: Path) -> _State:
     # Includes links, FIFOs and other special files, so that `leave_out` can name them.
     state = {}
     for file in folder.rglob("*"):

@@ -2,20 +2,26 @@
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
-from kfp_distributed.components.train.manifests.pod import pod_template
+from kfp_distributed.components.train.manifests.pod import CONTAINERS, pod_template
 from kfp_distributed.components.train.manifests.run_policy import lifetime
 
 # Exit codes 1 to 127 are permanent failures, as with restartPolicy ExitCode of the training operator.
-_FAIL_WITHOUT_RETRY = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(range(1, 128))}}
+_PERMANENT = {"operator": "In", "values": list(range(1, 128))}
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     """Return the spec of a Job."""
-    template = pod_template(job, settings, "training", job.topology.replicas[0].resources)
+    template = pod_template(job, settings, CONTAINERS["Job"], job.topology.replicas[0].resources)
+    # A rule without a name would also apply to containers that the cluster adds to the pod.
+    containers = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
+    rules = [
+        {"action": "FailJob", "onExitCodes": {"containerName": container["name"], **_PERMANENT}}
+        for container in containers
+    ]
     template["spec"]["restartPolicy"] = "Never"
     return {
         "backoffLimit": job.specification.restart_limit,
-        "podFailurePolicy": {"rules": [_FAIL_WITHOUT_RETRY]},
+        "podFailurePolicy": {"rules": rules},
         "template": template,
         **lifetime(job),
     }

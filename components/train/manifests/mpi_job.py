@@ -5,11 +5,11 @@ The launcher starts processes in the workers by `kubectl exec` (v1) or SSH (v2be
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
-from kfp_distributed.components.train.manifests.pod import ENTRY, WORK, environment, pod_template
+from kfp_distributed.components.train.manifests.pod import CONTAINERS, ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.manifests.run_policy import run_policy
 from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
 
-_CONTAINER = "mpi"
+_CONTAINER = CONTAINERS["MPIJob"]
 # Each rank ends by itself when the train step is lost. There are no ranks before all workers run, and after the ranks
 # have ended the operator would restart the launcher. Therefore this program watches the heartbeat in all pods, too.
 _WATCHED = ("python3", "-m", "kfp_distributed.trainers.runtime.launcher")

@@ -2,6 +2,7 @@
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
+from kfp_distributed.components.train.manifests.pod import CONTAINERS
 from kfp_distributed.components.train.manifests.run_policy import replica_specs, training_policy
 
 _ROLES = {"chief": "Chief", "ps": "PS", "worker": "Worker", "evaluator": "Evaluator"}
@@ -9,4 +10,5 @@ _ROLES = {"chief": "Chief", "ps": "PS", "worker": "Worker", "evaluator": "Evalua
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     """Return the spec of a TFJob. Its operator sets TF_CONFIG."""
-    return {"runPolicy": training_policy(job), "tfReplicaSpecs": replica_specs(job, settings, "tensorflow", _ROLES)}
+    replicas = replica_specs(job, settings, CONTAINERS["TFJob"], _ROLES)
+    return {"runPolicy": training_policy(job), "tfReplicaSpecs": replicas}

@@ -43,6 +43,18 @@ class Runner(Protocol):
             ClusterError: The cluster refuses the job.
         """
 
+    def adopt(self, job: TrainingJob) -> bool:
+        """Adopt the job that an earlier attempt of this step has left, if it runs or has succeeded. Starts nothing.
+
+        `stop` deletes what is left of the job in any case.
+
+        Returns:
+            Whether there is such a job, whose facts can be followed.
+
+        Raises:
+            ClusterError: The cluster refuses a request or does not answer.
+        """
+
     def facts(self) -> Iterator[Fact]:
         """Yield facts as they happen, until the job has ended. A slow reader slows the replicas down."""
 

@@ -50,8 +50,8 @@ class Follower:
 
     @property
     def job_ended_by_itself(self) -> bool:
-        """Whether the job has ended according to the status of its object."""
-        return self._tracker.ended_by_itself
+        """Whether the job has ended according to the status of its object. If sidecars hold it, it runs on."""
+        return self._tracker.ended_by_itself and not self._tracker.is_held
 
     def attach(self, created: Object) -> None:
         """Set the object of the job. News of an earlier object of the same name are ignored."""

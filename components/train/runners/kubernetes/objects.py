@@ -35,16 +35,24 @@ def create(api: ClusterApi, path: str, body: Object) -> Object:
         return api.call("POST", path, body)
 
 
-def delete(api: ClusterApi, path: str, policy: str = "Background") -> bool:
+def delete(api: ClusterApi, path: str, policy: str = "Background", uid: str = "") -> bool:
     """Delete an object; return whether it existed.
+
+    Args:
+        api: The cluster.
+        path: Path of the object.
+        policy: Deletion of the objects that it owns: "Background" or "Foreground". Default: "Background".
+        uid: UID of the object. Another object of the same name is not deleted. Default: "", any object of this name.
 
     Raises:
         ClusterError: The API server refused the request or did not respond.
     """
     try:
-        api.call("DELETE", path, {"propagationPolicy": policy})
+        preconditions = {"preconditions": {"uid": uid}} if uid else {}
+        api.call("DELETE", path, {"propagationPolicy": policy, **preconditions})
     except ClusterError as error:
-        if error.status != 404:
+        # 409: an object of another UID has this name.
+        if error.status != 404 and not (uid and error.status == 409):
             raise
         return False
     return True

@@ -5,17 +5,23 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.job import State
-from kfp_distributed.components.train.manifests.pod import INSTALLER
+from kfp_distributed.components.train.manifests.pod import CONTAINERS, INSTALLER
 
 _TYPE = "training.kubeflow.org/replica-type"
 _ROLE = "training.kubeflow.org/job-role"
 _INDEX = "training.kubeflow.org/replica-index"
+
+_TRAINERS = frozenset(CONTAINERS.values())
+"""Names of the containers that run a training. All other containers of a pod, but the installer, are foreign: an
+operator or an admission webhook has added them."""
 
 _UNINFORMATIVE_REASONS = ("ContainerCreating", "PodInitializing", "Error", "Completed", None)
 """Reasons of a container that is starting normally, or that add nothing to its exit code."""
 
 _LONGEST_REASON = 300
 """Maximum number of characters of a reason. The error of a failed image pull contains a long chain of causes."""
+
+_PIP = "installing packages with pip"
 
 INSTALLATION_FAILED = "package installation failed"
 """Reason of a replica that cannot start. With restartPolicy OnFailure the kubelet would retry forever."""
@@ -25,13 +31,19 @@ _FAILURE_CONDITIONS = ("Failed", "FailureTarget")
 
 
 class PodState(NamedTuple):
-    """State of a pod. See `ReplicaChanged` for the fields."""
+    """State of a pod. See `ReplicaChanged` for the other fields.
+
+    Attributes:
+        hidden_by: Foreign containers because of which the phase of the pod does not show this end. Operators go by the
+            phase.
+    """
 
     state: State
     exit_code: int | None = None
     reason: str = ""
     peak_memory: int = 0
     install_seconds: float = 0.0
+    hidden_by: tuple[str, ...] = ()
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
@@ -49,65 +61,131 @@ def pod_state(pod: Mapping[str, Any]) -> PodState:
 
 
 def _end_state(pod: Mapping[str, Any]) -> PodState | None:
-    """Return the state of a pod that has succeeded or failed; None if it has not ended."""
+    """Return the state of a pod that has succeeded or failed; None if it has not ended.
+
+    The container of the training decides. Foreign containers may have failed, or run for ever.
+    """
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
-    inits, containers = status.get("initContainerStatuses", ()), _containers(pod)
-    # The kubelet retries init containers of the operator, so their exit codes only count when the pod has failed.
-    counted = [
-        container
-        for container in containers
-        if phase == "Failed" or container not in inits or container["name"] == INSTALLER
-    ]
-    ends = [container["state"]["terminated"] for container in counted if "terminated" in container.get("state", {})]
+    end, installation = (container.get("state", {}).get("terminated") for container in (_trainer(pod), _installer(pod)))
     # The entry program writes its peak memory as termination message. Another message is the cause of the end.
-    peak = next((int(end["message"]) for end in ends if end.get("message", "").isdecimal()), 0)
-    failure = next((end for end in ends if end["exitCode"]), None)
-    main = [container.get("state", {}) for container in status.get("containerStatuses", ())]
-    # The containers have ended some time before the phase of the pod changes.
-    is_done = phase == "Running" and main and not failure and all("terminated" in state for state in main)
-    if phase == "Succeeded" or is_done:
-        return PodState("succeeded", 0, "", peak)
+    message = (end or {}).get("message") or ""
+    peak = int(message) if message.isdecimal() else 0
+    hidden_by = _hidden_by(pod)
+    # A pod may also fail without a failed container, for example if the kubelet evicts it.
+    is_failure_of_pod = phase == "Failed" and (bool(status.get("reason")) or not hidden_by)
+    if phase == "Succeeded" or (end and not end["exitCode"] and not is_failure_of_pod):
+        return PodState("succeeded", 0, "", peak, hidden_by=hidden_by)
+    failure = next((ended for ended in (end, installation) if ended and ended["exitCode"]), None)
     if phase != "Failed" and not failure:
         return None
     # An evicted pod has the reason in its own status, and often no container with an exit code.
-    end = {**(failure or {}), "message": None} if peak else dict(failure or {})
-    if end.get("reason") == "OOMKilled":
-        end["message"] = _memory_limit(pod)
-    reason = _reason(status) or _reason(end)
-    if failure and failure["exitCode"] < 128:
-        installer_states = (container["state"] for container in containers if container["name"] == INSTALLER)
-        reason = reason or (INSTALLATION_FAILED if any(failure in state.values() for state in installer_states) else "")
-    return PodState("failed", failure["exitCode"] if failure else None, reason, peak)
+    shown = {**(failure or {}), "message": None} if peak else dict(failure or {})
+    if shown.get("reason") == "OOMKilled":
+        shown["message"] = _memory_limit(pod)
+    reason = _reason(status) or _reason(shown)
+    if failure is None and not end:
+        reason = reason or _failed_init_container(pod)
+    if failure and failure is installation and failure["exitCode"] < 128:
+        reason = reason or INSTALLATION_FAILED
+    code = failure["exitCode"] if failure else None
+    return PodState("failed", code, reason, peak, hidden_by=() if phase == "Failed" else hidden_by)
+
+
+def _hidden_by(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the foreign containers because of which the phase of a pod does not show how its training ended.
+
+    Returns:
+        If the training succeeded: those that have not ended, and those that failed. If it failed and the kubelet does
+        not restart it: those that have not ended. (), if the pod is being deleted, because then all of them end.
+    """
+    status, end = pod.get("status", {}), _trainer(pod).get("state", {}).get("terminated")
+    if not end or pod["metadata"].get("deletionTimestamp") or status.get("phase") == "Succeeded":
+        return ()
+    if end["exitCode"] and (status.get("phase") == "Failed" or pod.get("spec", {}).get("restartPolicy") != "Never"):
+        return ()
+    foreign = {container["name"]: container.get("state", {}).get("terminated") for container in _sidecars(pod)}
+    return tuple(name for name, ended in foreign.items() if not ended or (ended["exitCode"] and not end["exitCode"]))
+
+
+def failed_sidecars(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return how foreign containers have failed beside a training that has not ended, by name."""
+    trainer_ended = "terminated" in _trainer(pod).get("state", {})
+    if trainer_ended or pod["metadata"].get("deletionTimestamp") or pod.get("status", {}).get("phase") == "Failed":
+        return {}
+    ends = {container["name"]: container.get("state", {}).get("terminated") for container in _sidecars(pod)}
+    return {
+        name: ", ".join(filter(None, (f"exit code {end['exitCode']}", _reason(end))))
+        for name, end in ends.items()
+        if end and end["exitCode"]
+    }
 
 
 def _unfinished_state(pod: Mapping[str, Any]) -> PodState:
     """Return the state of a pod that has not ended."""
-    status = pod.get("status", {})
-    if any("running" in container.get("state", {}) for container in status.get("containerStatuses", ())):
+    status, trainer = pod.get("status", {}), _trainer(pod).get("state", {})
+    if "running" in trainer:
         return PodState("running")
     if "nodeName" not in pod.get("spec", {}):
         scheduled = [condition for condition in status.get("conditions", ()) if condition["type"] == "PodScheduled"]
         return PodState("waiting", None, next(map(_reason, scheduled), ""))
-    for container in status.get("initContainerStatuses", ()):
-        if "running" in container.get("state", {}):
-            if container["name"] == INSTALLER:
-                return PodState("installing", None, "installing packages with pip")
-            return PodState("starting", None, f"init container {container['name']} is running")
+    if init_container := _blocking_init_container(pod):
+        return _initializing_state(init_container)
     if restarts_in_place(pod):
         return PodState("starting", None, "container restarted")
-    waiting = [
-        container["state"]["waiting"] for container in _containers(pod) if "waiting" in container.get("state", {})
-    ]
-    return PodState("pulling", None, next(filter(None, map(_reason, waiting)), ""))
+    return PodState("pulling", None, _reason(trainer.get("waiting", {})))
+
+
+def _initializing_state(container: Mapping[str, Any]) -> PodState:
+    """Return the state of a pod that waits for an init container."""
+    name, state = container["name"], container.get("state", {})
+    failed = state.get("terminated") or container.get("lastState", {}).get("terminated") or {}
+    waiting = state.get("waiting", {})
+    if name == INSTALLER:
+        is_running = "running" in state
+        return PodState("installing" if is_running else "pulling", None, _PIP if is_running else _reason(waiting))
+    text = f"waiting for the init container {name}"
+    if failed.get("exitCode"):
+        # The kubelet retries it. Its message is left out, because it changes with each attempt.
+        return PodState("starting", None, f"{text}, which failed with exit code {failed['exitCode']}")
+    if waiting:
+        return PodState("pulling", None, ": ".join(filter(None, (text, _reason(waiting)))))
+    return PodState("starting", None, text)
+
+
+def _blocking_init_container(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the status of the init container that a pod waits for; None if all have finished.
+
+    The next container starts when an init container has succeeded, or a native sidecar has started.
+    """
+    native = _native_sidecars(pod)
+    for container in pod.get("status", {}).get("initContainerStatuses", ()):
+        end = container.get("state", {}).get("terminated")
+        has_finished = container.get("started") if container["name"] in native else end and not end["exitCode"]
+        if not has_finished:
+            return container  # type: ignore[no-any-return]
+    return None
+
+
+def _failed_init_container(pod: Mapping[str, Any]) -> str:
+    """Return which init container made a pod fail before its training began; "" if none did."""
+    native, texts = _native_sidecars(pod), []
+    for container in pod.get("status", {}).get("initContainerStatuses", ()):
+        code = container.get("state", {}).get("terminated", {}).get("exitCode")
+        if code and container["name"] not in native:
+            texts.append(f"init container {container['name']} failed with exit code {code}")
+    return next(iter(texts), "")
+
+
+def _native_sidecars(pod: Mapping[str, Any]) -> set[str]:
+    """Return the names of the init containers that run as long as the pod."""
+    containers = pod.get("spec", {}).get("initContainers", ())
+    return {container["name"] for container in containers if container.get("restartPolicy") == "Always"}
 
 
 def _install_seconds(pod: Mapping[str, Any]) -> float:
     """Return the seconds that the init container needed to install all packages; 0 if it has not finished."""
-    containers = pod.get("status", {}).get("initContainerStatuses", ())
-    end: Mapping[str, Any] = next(
-        (container["state"].get("terminated", {}) for container in containers if container["name"] == INSTALLER), {}
-    )
+    end = _installer(pod).get("state", {}).get("terminated", {})
     if end.get("exitCode") or not (end.get("startedAt") and end.get("finishedAt")):
         return 0.0
     started, finished = (datetime.strptime(end[key], "%Y-%m-%dT%H:%M:%S%z") for key in ("startedAt", "finishedAt"))
@@ -115,23 +193,39 @@ def _install_seconds(pod: Mapping[str, Any]) -> float:
 
 
 def restarts_in_place(pod: Mapping[str, Any]) -> int:
-    """Return how often the main container was restarted in the same pod, as in an MPIJob."""
-    statuses = pod.get("status", {}).get("containerStatuses", ())
-    return max((container.get("restartCount", 0) for container in statuses), default=0)
+    """Return how often the container of the training was restarted in the same pod, as in an MPIJob."""
+    return int(_trainer(pod).get("restartCount", 0))
 
 
 def started_containers(pod: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
-    """Return the containers of a pod that were started, by name: number of restarts, and whether it has ended."""
+    """Return the containers of a pod that belong to the training and were started.
+
+    Returns:
+        Number of restarts, and whether it has ended, by name of the container.
+    """
     return {
         container["name"]: (container.get("restartCount", 0), "terminated" in container["state"])
-        for container in _containers(pod)
+        for container in (_installer(pod), _trainer(pod))
         if container.get("state", {}).keys() & {"running", "terminated"}
     }
 
 
-def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    status = pod.get("status", {})
-    return [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+def _trainer(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the status of the container that runs the training; {} if it is not known yet."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    return next((container for container in statuses if container["name"] in _TRAINERS), {})
+
+
+def _installer(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the status of the init container that installs packages; {} if there is none."""
+    statuses = pod.get("status", {}).get("initContainerStatuses", ())
+    return next((container for container in statuses if container["name"] == INSTALLER), {})
+
+
+def _sidecars(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the status of each foreign container that the pod's phase depends on. Native sidecars are not."""
+    statuses = pod.get("status", {}).get("containerStatuses", ())
+    return [container for container in statuses if container["name"] not in _TRAINERS]
 
 
 def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
@@ -179,7 +273,8 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
 
 
 def _memory_limit(pod: Mapping[str, Any]) -> str | None:
-    limit = pod["spec"]["containers"][0].get("resources", {}).get("limits", {}).get("memory")
+    container = next(container for container in pod["spec"]["containers"] if container["name"] in _TRAINERS)
+    limit = container.get("resources", {}).get("limits", {}).get("memory")
     return limit and f"the limit is {limit}"
 
 

@@ -64,6 +64,8 @@ class KubernetesRunner:
         # Whether this step may delete the job.
         self._is_ours = False
         self._is_adopted = False
+        # UID of the job that this step may delete; "" before the API server has reported it.
+        self._uid = ""
 
     def check(self, job: TrainingJob) -> None:
         """Check that the API server accepts the job: its kind, the step's permissions, and a dry run of all objects.
@@ -78,19 +80,23 @@ class KubernetesRunner:
                 f"{_SHORTEST_LOST_SECONDS:g} seconds"
             )
         try:
-            self._objects = plan_objects(job, self._settings_for(job))
-            self.manifest = self._objects.manifest
-            self._follower = Follower(self._api, self._watcher, self._objects)
+            self._plan(job)
             # If the step is cancelled from here on, it deletes the job that its previous attempt has created.
             existing: Object = {}
             with suppress(ClusterError):
                 existing = self._api.call("GET", self._objects.path, away_seconds=0)
                 self._is_ours = self._objects.is_same_job(existing) and not job_end(existing)
+                self._uid = existing["metadata"]["uid"]
             self._missing_claims = self._find_missing_claims()
             objects = [self.manifest, *self._objects.parts, *self._missing_claims]
             check_cluster(self._api, self._objects.kind, objects, job_exists=bool(existing))
         except ClusterError as error:
             raise ValueError(str(error)) from None
+
+    def _plan(self, job: TrainingJob) -> None:
+        self._objects = plan_objects(job, self._settings_for(job))
+        self.manifest = self._objects.manifest
+        self._follower = Follower(self._api, self._watcher, self._objects)
 
     def _settings_for(self, job: TrainingJob) -> ClusterSettings:
         distribution_type, program = job.topology.distribution_type, job.description.program
@@ -134,6 +140,21 @@ class KubernetesRunner:
         else:
             self._create()
 
+    def adopt(self, job: TrainingJob) -> bool:
+        """See Runner."""
+        self._plan(job)
+        existing = self._api.read(self._objects.path)
+        if not existing or not self._objects.is_same_job(existing):
+            return False
+        self._is_ours, self._uid = True, existing["metadata"]["uid"]
+        end = job_end(existing)
+        if "deletionTimestamp" in existing["metadata"] or (end and not end[0]):
+            return False
+        self._begin_heartbeat()
+        self._is_adopted = True
+        self._own(existing)
+        return True
+
     def _adopt(self) -> Object | None:
         """Make this step's pod the owner of the existing job; return the job, or None if there is none to adopt."""
         while existing := self._existing():
@@ -174,7 +195,7 @@ class KubernetesRunner:
                 end = job_end(existing)
                 if end is None or (end[0] and self._has_model()):
                     return existing
-                delete(self._api, path, "Foreground")
+                delete(self._api, path, "Foreground", existing["metadata"]["uid"])
             if time.monotonic() > deadline:
                 raise ClusterError(
                     409, f"the deletion of {self._objects.title} has not ended within {PODS_GONE_SECONDS:g} s"
@@ -203,7 +224,7 @@ class KubernetesRunner:
 
     def _create(self) -> None:
         """Create the job, and then the objects that it owns. The pods wait for these objects."""
-        self._is_ours = True
+        self._is_ours, self._uid = True, ""
         for part in self._objects.parts:
             if part["kind"] == "ConfigMap":
                 # Otherwise new pods could mount the ConfigMap of an earlier job before Kubernetes deletes it.
@@ -231,6 +252,7 @@ class KubernetesRunner:
         """
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
+        self._uid = created["metadata"]["uid"]
         for part in self._objects.parts:
             create_part(self._api, part, owner)
         self._follower.attach(created)
@@ -250,7 +272,7 @@ class KubernetesRunner:
 
     def _recreate(self) -> Iterator[Fact]:
         # Foreground deletion waits for the pods, because the pods of the new job have the same names.
-        delete(self._api, self._objects.path, "Foreground")
+        delete(self._api, self._objects.path, "Foreground", self._uid)
         deadline = time.monotonic() + GONE_SECONDS
         while self._api.read(self._objects.path) and time.monotonic() < deadline:
             yield Quiet(clock())
@@ -280,7 +302,7 @@ class KubernetesRunner:
         paths = [path_of(secret, self._objects.namespace) for secret in secrets]
         for path in paths if is_kept else [job_path, *paths]:
             try:
-                existed = delete(self._api, path)
+                existed = delete(self._api, path, uid=self._uid if path == job_path else "")
             except ClusterError as error:
                 command = removal_command(self._api, path)
                 log("WARNING", f"cannot delete {path}: {error}; to delete it: {command}")

@@ -1,18 +1,18 @@
 """Track the state of a job and its replicas from Kubernetes objects, and yield facts. Reads and writes nothing."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from kfp_distributed.components.train.durations import format_seconds
-from kfp_distributed.components.train.failures import RECENT_SECONDS, root_failure
+from kfp_distributed.components.train.failures import FOR_GOOD, RECENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
 from kfp_distributed.components.train.runners.kubernetes.pods import (
     INSTALLATION_FAILED,
     PodState,
     deletion_time,
+    failed_sidecars,
     is_suspended,
     job_end,
     job_end_time,
@@ -20,6 +20,14 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     replica_of,
     restarts_in_place,
 )
+from kfp_distributed.components.train.runners.kubernetes.replica_record import (
+    ENDED,
+    NOT_STARTED,
+    UNKNOWN,
+    Deletion,
+    Record,
+)
+from kfp_distributed.components.train.runners.kubernetes.warning_events import TRANSIENT_SECONDS, read_event
 
 Object = Mapping[str, Any]
 
@@ -34,72 +42,6 @@ _CLOCK_TOLERANCE = timedelta(seconds=2)
 """Times of the API server and an operator that differ by less have no known order: each is in whole seconds of an own
 clock."""
 
-_TRANSIENT_MOUNT_ERROR = re.compile(
-    r"failed to sync (configmap|secret) cache: timed out|(configmap|secret) \S+ not found$", re.IGNORECASE
-)
-"""Errors of a pod's first attempt to mount a volume. The node learns of a new ConfigMap shortly after the pod."""
-
-_TRANSIENT_SECONDS = 30.0
-"""Seconds after which a transient mount error is reported if the pod has not started."""
-
-_REDUNDANT_EVENTS = (
-    "Failed",
-    "BackOff",
-    "FailedScheduling",
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "Error",
-    "FailedToUpdateEndpoint",
-)
-"""Reasons of events that the state of a pod contains too, or that follow from its deletion."""
-
-_UNKNOWN = PodState("waiting")
-
-_NOT_STARTED = ("waiting", "pulling", "starting")
-_ENDED = ("succeeded", "failed", "stopped")
-
-
-class _Deletion(NamedTuple):
-    """Deletion of a pod by its operator or another client.
-
-    Attributes:
-        time: Time of the deletion by the clock of the API server; None if unknown.
-        is_cleanup: Whether another replica had failed or was deleted before, which means that the operator deleted the
-            pod. None if not known yet.
-    """
-
-    time: datetime | None
-    is_cleanup: bool | None
-
-
-class _Record(NamedTuple):
-    """Known state of a replica.
-
-    Attributes:
-        uid: UID of its pod; "" if it has none.
-        created: Creation time of the pod, as the API server writes it.
-        container_restarts: Restarts of the container in this pod.
-        state: State of the pod.
-        restart: Number of restarts of the replica.
-        node: Node of the pod.
-        deletion: Deletion of the pod; None if it was not deleted.
-        pending_end: Time at which the pod disappeared and its last state, until it is known whether that was a failure.
-    """
-
-    uid: str = ""
-    created: str = ""
-    container_restarts: int = 0
-    state: PodState = _UNKNOWN
-    restart: int = 0
-    node: str = ""
-    deletion: _Deletion | None = None
-    pending_end: tuple[float, PodState] | None = None
-
-    @property
-    def successor_created(self) -> str:
-        """A creation time that only later pods exceed, so that news of this pod are ignored."""
-        return self.created and f"{self.created}~"
-
 
 @dataclass
 class Tracker:
@@ -111,8 +53,9 @@ class Tracker:
         uid: UID of the job's object. News of an earlier object of the same name, which may arrive late, are ignored.
         created: Creation time of the object, as the API server writes it; "" if not known yet.
         end: Whether the job succeeded, and why it failed; None if it has not ended.
-        ended_by_itself: Whether the job ended according to its object. False if it was deleted, or if the restart limit
-            was reached.
+        ended_by_itself: Whether the job ended according to its object, or would have ended without sidecars. False if
+            it was deleted, or if the restart limit was reached.
+        is_held: Whether the job ended, but sidecars keep its object from ending.
     """
 
     job: TrainingJob
@@ -121,49 +64,58 @@ class Tracker:
     created: str = ""
     end: tuple[bool, str] | None = None
     ended_by_itself: bool = False
+    is_held: bool = False
     _end_time: datetime | None = None
     _without_status_since: float | None = None
     _suspended: bool = False
     _early_pods: dict[str, Object] = field(default_factory=dict)
     """Pods that were reported before the admission of their job by its queue."""
     _failures: dict[str, ReplicaChanged] = field(default_factory=dict)
-    _records: dict[str, _Record] = field(default_factory=dict)
+    _records: dict[str, Record] = field(default_factory=dict)
     _reported: set[tuple[object, ...]] = field(default_factory=set)
     _mount_errors: dict[str, tuple[float, str, str]] = field(default_factory=dict)
     """Transient mount errors by UID of the pod: time, name of the pod, text."""
 
     def __post_init__(self) -> None:
-        self._records = {replica.name: _Record() for replica in self.job.topology.replicas}
+        self._records = {replica.name: Record() for replica in self.job.topology.replicas}
 
     @property
     def leader_is_over(self) -> bool:
         """Whether the leader has ended."""
-        return self._records[self.job.topology.leader].state.state in _ENDED
+        return self._records[self.job.topology.leader].state.state in ENDED
 
     @property
     def can_restart(self) -> bool:
-        """Whether the whole job is to be restarted: its operator failed it, but the root failure is retryable.
+        """Whether the whole job is to be restarted: it failed, but the root failure is retryable.
 
-        An operator does so if a pod is deleted, for example by draining its node, and if a peer of a killed replica
-        exits with a smaller exit code.
+        An operator fails a job if a pod is deleted, for example by draining its node, and if a peer of a killed replica
+        exits with a smaller exit code. It does not restart a replica whose pod is held by a sidecar. It also fails a
+        job in which a sidecar has failed the pod of a replica that succeeded.
         """
-        recent = self._recent_failures()
-        if not self.ended_by_itself or not recent or self.end is None or self.end[0]:
+        if not self.ended_by_itself or self.end is None or self.end[0]:
             return False
-        return self._restarts < self.job.specification.restart_limit and _is_retryable(root_failure(recent).exit_code)
+        recent = self._recent_failures()
+        is_retryable = _is_retryable(root_failure(recent).exit_code) if recent else bool(self._failed_by_sidecar)
+        return self._restarts < self.job.specification.restart_limit and is_retryable
 
     def restart_event(self) -> JobEvent:
         """Return the event that announces the restart. Call it when `can_restart` becomes true: failures expire."""
-        root, limit = root_failure(self._recent_failures()), self.job.specification.restart_limit
-        text = f"restart {self._restarts + 1} of {limit}: the whole job ({root.replica} failed)"
-        return JobEvent(clock(), text, "WARNING")
+        recent, limit = self._recent_failures(), self.job.specification.restart_limit
+        cause = f"{root_failure(recent).replica} failed" if recent else f"a sidecar of {self._failed_by_sidecar} failed"
+        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({cause})", "WARNING")
+
+    @property
+    def _failed_by_sidecar(self) -> str:
+        """Name of a replica that succeeded while a sidecar failed its pod; "" if there is none."""
+        states = {name: record.state for name, record in self._records.items()}
+        return next((name for name, state in states.items() if state.state == "succeeded" and state.hidden_by), "")
 
     def restart(self) -> Iterator[Fact]:
         """Reset the state after the job was deleted and before it is recreated."""
-        self.end, self.ended_by_itself, self._end_time = None, False, None
+        self.end, self.ended_by_itself, self.is_held, self._end_time = None, False, False, None
         self._failures, self._reported = {}, set()
         for name, record in list(self._records.items()):
-            yield from self._change(name, _Record(created=record.successor_created, restart=record.restart + 1))
+            yield from self._change(name, Record(created=record.successor_created, restart=record.restart + 1))
 
     def is_ours(self, pod: Object) -> bool:
         """Return whether a pod belongs to this job, not to an earlier one of its name. True for added workers, too."""
@@ -197,7 +149,7 @@ class Tracker:
         self._suspended = suspended
         state = PodState("queued", None, "not admitted by the queue") if suspended else PodState("waiting")
         for name, record in list(self._records.items()):
-            reset = _Record(created=record.successor_created, state=state, restart=record.restart)
+            reset = Record(created=record.successor_created, state=state, restart=record.restart)
             yield from self._change(name, reset)
         pods, self._early_pods = self._early_pods, {}
         for pod in pods.values():
@@ -218,34 +170,28 @@ class Tracker:
 
     def _report_mount_errors(self, now: float) -> Iterator[Fact]:
         for uid, (since, pod, text) in list(self._mount_errors.items()):
-            if now - since <= _TRANSIENT_SECONDS:
+            if now - since <= TRANSIENT_SECONDS:
                 continue
             del self._mount_errors[uid]
             for name, record in list(self._records.items()):
-                if record.uid == uid and record.state.state in _NOT_STARTED:
+                if record.uid == uid and record.state.state in NOT_STARTED:
                     yield JobEvent(clock(), f"{pod}: {text}", "WARNING")
                     yield from self._change(name, record._replace(state=record.state._replace(reason=text)))
 
     def add_event(self, event: Object) -> Iterator[Fact]:
         """Report a warning event of the namespace once, if it is about the job or its pods."""
-        name, reason = event["involvedObject"].get("name", ""), event.get("reason") or "Warning"
-        text = f"{reason}: {(event.get('message') or '').strip()}"
-        is_ours = name == self.job.name or name.startswith(f"{self.job.name}-")
-        is_old = str(event.get("metadata", {}).get("creationTimestamp") or self.created) < self.created
-        uid = event["involvedObject"].get("uid", "")
-        is_transient = reason == "FailedMount" and _TRANSIENT_MOUNT_ERROR.search(text)
-        key = (uid if is_transient else name, text)
-        if not is_ours or is_old or reason in _REDUNDANT_EVENTS or key in self._reported:
+        warning = read_event(event, self.job.name, self.created)
+        if warning is None or warning.key in self._reported:
             return
-        self._reported.add(key)
-        if is_transient:
-            self._mount_errors.setdefault(uid, (clock(), name, text))
+        self._reported.add(warning.key)
+        if warning.is_transient:
+            self._mount_errors.setdefault(warning.uid, (clock(), warning.name, warning.text))
             return
-        yield JobEvent(clock(), f"{name}: {text}", "WARNING")
-        if reason.startswith("FailedCreate"):
+        yield JobEvent(clock(), f"{warning.name}: {warning.text}", "WARNING")
+        if warning.is_about_creation:
             for replica, record in list(self._records.items()):
                 if not record.uid:
-                    yield from self._change(replica, record._replace(state=PodState("waiting", None, text)))
+                    yield from self._change(replica, record._replace(state=PodState("waiting", None, warning.text)))
 
     def update_pods(self, pods: Sequence[Object]) -> Iterator[Fact]:
         """Handle a list of all current pods of the job."""
@@ -254,7 +200,7 @@ class Tracker:
         for name, record in list(self._records.items()):
             if record.uid and record.uid not in uids:
                 # The time of the deletion is unknown. If the job has ended, it counts as cleanup.
-                deletion = record.deletion or _Deletion(None, self.ended_by_itself or None)
+                deletion = record.deletion or Deletion(None, self.ended_by_itself or None)
                 yield from self._defer_end(name, record._replace(deletion=deletion))
         for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"])):
             yield from self.update_pod(pod)
@@ -279,13 +225,14 @@ class Tracker:
             if self.end and not self.ended_by_itself and self._records[name].state.state == "failed":
                 return  # The job has reached its restart limit. The operator has restarted the replica nevertheless.
             restart = self._records[name].restart + bool(record.uid and self._records[name].state.state != "stopped")
-            record = _Record(metadata["uid"], metadata["creationTimestamp"], container_restarts, restart=restart)
-        elif record.state.state in _ENDED:
+            record = Record(metadata["uid"], metadata["creationTimestamp"], container_restarts, restart=restart)
+        elif record.state.state in ENDED:
             return
+        yield from self._report_sidecars(name, pod)
         state = pod_state(pod)
         record = record._replace(node=pod.get("spec", {}).get("nodeName", ""))
         if is_deleted:
-            record = record._replace(deletion=record.deletion or _Deletion(deletion_time(pod), self._has_failed(name)))
+            record = record._replace(deletion=record.deletion or Deletion(deletion_time(pod), self._has_failed(name)))
             # A worker that is being deleted may exit with 0. Only for the leader this means success.
             ends_by_deletion = state.exit_code == 0 and name != self.job.topology.leader
             if deleted or state.state == "failed" or ends_by_deletion:
@@ -295,14 +242,24 @@ class Tracker:
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
 
+    def _report_sidecars(self, replica: str, pod: Object) -> Iterator[Fact]:
+        """Report each failed sidecar once. It does not count as a failure of the replica."""
+        for sidecar, end in failed_sidecars(pod).items():
+            key = (pod["metadata"]["uid"], sidecar)
+            if key not in self._reported:
+                self._reported.add(key)
+                yield JobEvent(
+                    clock(), f"{replica}: sidecar {sidecar} failed with {end}, training continues", "WARNING"
+                )
+
     def _has_failed(self, replica: str) -> bool:
         """Return whether another replica has failed or was deleted. News of pods arrive in order, so it was earlier."""
         others = [name for name in self._records if name != replica and name not in self.job.topology.spared]
         return bool(self._recent_failures(but=replica)) or any(self._records[name].deletion for name in others)
 
-    def _defer_end(self, name: str, record: _Record, state: PodState = _UNKNOWN) -> Iterator[Fact]:
+    def _defer_end(self, name: str, record: Record, state: PodState = UNKNOWN) -> Iterator[Fact]:
         """Wait for the end of the job, which decides whether the deletion of a pod was a failure."""
-        if record.pending_end or record.state.state in _ENDED:
+        if record.pending_end or record.state.state in ENDED:
             return
         self._records[name] = record._replace(pending_end=(clock(), state))
         if self.ended_by_itself:
@@ -311,12 +268,12 @@ class Tracker:
     def _resolve_deletion(self, name: str) -> Iterator[Fact]:
         """Decide about a deleted pod: failed if it was deleted before the job ended, else stopped by the operator."""
         record = self._records[name]
-        has_ended = record.state.state in _ENDED
+        has_ended = record.state.state in ENDED
         if not record.pending_end and not (self.ended_by_itself and record.deletion and not has_ended):
             return
         time, state = record.pending_end or (clock(), record.state)
-        state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted")
-        if self.ended_by_itself and self._is_cleanup(record.deletion or _Deletion(None, None)):
+        state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted", hidden_by=())
+        if self.ended_by_itself and self._is_cleanup(record.deletion or Deletion(None, None)):
             if not record.pending_end:
                 return  # Its containers have not ended yet.
             state = state._replace(state="stopped", exit_code=None, reason="job ended")
@@ -326,7 +283,7 @@ class Tracker:
         # The fact has the time of the deletion, which decides whether other failures followed from it.
         yield from self._change(name, record._replace(state=state, pending_end=None), time)
 
-    def _is_cleanup(self, deletion: _Deletion) -> bool:
+    def _is_cleanup(self, deletion: Deletion) -> bool:
         """Return whether the operator deleted a pod because the job had ended.
 
         The times of both decide. If they are too close, the deletion was a cleanup if the job succeeded or another
@@ -338,10 +295,10 @@ class Tracker:
             return True
         return bool(self._recent_failures()) if deletion.is_cleanup is None else deletion.is_cleanup
 
-    def _change(self, name: str, record: _Record, time: float = 0) -> Iterator[Fact]:
+    def _change(self, name: str, record: Record, time: float = 0) -> Iterator[Fact]:
         """Store the record of a replica and report its state if it has changed."""
         before, self._records[name] = self._records[name], record
-        state, code, reason, peak, install_seconds = record.state
+        state, code, reason, peak, install_seconds, hidden_by = record.state
         if install_seconds and not before.state.install_seconds:
             yield JobEvent(clock(), f"{name}: packages installed in {format_seconds(install_seconds)}")
         if (before.state, before.restart) == (record.state, record.restart):
@@ -360,6 +317,8 @@ class Tracker:
         if state == "failed":
             self._failures[name] = fact
             self._check_restart_limit(fact)
+        if hidden_by:
+            yield from self._end_in_place_of_operator(fact, hidden_by)
 
     def _check_restart_limit(self, failure: ReplicaChanged) -> None:
         """End the job if a replica that would be restarted has no restart left.
@@ -367,12 +326,36 @@ class Tracker:
         The operator decides about permanent failures, and the launcher of an elastic MPI job about lost workers. When
         the leader has succeeded, the operator soon reports the end of the job.
         """
-        topology, limit = self.job.topology, self.job.specification.restart_limit
-        leader_succeeded = self._records[topology.leader].state.state == "succeeded"
-        if self.end or leader_succeeded or failure.replica in topology.spared:
+        if not self._decides_the_end(failure):
             return
-        if _is_retryable(failure.exit_code) and failure.restart >= limit:
-            self.end = (False, f"Restart limit reached (restart_limit={limit}).")
+        if _is_retryable(failure.exit_code) and failure.restart >= self.job.specification.restart_limit:
+            self.end = (False, self._restart_limit_reached)
+
+    def _decides_the_end(self, failure: ReplicaChanged) -> bool:
+        """Return whether a failure can end the job, which has neither ended nor trained its model."""
+        leader_succeeded = self._records[self.job.topology.leader].state.state == "succeeded"
+        return not (self.end or leader_succeeded or failure.replica in self.job.topology.spared)
+
+    @property
+    def _restart_limit_reached(self) -> str:
+        return f"Restart limit reached (restart_limit={self.job.specification.restart_limit})."
+
+    def _end_in_place_of_operator(self, end: ReplicaChanged, hidden_by: Sequence[str]) -> Iterator[Fact]:
+        """End the job after the end of a replica that its operator does not see, because of running or failed sidecars.
+
+        Operators go by the phase of the pod. The success of the leader is that of the job, also if its operator has
+        failed it for the sidecar: its model is checked. After a retryable failure, `can_restart` becomes true.
+        """
+        is_success = end.state == "succeeded" and end.replica == self.job.topology.leader
+        if is_success and (self.end is None or (self.ended_by_itself and not self.end[0])):
+            self.end = (True, "")
+        elif end.state == "failed" and self._decides_the_end(end):
+            self.end = (False, self._restart_limit_reached if _is_retryable(end.exit_code) else FOR_GOOD)
+        else:
+            return
+        self.is_held, self.ended_by_itself = self.is_held or not self.ended_by_itself, True
+        text = f"{end.replica} has ended, but its pod does not show it because of sidecar {', '.join(hidden_by)}"
+        yield JobEvent(clock(), f"{text}: the step ends the {self.kind}", "WARNING")
 
     @property
     def _restarts(self) -> int:

@@ -133,7 +133,7 @@ class Watcher:
         self._start(self._watch, source, path, query)
 
     def follow_logs(self, replica: str, path: str, pod: Mapping[str, Any], deleted: bool) -> None:
-        """Start to follow the logs of the pod's containers. Each start of a container is followed once.
+        """Start to follow the logs of the pod's own containers, not of sidecars. Each start is followed once.
 
         Args:
             replica: Name of the replica, for its lines.

@@ -120,6 +120,10 @@ class LocalRunner:
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
         self._group = self._resources.enter_context(ProcessGroup())
 
+    def adopt(self, job: TrainingJob) -> bool:
+        """Return False: processes do not outlive the step that started them."""
+        return False
+
     def stop(self) -> None:
         """End all processes and delete the folder of the job."""
         self._resources.close()

@@ -1,0 +1,53 @@
+"""What is known of a replica: its pod, its state and its restarts. Pure."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from kfp_distributed.components.train.runners.kubernetes.pods import PodState
+
+UNKNOWN = PodState("waiting")
+
+NOT_STARTED = ("waiting", "pulling", "starting")
+ENDED = ("succeeded", "failed", "stopped")
+
+
+class Deletion(NamedTuple):
+    """Deletion of a pod by its operator or another client.
+
+    Attributes:
+        time: Time of the deletion by the clock of the API server; None if unknown.
+        is_cleanup: Whether another replica had failed or was deleted before, which means that the operator deleted the
+            pod. None if not known yet.
+    """
+
+    time: datetime | None
+    is_cleanup: bool | None
+
+
+class Record(NamedTuple):
+    """Known state of a replica.
+
+    Attributes:
+        uid: UID of its pod; "" if it has none.
+        created: Creation time of the pod, as the API server writes it.
+        container_restarts: Restarts of the container in this pod.
+        state: State of the pod.
+        restart: Number of restarts of the replica.
+        node: Node of the pod.
+        deletion: Deletion of the pod; None if it was not deleted.
+        pending_end: Time at which the pod disappeared and its last state, until it is known whether that was a failure.
+    """
+
+    uid: str = ""
+    created: str = ""
+    container_restarts: int = 0
+    state: PodState = UNKNOWN
+    restart: int = 0
+    node: str = ""
+    deletion: Deletion | None = None
+    pending_end: tuple[float, PodState] | None = None
+
+    @property
+    def successor_created(self) -> str:
+        """A creation time that only later pods exceed, so that news of this pod are ignored."""
+        return self.created and f"{self.created}~"

@@ -1,0 +1,87 @@
+"""Containers that a cluster adds to the pods, as a service mesh or Vault does.
+
+A proxy of the API server adds them to the templates of the job, with which it works on any cluster.
+"""
+
+import pytest
+from cluster.api_proxy import ApiProxy
+from cluster.jobs import left_behind
+from cluster.test_failures import TF, failed
+from cluster.test_launch import function
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+SLEEPS, FAILS = "trap exit TERM; sleep infinity & wait", "exit 1"
+ALONE = {**TF, "number_of_workers": 1}
+
+
+@pytest.fixture
+def start_with_sidecar(api, tmp_path, request):
+    """A function that starts a train step in whose pods a sidecar runs a shell command."""
+    with ApiProxy(api.api_client.configuration) as proxy:
+        start = request.getfixturevalue("start")  # Its steps end before the proxy.
+        environment = {"KUBECONFIG": proxy.kubeconfig(tmp_path)}
+
+        def start_one(sidecar, program, distribution):
+            proxy.admit = lambda created: inject(created, sidecar)
+            step = start(program, distribution, environment=environment)
+            step.wait_for("created .*Job ")
+            return step
+
+        yield start_one
+
+
+def inject(created, shell_command) -> None:
+    """Add a sidecar as the first container of each pod template in an object."""
+    for value in created.values():
+        if isinstance(value, dict):
+            inject(value, shell_command)
+    if "containers" in created:
+        copied = ("image", "securityContext", "resources")
+        common = {key: value for key, value in created["containers"][0].items() if key in copied}
+        created["containers"].insert(0, {"name": "mesh", "command": ["sh", "-c", shell_command], **common})
+
+
+def assert_succeeded(step, seconds: float = 60) -> None:
+    verdict = step.verdict(seconds)
+    assert verdict["succeeded"], step.log
+    assert left_behind(step) == []
+
+
+def test_a_sidecar_that_fails_does_not_fail_the_training(start_with_sidecar):
+    """With restart_limit 0. The operators fail the jobs for their sidecars."""
+    program = function("import time\ntime.sleep(5)\nprint('trained', flush=True)")
+    steps = [start_with_sidecar(FAILS, program, {**kind, "restart_limit": 0}) for kind in ({}, ALONE)]
+    for step in steps:
+        step.wait_for("worker-0: sidecar mesh failed with exit code 1")
+        step.wait_for(r"\[worker-0\] trained")
+        assert_succeeded(step)
+
+
+@pytest.mark.takes(15)
+def test_a_sidecar_that_runs_for_ever_does_not_hold_the_job(start_with_sidecar):
+    for step in [start_with_sidecar(SLEEPS, function(""), kind) for kind in ({}, TF)]:
+        step.wait_for("worker-0: succeeded")
+        assert_succeeded(step)
+
+
+DIES_ONCE = """\
+import os, time
+from pathlib import Path
+begun = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "begun")
+if not begun.exists():
+    begun.write_text("")
+    time.sleep(5)  # A checkpoint is uploaded in the background.
+    os._exit(137)
+print("starts again", flush=True)"""
+
+
+@pytest.mark.takes(25)
+def test_a_training_that_fails_beside_a_running_sidecar_ends_or_restarts(start_with_sidecar):
+    permanent = [start_with_sidecar(SLEEPS, function("import os; os._exit(3)"), kind) for kind in ({}, TF)]
+    killed = start_with_sidecar(SLEEPS, function(DIES_ONCE), {**ALONE, "restart_limit": 1})
+    for step in permanent:
+        failed(step, "failed with exit code 3", since="failed .exit code 3", within=30)
+    killed.wait_for("restart 1 of 1: the whole job .worker-0 failed")
+    assert_succeeded(killed, 120)
+    assert "[worker-0] starts again" in killed.log

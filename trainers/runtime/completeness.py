@@ -1,0 +1,100 @@
+"""What tells that the files of a checkpoint are complete, although their program does not say so.
+
+A file that was renamed into its folder was complete before. The file `checkpoint` of TensorFlow names a complete
+checkpoint. A file that a process has open for writing is not complete. All of this needs Linux. On other systems
+nothing is known.
+"""
+
+import ctypes
+import os
+import re
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+# inotify(7) and <sys/inotify.h>.
+_CLOSE_WRITE, _MOVED_TO, _CREATE, _IS_DIR, _OVERFLOW = 0x8, 0x80, 0x100, 0x40000000, 0x4000
+_EVENT = struct.Struct("iIII")
+_BUFFER = 64 * 1024
+_WRITABLE = (os.O_WRONLY, os.O_RDWR)
+
+
+class RenamedFiles:
+    """The files of a folder that were renamed into it, and not written to since."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin to observe an existing folder.
+
+        Args:
+            folder: The folder. Folders in it are observed as they are created.
+        """
+        self._renamed: set[Path] = set()
+        self._folders: dict[int, Path] = {}
+        self._descriptor = -1
+        with suppress(OSError, AttributeError):  # AttributeError: this is not Linux.
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._observe(folder)
+
+    def read(self) -> frozenset[Path]:
+        """Return the files that are complete because of a rename, as of now."""
+        with suppress(OSError):  # Nothing has happened since, or nothing is observed.
+            while data := os.read(self._descriptor, _BUFFER):
+                self._handle(data)
+        return frozenset(self._renamed)
+
+    def _observe(self, folder: Path) -> None:
+        if self._descriptor < 0:
+            return
+        mask = _CLOSE_WRITE | _MOVED_TO | _CREATE
+        watch = self._libc.inotify_add_watch(self._descriptor, os.fsencode(folder), mask)
+        if watch >= 0:
+            self._folders[watch] = folder
+        with suppress(OSError):  # The folder may be deleted again.
+            for entry in folder.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    self._observe(entry)
+
+    def _handle(self, data: bytes) -> None:
+        offset = 0
+        while offset < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, offset)
+            name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
+            offset += _EVENT.size + length
+            if mask & _OVERFLOW:  # Events are lost, so nothing is known about the files.
+                self._renamed.clear()
+            elif watch in self._folders:
+                self._note(self._folders[watch] / os.fsdecode(name), mask)
+
+    def _note(self, path: Path, mask: int) -> None:
+        if mask & _IS_DIR:
+            self._observe(path)
+            if mask & _MOVED_TO:
+                self._renamed |= {file for file in path.rglob("*") if not file.is_dir()}
+        elif mask & _MOVED_TO:
+            self._renamed.add(path)
+        elif mask & _CLOSE_WRITE:
+            self._renamed.discard(path)
+
+
+def named_by_tensorflow(file: Path) -> bool:
+    """Return whether a file belongs to the checkpoint that the file `checkpoint` beside it names."""
+    state = file.with_name("checkpoint")
+    try:
+        newest = re.search(r'^model_checkpoint_path: "(.*)"$', state.read_text(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(newest) and (file == state or file.name.startswith(f"{Path(newest[1]).name}."))  # type: ignore[index]
+
+
+def is_written(folder: Path, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process of this user has a file of a folder open for writing. False if there is no /proc."""
+    start = f"{folder.resolve()}/"
+    for link in proc.glob("[0-9]*/fd/*"):
+        # A process or its file may be gone, and processes of other users are not readable.
+        with suppress(OSError, ValueError, IndexError):
+            if str(link.readlink()).startswith(start):
+                flags = (link.parent.with_name("fdinfo") / link.name).read_text().split("flags:")[1].split()[0]
+                if int(flags, 8) & os.O_ACCMODE in _WRITABLE:
+                    return True
+    return False
