@@ -95,8 +95,7 @@ class TrainingProgress:
         if isinstance(fact, LogLine):
             self._add_line(fact.replica, fact.line, fact.time)
         elif isinstance(fact, ReplicaSample):
-            sample = Sample(fact.memory_mib, fact.rows_per_second, fact.gpu_percent, fact.gpu_memory_mib)
-            self._add_sample(fact.replica, sample)
+            self._add_sample(fact.replica, Sample(**{name: getattr(fact, name) for name in Sample._fields}))
         elif isinstance(fact, ReplicaChanged):
             self._change(fact.replica, fact.state, fact.reason)
 
@@ -139,6 +138,6 @@ class TrainingProgress:
 
     def _add_sample(self, name: str, sample: Sample) -> None:
         replica = self._replica(name)
-        before = replica.sample
-        replica.sample = Sample(*(old if new is None else new for old, new in zip(before, sample, strict=True)))
+        known = {field: value for field, value in sample._asdict().items() if value is not None}
+        replica.sample = replica.sample._replace(**known)
         replica.peak_memory_mib = max(replica.peak_memory_mib, sample.memory_mib or 0)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+OnBytes = Callable[[int], object]
+"""Callback for each block of a transfer, with the number of bytes that it moved."""
+
 # Prefix of the names of files that are being written.
 _UNFINISHED = ".kfp-distributed-"
 # Another process deletes the folder far fewer times. The limit ends the attempts if the folder cannot be created.
@@ -25,10 +28,16 @@ class FileEntry:
     sha256: str
 
 
-def hash_stream(source: BinaryIO, path: str, target: BinaryIO | None = None) -> FileEntry:
+def ignore_bytes(count: int) -> None:
+    """Do nothing with the number of bytes that a block moved."""
+
+
+def hash_stream(
+    source: BinaryIO, path: str, target: BinaryIO | None = None, on_bytes: OnBytes = ignore_bytes
+) -> FileEntry:
     """Return size and SHA-256 of a stream under the name `path`, and copy the stream to `target` if given.
 
-    The stream is read in blocks of 1 MiB.
+    The stream is read in blocks of 1 MiB. `on_bytes` is called after each of them.
     """
     digest, size = hashlib.sha256(), 0
     while data := source.read(1 << 20):
@@ -36,6 +45,7 @@ def hash_stream(source: BinaryIO, path: str, target: BinaryIO | None = None) -> 
         size += len(data)
         if target:
             target.write(data)
+        on_bytes(len(data))
     return FileEntry(path, size, digest.hexdigest())
 
 

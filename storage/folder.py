@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kfp_distributed.storage.errors import KeyNotFound
-from kfp_distributed.storage.files import FileEntry, hash_stream, list_files, relative_path, unfinished_file
+from kfp_distributed.storage.files import (
+    FileEntry,
+    OnBytes,
+    hash_stream,
+    ignore_bytes,
+    list_files,
+    relative_path,
+    unfinished_file,
+)
 from kfp_distributed.storage.store import BYTES, Entry, Store
 
 
@@ -47,18 +55,20 @@ class FolderStore(Store):
         with self._errors(""):
             self.root.mkdir(parents=True, exist_ok=True)
 
-    def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
+    def _fetch(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         with self._errors(key):
             path = self._path(key)
             if not path.is_file():
                 raise self._error(key, "the file does not exist, check its path", KeyNotFound)
             with path.open("rb") as source:
-                return hash_stream(source, key, target)
+                return hash_stream(source, key, target, on_bytes)
 
-    def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
+    def _send(
+        self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
+    ) -> FileEntry:
         source.seek(0)
         with self._errors(key), unfinished_file(self._path(key)) as target:
-            return hash_stream(source, key, target)
+            return hash_stream(source, key, target, on_bytes)
 
     def _path(self, key: str) -> Path:
         return Path(self._key(key and relative_path(key)))

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, Tim
 
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
-from kfp_distributed.storage.files import FileEntry, hash_stream
+from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes
 from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, Store
 from kfp_distributed.storage.uri import parse_uri
 
@@ -202,30 +202,39 @@ class S3Store(Store):
                 if "BucketAlready" not in str(error):  # Another client may have created it in the meantime.
                     raise
 
-    def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
+    def _fetch(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         with self._errors(key):
             for remaining_attempts in (3, 2, 1, 0):
                 target.seek(0)
                 target.truncate()
                 try:
                     with self._client.get_object(self.bucket, self._key(key)) as response:
-                        entry = hash_stream(response, key, target)
+                        entry = hash_stream(response, key, target, on_bytes)
                         break
                 except (ProtocolError, TimeoutError):  # urllib3 does not retry once the response has begun.
                     if not remaining_attempts:
                         raise
         return entry
 
-    def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
+    def _send(
+        self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
+    ) -> FileEntry:
         source.seek(0)
-        entry = hash_stream(source, key)
+        # Hashing transfers nothing, but the caller learns that the upload goes on.
+        entry = hash_stream(source, key, on_bytes=lambda _: on_bytes(0))
         source.seek(0)
         # A single request, or a multipart upload, which minio-py aborts after a failure. So the write is atomic.
         # A part is held in memory while it is sent. S3 allows 10,000 parts.
         part = (8 << 20) + entry.size // 10_000
         with self._errors(key):
             self._client.put_object(
-                self.bucket, self._key(key), source, entry.size, content_type, part_size=part, num_parallel_uploads=1
+                self.bucket,
+                self._key(key),
+                _ObservedStream(source, on_bytes),  # type: ignore[arg-type]  # Only its read() is called.
+                entry.size,
+                content_type,
+                part_size=part,
+                num_parallel_uploads=1,
             )
         return entry
 
@@ -236,6 +245,19 @@ class S3Store(Store):
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
             cause = _explain(error, self._asks_for_region)
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else StorageError) from None
+
+
+class _ObservedStream:
+    """A stream that calls a function for each block that is read from it."""
+
+    def __init__(self, source: BinaryIO, on_bytes: OnBytes) -> None:
+        self._source, self._on_bytes = source, on_bytes
+
+    def read(self, size: int = -1) -> bytes:
+        """Read from the stream. The function is not called at its end."""
+        if data := self._source.read(size):
+            self._on_bytes(len(data))
+        return data
 
 
 def _state(key: str, item: Object) -> ObjectState:

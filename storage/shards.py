@@ -1,11 +1,19 @@
 """Download datasets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, ShardPart
-from kfp_distributed.storage.files import FileEntry, unfinished_file
+from kfp_distributed.storage.files import FileEntry, OnBytes, ignore_bytes, unfinished_file
 from kfp_distributed.storage.opener import open_store
+
+Observe = Callable[[Sequence[FileEntry]], AbstractContextManager[OnBytes]]
+"""Observes a download: it gets the files, and returns a context that lasts as long and has the callback for bytes."""
+
+
+def _observe_nothing(files: Sequence[FileEntry]) -> AbstractContextManager[OnBytes]:
+    return nullcontext(ignore_bytes)
 
 
 def fetch_manifest(uri: str, retry_seconds: float = 60) -> DatasetManifest:
@@ -28,7 +36,11 @@ def fetch_manifest(uri: str, retry_seconds: float = 60) -> DatasetManifest:
 
 
 def fetch_shards(
-    uri: str, folder: Path, parts: Sequence[ShardPart] | None = None, retry_seconds: float = 60
+    uri: str,
+    folder: Path,
+    parts: Sequence[ShardPart] | None = None,
+    retry_seconds: float = 60,
+    observe: Observe = _observe_nothing,
 ) -> DatasetManifest:
     """Download a dataset's manifest and the shards that contain the given rows.
 
@@ -39,6 +51,7 @@ def fetch_shards(
         folder: The local folder. Created if it does not exist.
         parts: The rows to read. Default: all rows.
         retry_seconds: See `open_store`. Default: 60.
+        observe: Observes the download of the shards. Default: nothing.
 
     Raises:
         ValueError: The manifest is not valid.
@@ -48,7 +61,8 @@ def fetch_shards(
     manifest = fetch_manifest(uri, retry_seconds)
     shards = {*manifest.shards} if parts is None else {part.shard for part in parts}
     files = sorted(FileEntry(shard.path, shard.size, shard.sha256) for shard in shards)
-    open_store(uri, retry_seconds=retry_seconds).download_folder(folder, expected=files)
+    with observe(files) as on_bytes:
+        open_store(uri, retry_seconds=retry_seconds).download_folder(folder, expected=files, on_bytes=on_bytes)
     with unfinished_file(Path(folder, DATASET_MANIFEST)) as stream:
         stream.write(manifest.to_json().encode())
     return manifest

@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import BytesIO, FileIO
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from kfp_distributed.storage.errors import ChecksumMismatch, StorageError
-from kfp_distributed.storage.files import FileEntry, raise_unsupported, relative_path, storable_files, unfinished_file
+from kfp_distributed.storage.files import (
+    FileEntry,
+    OnBytes,
+    ignore_bytes,
+    raise_unsupported,
+    relative_path,
+    storable_files,
+    unfinished_file,
+)
 
 # Concurrent file transfers. More were not faster against one server. Each needs memory for one part (s3.py).
 PARALLEL_TRANSFERS = 8
@@ -55,10 +63,12 @@ class Store(Protocol):
     def make_bucket(self) -> None:
         """Create the bucket or the local folder if it does not exist."""
 
-    def _fetch(self, key: str, target: BinaryIO) -> FileEntry:
+    def _fetch(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         """Write the content of an object to an empty file."""
 
-    def _send(self, key: str, source: BinaryIO, content_type: str = BYTES) -> FileEntry:
+    def _send(
+        self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
+    ) -> FileEntry:
         """Create or replace an object from a file, starting at the file's first byte."""
 
     def _key(self, key: str) -> str:
@@ -85,39 +95,40 @@ class Store(Protocol):
         """Create or replace an object. Local folders ignore the content type."""
         self._send(key, BytesIO(data), content_type)
 
-    def upload(self, file: Path | str, key: str, on_bytes: Callable[[], None] | None = None) -> FileEntry:
+    def upload(self, file: Path | str, key: str, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         """Upload a local file. The file must not change during the upload.
 
         Args:
             file: The local file.
             key: Key of the object.
-            on_bytes: Callback for each block that was read from the file, and after the upload. An exception in it ends
-                the upload.
+            on_bytes: Callback with the number of bytes of each block that is sent. It is also called with 0 for each
+                block that is only hashed, and after the upload. An exception in it ends the upload. Default: none.
 
         Returns:
             The file's size and SHA-256.
         """
-        if on_bytes is None:
-            with Path(file).open("rb") as source:
-                return self._send(key, source)
-        with _ObservedFile(file, on_bytes) as source:
-            entry = self._send(key, source)
-        on_bytes()
+        with Path(file).open("rb") as source:
+            entry = self._send(key, source, on_bytes=on_bytes)
+        on_bytes(0)
         return entry
 
-    def download(self, key: str, file: Path | str, expected: FileEntry | None = None) -> FileEntry:
+    def download(
+        self, key: str, file: Path | str, expected: FileEntry | None = None, on_bytes: OnBytes = ignore_bytes
+    ) -> FileEntry:
         """Download an object to a local file. The file is written atomically.
 
         Args:
             key: Key of the object.
             file: The local file. Its folder is created, and an existing file is replaced.
             expected: The size and SHA-256 that the object must have. Default: not checked.
+            on_bytes: Callback with the number of bytes of each block that arrived. After a broken connection the
+                object is sent again, and its bytes count again. Default: none.
 
         Raises:
             ChecksumMismatch: The object has another size or SHA-256. No file is written.
         """
         with self._errors(key), unfinished_file(Path(file)) as target:
-            entry = self._fetch(key, target)
+            entry = self._fetch(key, target, on_bytes)
             if expected and entry != replace(expected, path=key):
                 cause = (
                     f"the object is damaged or was replaced: it has {entry.size} bytes and SHA-256 {entry.sha256}, "
@@ -137,7 +148,7 @@ class Store(Protocol):
         folder: Path | str,
         prefix: str = "",
         *,
-        on_bytes: Callable[[], None] | None = None,
+        on_bytes: OnBytes = ignore_bytes,
         on_unsupported: Callable[[str], object] = raise_unsupported,
     ) -> tuple[FileEntry, ...]:
         """Upload all files below a folder concurrently. After a failure no further upload starts.
@@ -163,7 +174,12 @@ class Store(Protocol):
         )
 
     def download_folder(
-        self, folder: Path | str, prefix: str = "", expected: Iterable[FileEntry] | None = None
+        self,
+        folder: Path | str,
+        prefix: str = "",
+        expected: Iterable[FileEntry] | None = None,
+        *,
+        on_bytes: OnBytes = ignore_bytes,
     ) -> tuple[FileEntry, ...]:
         """Download all objects of a folder of the store concurrently. After a failure no further download starts.
 
@@ -174,6 +190,7 @@ class Store(Protocol):
             prefix: The folder in the store.
             expected: The files to download, with paths relative to `prefix`. Their size and SHA-256 are checked.
                 Default: all files, unchecked.
+            on_bytes: See `download`. Several threads call it concurrently.
 
         Returns:
             The downloaded files, sorted by path relative to the folder.
@@ -193,23 +210,8 @@ class Store(Protocol):
                 relative_path(path)
         Path(folder).mkdir(parents=True, exist_ok=True)
         return _in_parallel(
-            lambda path: self.download(start + path, Path(folder, path), entries[path]), sorted(entries)
+            lambda path: self.download(start + path, Path(folder, path), entries[path], on_bytes), sorted(entries)
         )
-
-
-class _ObservedFile(FileIO):
-    """A local file that calls a function for each block that is read from it."""
-
-    def __init__(self, file: Path | str, on_bytes: Callable[[], None]) -> None:
-        super().__init__(file)
-        self._on_bytes = on_bytes
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Read like FileIO. The function is not called at the end of the file."""
-        data = super().read(-1 if size is None else size) or b""
-        if data:
-            self._on_bytes()
-        return data
 
 
 def _in_parallel(transfer: Callable[[str], FileEntry], paths: Sequence[str]) -> tuple[FileEntry, ...]:

@@ -51,7 +51,19 @@ TRAIN_LAYERS = (
     ),
     ("manifests",),
     ("runners",),
-    ("datasets", "identity", "launch", "request", "resume", "staging", "status", "step_log"),
+    (
+        "datasets",
+        "identity",
+        "launch",
+        "replica_status",
+        "request",
+        "resume",
+        "staging",
+        "stalls",
+        "status",
+        "step_log",
+        "time_budgets",
+    ),
     ("component", "failed_report", "mlflow_tracker", "report", "step", "tracker", "tracking"),
 )
 """The layers of components/train. A module imports only from its own layer and the layers before it."""

@@ -145,7 +145,7 @@ def publish(
         LeaseLost: No bytes moved for too long.
     """
     staged = f"{claim.folder}files/"
-    files = store.upload_folder(folder, staged, on_bytes=lambda: claim.keep_alive(store))
+    files = store.upload_folder(folder, staged, on_bytes=lambda _: claim.keep_alive(store))
     changed = [entry.path for entry in expected if entry not in files]
     if changed:
         raise ModelIncomplete(f"files of the model in {folder} changed while they were read: {changed}")

@@ -11,7 +11,7 @@ SAME_MOMENT_SECONDS = 2.0
 Python and TensorFlow then take up to about two seconds to shut down."""
 
 RECENT_SECONDS = 60.0
-"""A failure counts as the cause if it happened within so many seconds of the last log line. Peers of a lost TensorFlow
+"""A failure counts as the cause if it happened within so many seconds of the last progress. Peers of a lost TensorFlow
 worker exit after up to 25 s."""
 
 FOR_GOOD = "Exit codes 1 to 127 are permanent failures and are not retried."

@@ -16,7 +16,6 @@ MAX_SAMPLES = 300
 _ENDED = ("succeeded", "failed", "stopped")
 
 Spans = Mapping[str, tuple[Span, ...]]
-Samples = Mapping[str, tuple[ReplicaSample, ...]]
 
 
 def add_change(spans: Spans, change: ReplicaChanged, *, is_restart: bool = False) -> Spans:
@@ -43,13 +42,12 @@ def add_change(spans: Spans, change: ReplicaChanged, *, is_restart: bool = False
     return {**spans, change.replica: history[-MAX_SPANS:]}
 
 
-def add_sample(samples: Samples, sample: ReplicaSample) -> Samples:
-    """Return the samples of all replicas after one more.
+def add_sample(history: tuple[ReplicaSample, ...], sample: ReplicaSample) -> tuple[ReplicaSample, ...]:
+    """Return the samples of a replica after one more.
 
     Of each interval the first sample is kept. The interval is the shortest of 1, 2, 4, ... seconds of which
     `MAX_SAMPLES` cover the time since the first sample of the replica.
     """
-    history = samples.get(sample.replica, ())
     begin = history[0].time if history else sample.time
     interval = 1.0
     while sample.time - begin >= MAX_SAMPLES * interval:
@@ -59,7 +57,7 @@ def add_sample(samples: Samples, sample: ReplicaSample) -> Samples:
         return (sample.time - begin) // interval
 
     if history and number(history[-1]) == number(sample):
-        return samples
+        return history
     if len(history) >= MAX_SAMPLES:
         history = tuple(next(group) for _, group in groupby(history, number))
-    return {**samples, sample.replica: (*history, sample)}
+    return (*history, sample)

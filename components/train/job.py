@@ -90,6 +90,8 @@ class ReplicaSample:
         rows_per_second: Training rows processed per second.
         gpu_percent: Utilization of its GPUs, 0 to 100.
         gpu_memory_mib: Memory that is used on its GPUs, in MiB.
+        rows: Training rows that it has read since its start.
+        transferred_kib: KiB of data, checkpoints and model that it has downloaded and uploaded since its start.
     """
 
     time: float
@@ -98,6 +100,8 @@ class ReplicaSample:
     rows_per_second: float | None = None
     gpu_percent: float | None = None
     gpu_memory_mib: float | None = None
+    rows: int | None = None
+    transferred_kib: int | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from kfp_distributed.components.train.job import (
     clock,
 )
 from kfp_distributed.components.train.log_format import JOB, LogEntry
+from kfp_distributed.components.train.replica_status import LAST_LINES
 from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.resume import (
     check_resume,
@@ -32,16 +33,17 @@ from kfp_distributed.components.train.resume import (
 )
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.signals import ended_by_signals
+from kfp_distributed.components.train.stalls import Stalls, check_stalls
 from kfp_distributed.components.train.status import (
-    LAST_LINES,
     JobStatus,
+    add_output,
     advance,
     begin,
-    expired_budget,
     failure_cause,
     final_failure,
 )
 from kfp_distributed.components.train.step_log import log_entry, split_samples
+from kfp_distributed.components.train.time_budgets import expired_budget
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
@@ -232,6 +234,8 @@ def stored_metrics(store: Store) -> Metrics:
 def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]) -> JobStatus:
     status = begin(job, clock())
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
+    samples: list[ReplicaSample] = []
+    stalls = Stalls()
     for fact in chain(_first_events(job), _facts(runner)):
         if isinstance(fact, LogLine):
             if re.search(STARTUP_REMARK, fact.line):
@@ -240,20 +244,25 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]
             # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
             lines[fact.replica].append(fact)
             continue
-        # 300 replicas print 30 samples a second, for which the lines can wait.
-        if not isinstance(fact, ReplicaSample):
-            status = reduce(advance, chain(*lines.values()), status)
-            lines.clear()
-        end_reason = ""
+        if isinstance(fact, ReplicaSample):
+            samples.append(fact)
+            if entry := log_entry(fact):
+                show(entry)
+            continue
+        status = add_output(status, chain(samples, *lines.values()))
+        samples.clear()
+        lines.clear()
+        end_reason, events = "", list[Fact]()
         if isinstance(fact, Quiet):
+            stalls, warnings = check_stalls(status, stalls, fact.time)
+            events += warnings
             spec = job.specification
             end_reason = expired_budget(status, spec, fact.time) or final_failure(status, spec)
             if _reader_is_gone():
                 end_reason = "Nobody reads the output of this step any more."
-        if end_reason:
-            fact = JobEnded(fact.time, False, end_reason)
-        status = advance(status, fact)
-        if entry := log_entry(fact):
+        events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
+        status = reduce(advance, events, status)
+        for entry in filter(None, map(log_entry, events)):
             show(entry)
         if end_reason:
             break

@@ -83,8 +83,9 @@ class DistributionSpecification:
         scheduling_timeout: Maximum time that a replica waits for a node.
         image_pull_timeout: Maximum time to pull the image of a replica.
         install_timeout: Maximum time for pip to install packages in a replica.
-        start_timeout: Maximum time after installation until all replicas run and one has printed a line.
-        silence_timeout: Maximum time between two log lines.
+        start_timeout: Maximum time after installation until all replicas run and one has printed a line or a sample.
+        silence_timeout: Maximum time without a line or a sample of a replica, each of its own. Default: unlimited.
+        progress_timeout: Maximum time without rows, bytes, epochs or lines of any replica. Default: unlimited.
         running_timeout: Maximum time from the moment when all replicas run. Default: unlimited.
         total_timeout: Maximum time from the start of the job. Default: unlimited.
         launcher_lost_timeout: Maximum time without a heartbeat of the train step before the replicas stop.
@@ -124,7 +125,8 @@ class DistributionSpecification:
     image_pull_timeout: float | None = _key(SECONDS, 1200)
     install_timeout: float | None = _key(SECONDS, 1800)
     start_timeout: float | None = _key(SECONDS, 600)
-    silence_timeout: float | None = _key(SECONDS, 1800)
+    silence_timeout: float | None = _key(SECONDS)
+    progress_timeout: float | None = _key(SECONDS)
     running_timeout: float | None = _key(SECONDS)
     total_timeout: float | None = _key(SECONDS)
     launcher_lost_timeout: float | None = _key(SECONDS, 600)

@@ -1,12 +1,13 @@
-"""Status of a job, computed from its facts: replicas, time budgets and the cause of a failure. Pure.
+"""Status of a job, computed from its facts: replicas, and the cause of a failure. Pure.
 
 Times are in seconds since 1970, as in the facts.
 """
 
-import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kfp_distributed.components.train import replica_status
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import (
     FOR_GOOD,
@@ -28,31 +29,16 @@ from kfp_distributed.components.train.job import (
 )
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.mpirun import failed_worker
+from kfp_distributed.components.train.replica_status import ReplicaStatus, without_output
 from kfp_distributed.components.train.specification import DistributionSpecification
-
-LAST_LINES = 20
-"""Number of log lines that are kept for each replica. The cause of a failure shows them."""
 
 TIMELINE_LENGTH = 1000
 """Number of timeline entries that are kept, the newest."""
 
 _SHOWN_REPLICAS = 10
-_NOT_READY = ("queued", "waiting", "pulling", "installing")
 
-
-@dataclass(frozen=True)
-class ReplicaStatus(ReplicaChanged):
-    """Status of a replica: its last change and its last log lines.
-
-    Attributes:
-        since: Time since which it has been in this state.
-        heard: Time of its last log line since its last start; None without one.
-        tail: Its last log lines since its last start.
-    """
-
-    since: float = 0.0
-    heard: float | None = None
-    tail: tuple[str, ...] = ()
+NOT_READY = ("queued", "waiting", "pulling", "installing")
+"""States of a replica before it has its node, its image and its packages."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +97,8 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
 
 def advance(status: JobStatus, fact: Fact) -> JobStatus:
     """Return the status after one more fact."""
-    if isinstance(fact, LogLine):
-        return _add_line(status, fact)
-    if isinstance(fact, ReplicaSample):
-        return replace(status, samples=add_sample(status.samples, fact))
+    if isinstance(fact, LogLine | ReplicaSample):
+        return add_output(status, [fact])
     if isinstance(fact, ReplicaChanged):
         status = _add_change(status, fact)
     elif isinstance(fact, JobEnded):
@@ -123,18 +107,40 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
     return replace(status, timeline=(*status.timeline, (fact.time, text))[-TIMELINE_LENGTH:]) if text else status
 
 
-def _add_line(status: JobStatus, line: LogLine) -> JobStatus:
-    # A worker that a user added to an elastic job is not in the topology. Its lines only count as activity.
-    is_known = line.replica in status.replicas
-    before = status.replicas[line.replica if is_known else status.leader]
-    tail = (*before.tail, line.line)[-LAST_LINES:] if is_known else before.tail
-    return replace(status, replicas={**status.replicas, before.replica: replace(before, heard=line.time, tail=tail)})
+def add_output(status: JobStatus, output: Iterable[LogLine | ReplicaSample]) -> JobStatus:
+    """Return the status after output of any replicas. Many facts at once cost little more than one."""
+    by_replica: dict[str, list[LogLine | ReplicaSample]] = defaultdict(list)
+    for fact in output:
+        by_replica[fact.replica].append(fact)
+    if not by_replica:
+        return status
+    replicas, samples = {**status.replicas}, {**status.samples}
+    for name, facts in by_replica.items():
+        facts.sort(key=lambda fact: fact.time)
+        for fact in facts:
+            if isinstance(fact, ReplicaSample):
+                samples[name] = add_sample(samples.get(name, ()), fact)
+        if name in replicas:
+            replicas[name] = replica_status.add_output(replicas[name], facts)
+        else:
+            # A worker that a user added to an elastic job is not in the topology. Its output only counts as activity.
+            replicas[status.leader] = _with_activity_of_other(replicas[status.leader], facts)
+    return replace(status, replicas=replicas, samples=samples)
+
+
+def _with_activity_of_other(leader: ReplicaStatus, facts: Sequence[LogLine | ReplicaSample]) -> ReplicaStatus:
+    leader = replace(leader, heard=facts[-1].time)
+    lines = [fact for fact in facts if isinstance(fact, LogLine)]
+    if lines:
+        leader = replace(leader, progressed=lines[-1].time, progress=f"{lines[-1].replica} printed a line")
+    return leader
 
 
 def _add_change(status: JobStatus, change: ReplicaChanged) -> JobStatus:
     before = status.replicas[change.replica]
     is_restart = change.restart > before.restart
-    after = ReplicaStatus(
+    after = replace(
+        before,
         **{
             **vars(change),
             # The peak of all starts. Only some changes have the duration of pip.
@@ -142,25 +148,24 @@ def _add_change(status: JobStatus, change: ReplicaChanged) -> JobStatus:
             "install_seconds": change.install_seconds or before.install_seconds,
         },
         since=before.since if change.state == before.state else change.time,
-        heard=before.heard,
         tail=before.tail if change.restart == before.restart else (),
     )
     status = replace(status, spans=add_change(status.spans, change, is_restart=is_restart))
-    if before.state in _NOT_READY and change.state not in _NOT_READY:
+    if before.state in NOT_READY and change.state not in NOT_READY:
         status = replace(status, attempt=change.time)
     if change.state == "failed":
         status = replace(status, failures={**status.failures, change.replica: after})
     # Lines before the start of the program are those of pip.
     if change.state == "starting" or before.state == "installing" or is_restart:
-        after = replace(after, heard=None)
+        after = without_output(after)
         if change.replica not in status.spared:
             status = replace(status, attempt=change.time)
         if change.replica == status.leader:
             # The MPI launcher prints the lines of its workers, which start with it.
-            silent = {name: replace(replica, heard=None) for name, replica in status.replicas.items()}
+            silent = {name: replace(replica, heard=None, sampled=None) for name, replica in status.replicas.items()}
             status = replace(status, replicas=silent)
     status = replace(status, replicas={**status.replicas, change.replica: after})
-    if status.running is None and not _unstarted(status):
+    if status.running is None and not unstarted(status):
         status = replace(status, running=change.time)
     return status
 
@@ -207,62 +212,15 @@ def _failures_of_end(status: JobStatus) -> list[ReplicaStatus]:
     counted = {name: replica for name, replica in status.replicas.items() if name not in status.spared}
     if failed := [replica for replica in counted.values() if replica.state == "failed"]:
         return failed
-    last_line = max(replica.heard or status.attempt for replica in status.replicas.values())
+    last_progress = max(replica.progressed or status.attempt for replica in status.replicas.values())
     failures = [
         failure
         for name, failure in status.failures.items()
         if name in counted
-        and (failure.time >= last_line - RECENT_SECONDS or counted[name].state not in ("running", "succeeded"))
+        and (failure.time >= last_progress - RECENT_SECONDS or counted[name].state not in ("running", "succeeded"))
     ]
     last_failure = max((failure.time for failure in failures), default=0.0)
     return [failure for failure in failures if last_failure - failure.time <= SAME_MOMENT_SECONDS]
-
-
-def expired_budget(status: JobStatus, budgets: DistributionSpecification, now: float) -> str:
-    """Return a sentence about the time budget that ran out, and about the replicas; "" if none ran out."""
-    for name, begun in _budgets_begun(status).items():
-        limit = getattr(budgets, name)
-        if begun is not None and limit is not None and now - begun >= limit:
-            silent = [
-                f"{replica.replica} silent for {format_seconds(now - (replica.heard or replica.time))}"
-                for replica in status.replicas.values()
-                if replica.state == "running"
-            ]
-            late = [
-                f"{replica.replica} not started" + (f" ({replica.reason})" if replica.reason else "")
-                for replica in _unstarted(status)
-            ]
-            return f"{name} ran out after {format_seconds(limit)}: {_listed(late + silent) or 'no replica is running'}."
-    return ""
-
-
-def _budgets_begun(status: JobStatus) -> dict[str, float | None]:
-    """Return the time since which each time budget runs, by its key; None for budgets that do not run.
-
-    A start runs from the time when all replicas have a node, an image and their packages until all are running and one
-    has printed a line. From then on silence counts. After the end of the leader, silence counts from that end.
-    """
-    replicas = _awaited(status)
-    heard = max((replica.heard for replica in replicas if replica.heard is not None), default=None)
-    queued, waiting, pulling, installing = (
-        min((_waits_since(replica, replicas) for replica in replicas if replica.state == state), default=None)
-        for state in _NOT_READY
-    )
-    is_done = status.replicas[status.leader].state == "succeeded"
-    is_placed = not is_done and all(replica.state not in _NOT_READY for replica in replicas)
-    silent_since = heard if is_placed else None
-    if is_done:
-        silent_since = max(status.replicas[status.leader].since, heard or 0.0)
-    return {
-        "queue_timeout": queued,
-        "scheduling_timeout": None if is_done else waiting,
-        "image_pull_timeout": None if is_done else pulling,
-        "install_timeout": None if is_done else installing,
-        "start_timeout": status.attempt if is_placed and (heard is None or _unstarted(status)) else None,
-        "silence_timeout": silent_since,
-        "running_timeout": status.running,
-        "total_timeout": status.started,
-    }
 
 
 def final_failure(status: JobStatus, specification: DistributionSpecification) -> str:
@@ -279,30 +237,21 @@ def final_failure(status: JobStatus, specification: DistributionSpecification) -
     return FOR_GOOD if is_final else ""
 
 
-def _awaited(status: JobStatus) -> list[ReplicaStatus]:
+def awaited(status: JobStatus) -> list[ReplicaStatus]:
     """Return the replicas that the job needs. A spared worker that was lost may or may not come back."""
     return [replica for name, replica in status.replicas.items() if name not in status.spared or not replica.restart]
 
 
-def _waits_since(replica: ReplicaStatus, replicas: Sequence[ReplicaStatus]) -> float:
-    """Return the time since which only the cluster delays a replica.
-
-    The launcher of MPIJob v2beta1 is created after all workers are ready.
-    """
-    others = [other for other in replicas if replica.replica == "launcher-0" != other.replica]
-    if any(other.state in _NOT_READY for other in others):
-        return math.inf
-    return max(other.since for other in (replica, *others))
-
-
-def _unstarted(status: JobStatus) -> list[ReplicaStatus]:
-    return [replica for replica in _awaited(status) if replica.state in ("starting", *_NOT_READY)]
+def unstarted(status: JobStatus) -> list[ReplicaStatus]:
+    """Return the replicas that the job needs and whose program does not run yet."""
+    return [replica for replica in awaited(status) if replica.state in ("starting", *NOT_READY)]
 
 
 def _ends(failed: Iterable[ReplicaChanged]) -> str:
-    return _listed([f"{failure.replica} with {how_it_ended(failure)}" for failure in failed])
+    return listed([f"{failure.replica} with {how_it_ended(failure)}" for failure in failed])
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as one text: the first ten, and the number of the others."""
     more = len(names) - _SHOWN_REPLICAS
     return ", ".join(names[:_SHOWN_REPLICAS]) + (f" and {more} more" if more > 0 else "")

@@ -31,8 +31,8 @@ def log_entry(fact: Fact) -> LogEntry | None:
     if isinstance(fact, ReplicaSample):
         if not os.environ.get(SHOW_SAMPLES_VARIABLE):
             return None
-        values = (fact.memory_mib, fact.rows_per_second, fact.gpu_percent, fact.gpu_memory_mib)
-        return LogEntry(fact.time, "INFO", fact.replica, format_sample(Sample(*values)))
+        sample = Sample(**{name: getattr(fact, name) for name in Sample._fields})
+        return LogEntry(fact.time, "INFO", fact.replica, format_sample(sample))
     message = describe(fact)
     return LogEntry(fact.time, _level(fact), JOB, message) if message else None
 

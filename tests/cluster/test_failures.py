@@ -149,10 +149,29 @@ def test_the_deletion_of_a_job_ends_the_step(start):
     failed(step, "TFJob was deleted", since=deleted)
 
 
-def test_silence_timeout_ends_a_training_that_hangs(start):
-    step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), {**TF, "silence_timeout": 10})
-    failed(step, "silence_timeout ran out after 10 s", "worker-0 silent for", "worker-1 silent for")
-    assert 10 <= step.lines[-1][0] - step.wait_for("begun") < 25
+def test_progress_timeout_ends_a_training_that_hangs(start):
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(300)")
+    # Samples arrive every ten seconds, so no replica is silent.
+    step = start(program, {**TF, "progress_timeout": 25, "silence_timeout": 20})
+    failed(step, "progress_timeout ran out after 25 s: worker-", "; worker-", ", last output ")
+    assert 25 <= step.lines[-1][0] - step.wait_for("begun") < 40
+
+
+def test_silence_timeout_ends_a_training_with_a_frozen_replica(start):
+    """Worker 1 calls C code that holds Python's lock, so its thread for samples stops too; worker 0 goes on."""
+    program = function(
+        "import ctypes, os, time\n"
+        "time.sleep(15)\n"
+        "if os.environ['KFP_DISTRIBUTED_REPLICA'] == 'worker-1':\n"
+        "    print('stops', flush=True)\n"
+        "    ctypes.PyDLL(None).sleep(300)\n"
+        "while True:\n"
+        "    print('step', flush=True)\n"
+        "    time.sleep(1)"
+    )
+    step = start(program, {**TF, "silence_timeout": 20})
+    failed(step, 'silence_timeout ran out after 20 s: worker-1: printed "stops"', 'worker-0: printed "step"')
+    assert 20 <= step.lines[-1][0] - step.wait_for("stops") < 40
 
 
 @pytest.mark.takes(25)

@@ -16,8 +16,8 @@ def slow_server(bucket, clock, monkeypatch):
     """The S3 server, with uploads that take 50 minutes for each file by the clock of claims."""
     send = S3Store._send
 
-    def send_slowly(store, key, source, *content_type):
-        entry = send(store, key, source, *content_type)
+    def send_slowly(store, key, source, *content_type, **callbacks):
+        entry = send(store, key, source, *content_type, **callbacks)
         if "/files/" in key and not key.endswith("export.json"):
             clock.now += 3000
         return entry
@@ -64,9 +64,9 @@ def test_a_hung_upload_loses_its_lease(slow_server, clock, make_model, monkeypat
     one_at_a_time(monkeypatch)
     model, mine, send = make_model(), Claim("digits", 1), S3Store._send
 
-    def hang(store, key, source, *content_type):
+    def hang(store, key, source, *content_type, **callbacks):
         clock.now += LEASE_SECONDS if key.endswith("words001.txt") else 0
-        return send(store, key, source, *content_type)
+        return send(store, key, source, *content_type, **callbacks)
 
     monkeypatch.setattr(S3Store, "_send", hang)
     with (
@@ -84,7 +84,7 @@ def test_one_large_file_renews_the_lease_while_it_is_read(tmp_path, clock):
     file, mine, store = tmp_path / "large", Claim("digits", 1), open_store(str(tmp_path / "store"))
     file.write_bytes(bytes(20 << 20))
 
-    def read_slowly():
+    def read_slowly(_):
         clock.now += 1000
         mine.keep_alive(store)
 

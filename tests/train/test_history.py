@@ -43,15 +43,10 @@ def test_the_newest_spans_are_kept():
 
 @pytest.mark.parametrize("interval", [0.2, 1.0, 10.0])
 def test_samples_are_thinned_evenly(interval):
-    samples = {}
+    samples = ()
     for index in range(10 * MAX_SAMPLES):
         samples = add_sample(samples, ReplicaSample(index * interval, "worker-0", memory_mib=index))
-    times = [sample.time for sample in samples["worker-0"]]
+    times = [sample.time for sample in samples]
     assert MAX_SAMPLES / 2 <= len(times) <= MAX_SAMPLES
     gaps = [later - earlier for earlier, later in pairwise([*times, 10 * MAX_SAMPLES * interval])]
     assert (times[0], max(gaps) <= 3 * sum(gaps) / len(gaps)) == (0, True)
-
-
-def test_samples_of_a_replica_leave_those_of_others():
-    first, second = ReplicaSample(1, "worker-0", memory_mib=5), ReplicaSample(1, "worker-1", gpu_percent=90)
-    assert add_sample(add_sample({}, first), second) == {"worker-0": (first,), "worker-1": (second,)}

@@ -98,6 +98,30 @@ def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, t
     assert other.model.job != name
 
 
+# Leaves a thread that Python would wait for.
+LEAVES_A_THREAD = """
+def fit(model_dir):
+    import threading, time
+    from pathlib import Path
+    from kfp_distributed.trainers.runtime import ending
+    ending.LEFTOVER_SECONDS = 0.5
+    threading.Thread(target=time.sleep, args=(1000,), name="feeder").start()
+    Path(model_dir, "weights").write_text("1")
+"""
+
+
+def test_a_thread_that_the_function_leaves_does_not_hold_the_training(data, tmp_path):
+    leaves = function(LEAVES_A_THREAD)
+    outcome, log = run(request(data, tmp_path, train_specification=leaves, distribution_specification=None))
+    assert [entry.path for entry in outcome.model.files] == ["weights"]
+    assert [line for line in log if "feeder" in line] == [
+        "[worker-0] the program has ended, but threads of it have not within 0.5 s: feeder. They are ended"
+    ]
+    fails = function(f"{LEAVES_A_THREAD}    1 / 0\n")
+    alone = {"train_specification": fails, "distribution_specification": None, "identity": ("run", "train", "2")}
+    assert "worker-0 failed with exit code 1, " in failure(request(data, tmp_path, **alone))
+
+
 def test_paths_may_be_relative_and_checkpoints_elsewhere(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     uris = {"model_uri": "model", "checkpoint_uri": "kept", "distribution_specification": None}
@@ -285,8 +309,7 @@ def test_startup_messages_of_tensorflow_are_not_logged():
     assert "oneDNN" not in failure_cause(status)
 
 
-def test_samples_are_recorded_but_neither_logged_nor_counted_as_output():
-    """A program that hangs is still sampled by another thread."""
+def test_samples_are_recorded_but_not_logged():
     job = make_job(["unused"], {"silence_timeout": 60})
     runner = FakeRunner(
         ReplicaChanged(job_time := 1000.0, "worker-0", "running"),
@@ -295,17 +318,58 @@ def test_samples_are_recorded_but_neither_logged_nor_counted_as_output():
         LogLine(job_time + 59, "worker-0", "10%|###      sample memory=513MiB"),
         Quiet(job_time + 61),
         LogLine(job_time + 110, "worker-0", "sample memory=514MiB"),
-        Quiet(job_time + 120),
+        Quiet(job_time + 169),
+        Quiet(job_time + 170),
     )
     log = []
     status = _follow(runner, job, into(log))
     assert log[2:] == [
         "[worker-0] begun",
         "[worker-0] 10%|###      ",
-        "the job failed: silence_timeout ran out after 1 min: worker-0 silent for 1 min 1 s.",
+        'the job failed: silence_timeout ran out after 1 min: worker-0: printed "10%|###" 1 min 51 s ago, '
+        "last output 1 min ago.",
     ]
     assert [sample.memory_mib for sample in status.samples["worker-0"]] == [512] * 4 + [513, 514]
     assert status.samples["worker-0"][0] == ReplicaSample(job_time + 2, "worker-0", 512, 12)
+
+
+def test_a_training_that_stalls_is_warned_of_once_and_ends_by_itself():
+    """It hangs from 100 s to 4,000 s; then its samples stop for 400 s; then it hangs again."""
+
+    def samples(begin, end, rows):
+        for second in range(begin, end, 10):
+            yield LogLine(second, "worker-0", f"sample memory=512MiB rows={rows or second}")
+            yield Quiet(second)
+
+    runner = FakeRunner(
+        ReplicaChanged(1, "worker-0", "running"),
+        *samples(10, 101, 0),
+        *samples(110, 4001, 100),
+        *samples(4010, 4021, 0),
+        *(Quiet(second) for second in range(4030, 4421, 10)),
+        *samples(4420, 6400, 4420),
+        JobEnded(6400, True),
+    )
+    log = []
+    status = _follow(runner, make_job(["unused"], {}), into(log))
+    assert [entry for entry in status.timeline if "no " in entry[1]] == [
+        (
+            1900,
+            "no progress for 30 min: worker-0: read row 100 30 min ago, last output 0 s ago. "
+            "Set progress_timeout to end such a training",
+        ),
+        (
+            4320,
+            "no line and no sample for 5 min from worker-0: the process has ended or is stopped, code that holds "
+            "Python's lock runs, or the log cannot be read",
+        ),
+        (
+            6220,
+            "no progress for 30 min: worker-0: read row 4,420 30 min ago, last output 0 s ago. "
+            "Set progress_timeout to end such a training",
+        ),
+    ]
+    assert status.ended == JobEnded(6400, True)
 
 
 def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restarts():

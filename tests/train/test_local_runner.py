@@ -339,19 +339,21 @@ def test_free_ports_are_free_and_different():
 
 
 @pytest.mark.parametrize(
-    ("budgets", "program", "reason"),
+    ("budgets", "program", "activity"),
     [
-        ({"start_timeout": 1}, "exec sleep 1000", "start_timeout ran out after 1 s"),
-        ({"silence_timeout": 1}, "echo a; exec sleep 1000", "silence_timeout ran out after 1 s"),
-        ({"total_timeout": 1}, "while echo a; do sleep 0.1; done", "total_timeout ran out after 1 s"),
+        ({"start_timeout": 1}, "exec sleep 1000", "no output since it started"),
+        ({"silence_timeout": 1}, "echo a; exec sleep 1000", 'printed "a"'),
+        ({"progress_timeout": 1}, "echo 'sample rows=5'; while echo a; do sleep 0.1; done", "read row 5"),
+        ({"total_timeout": 1}, "while echo a; do sleep 0.1; done", 'printed "a"'),
     ],
 )
-def test_each_time_budget_ends_the_job(budgets, program, reason):
+def test_each_time_budget_ends_the_job(budgets, program, activity):
     start = time.monotonic()
     marker = uuid.uuid4().hex
     log, status = follow(make_job(shell(program), budgets, **{MARKER: marker}))
     assert 1 <= time.monotonic() - start < 30
-    assert re.fullmatch(rf"the job failed: {reason}: worker-0 silent for \d[\d.]* s\.", log[-1])
+    (name,) = budgets
+    assert re.match(rf"the job failed: {name} ran out after 1 s: worker-0: {activity} \d[\d.]* s ago[.,]", log[-1])
     assert failure_cause(status) == status.ended.reason
     assert marked(marker) == []
 

@@ -8,19 +8,18 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.failures import FOR_GOOD, how_it_ended, root_failure
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample, Span
+from kfp_distributed.components.train.replica_status import LAST_LINES, ReplicaStatus
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.status import (
-    LAST_LINES,
     TIMELINE_LENGTH,
     JobStatus,
-    ReplicaStatus,
     advance,
     begin,
     describe,
-    expired_budget,
     failure_cause,
     final_failure,
 )
+from kfp_distributed.components.train.time_budgets import expired_budget
 from kfp_distributed.trainers.runtime.job import PEER_LOST
 
 BEGIN = 1000.0
@@ -76,7 +75,22 @@ def test_a_job_with_a_restart_from_start_to_end():
         replicas={
             "worker-0": ReplicaStatus(BEGIN + 8, "worker-0", "succeeded", 0, None, "", 1, "", since=BEGIN + 8),
             "worker-1": ReplicaStatus(
-                BEGIN + 8, "worker-1", "succeeded", 0, None, "", 1, "", 7000, 0, BEGIN + 8, BEGIN + 7, ("epoch 2",)
+                BEGIN + 8,
+                "worker-1",
+                "succeeded",
+                0,
+                None,
+                "",
+                1,
+                "",
+                7000,
+                0,
+                BEGIN + 8,
+                BEGIN + 7,
+                ("epoch 2",),
+                sampled=BEGIN + 7,
+                progressed=BEGIN + 7,
+                progress='printed "epoch 2"',
             ),
         },
         running=BEGIN + 1,
@@ -95,7 +109,21 @@ def test_a_job_with_a_restart_from_start_to_end():
         ended=ended(9),
         failures={
             "worker-1": ReplicaStatus(
-                BEGIN + 4, "worker-1", "failed", None, 9, "", 0, "", 7000, 0, BEGIN + 4, BEGIN + 3, ("boom",)
+                BEGIN + 4,
+                "worker-1",
+                "failed",
+                None,
+                9,
+                "",
+                0,
+                "",
+                7000,
+                0,
+                BEGIN + 4,
+                BEGIN + 3,
+                ("boom",),
+                progressed=BEGIN + 3,
+                progress='printed "boom"',
             )
         },
         spans={

@@ -106,7 +106,8 @@ def test_the_log_of_a_failed_step_ends_with_the_cause_and_the_report_is_written(
             distribution_specification={"total_timeout": 0.5},
         )
     assert re.match(
-        r"\S+Z ERROR job total_timeout ran out after 0\.5 s: worker-0 silent for .* s\.\n\S+Z INFO job Report: .*/r$",
+        r"\S+Z ERROR job total_timeout ran out after 0\.5 s: worker-0: no output since it started .* s ago\.\n"
+        r"\S+Z INFO job Report: .*/r$",
         end.value.code,
     )
     assert STEP_JOB in (tmp_path / "r").read_text()

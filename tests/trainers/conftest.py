@@ -85,6 +85,7 @@ class Replicas:
     environment: dict
     config: dict = field(default_factory=dict)
     running: dict = field(default_factory=dict)
+    arguments: tuple = ("-m", "kfp_distributed.trainers.runtime.entry")
 
     def names(self):
         return [f"{role}-{index}" for role, count in self.roles.items() for index in range(count)]
@@ -105,7 +106,7 @@ class Replicas:
         if len(self.names()) > 1:
             task = {"type": role, "index": int(index)}
             environment["TF_CONFIG"] = json.dumps({"cluster": self.config, "task": task, "environment": "cloud"})
-        argv = [sys.executable, "-m", "kfp_distributed.trainers.runtime.entry"]
+        argv = [sys.executable, *self.arguments]
         with self.log(name).open("ab") as log:
             self.running[name] = self.group.start(name, argv, env=environment, cwd=cwd, stdout=log)
 

@@ -185,11 +185,11 @@ def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_replaced_by_a_ne
     save("one")
     download = store.download_folder
 
-    def download_slowly(*arguments):
+    def download_slowly(*arguments, **callbacks):
         store.download_folder = download
         for text in ("two", "three", "four"):
             save(text)
-        return download(*arguments)
+        return download(*arguments, **callbacks)
 
     store.download_folder = download_slowly
     assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})

@@ -6,6 +6,8 @@ import sys
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kfp_distributed.trainers.runtime import sampling
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample, split_sample
@@ -22,6 +24,12 @@ from kfp_distributed.trainers.runtime.sampling import RowRate, Usage, memory_kib
         (Sample(512), "sample memory=512MiB"),
         (Sample(rows_per_second=0.25), "sample rows/s=0.2"),
         (Sample(gpu_percent=0, gpu_memory_mib=0), "sample gpu=0% gpu_memory=0MiB"),
+        (
+            Sample(512, 3, rows=12000, transferred_kib=51200),
+            "sample memory=512MiB rows/s=3.0 rows=12000 transferred=51200KiB",
+        ),
+        (Sample(rows=7), "sample rows=7"),
+        (Sample(transferred_kib=1), "sample transferred=1KiB"),
         (Sample(), ""),
     ],
 )
@@ -29,9 +37,23 @@ def test_lines(sample, line):
     assert format_sample(sample) == line
     if line:
         rows = sample.rows_per_second
-        read = sample._replace(rows_per_second=rows and float(f"{rows:.0f}" if rows > 10 else "0.2"))
+        read = sample._replace(rows_per_second=rows and float(f"{rows:.0f}" if rows > 10 else f"{rows:.1f}"))
         assert split_sample(line) == ("", read)
         assert split_sample(f"10%|## {line}") == ("10%|## ", read)
+
+
+@given(
+    memory=st.none() | st.integers(0, 2**40),
+    rate=st.none() | st.integers(10, 10**9),
+    gpu=st.none() | st.integers(0, 100),
+    gpu_memory=st.none() | st.integers(0, 2**30),
+    rows=st.none() | st.integers(0, 2**60),
+    transferred=st.none() | st.integers(0, 2**50),
+)
+def test_any_sample_is_read_as_it_was_printed(memory, rate, gpu, gpu_memory, rows, transferred):
+    sample = Sample(memory, rate, gpu, gpu_memory, rows, transferred)
+    if sample != Sample():
+        assert split_sample(f"text {format_sample(sample)}") == ("text ", sample)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +131,7 @@ import sys, time
 from kfp_distributed.trainers.runtime import sampling
 sampling.FIRST_SECONDS, sampling.INTERVAL_SECONDS = 0.2 if sys.argv[1] == "store" else 1, 1
 sampling.count_rows(0 if sys.argv[1] == "print" else 10)
+sampling.count_bytes(3 << 20 if sys.argv[1] == "print" else 4 << 20)
 sampling.store_usage(1) if sys.argv[1] == "store" else sampling.print_samples([1])
 for _ in range(30):
     time.sleep(0.1)
@@ -124,11 +147,13 @@ for _ in range(30):
     assert len(samples) >= 2
     assert samples[-1].rows_per_second > 1100, "1,000 of each, and a store is a second behind"
     assert samples[-1].memory_mib > 20
+    assert samples[-1].transferred_kib == 7 << 10
+    assert 2000 < samples[-1].rows < 6100
 
 
 def test_a_rank_that_has_stored_nothing_yet(tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "_FOLDER", tmp_path)
     assert sampling._read(3) == Usage(0, 0)
-    sampling._write(3, Usage(5, 7))
-    assert sampling._read(3) == Usage(5, 7)
+    sampling._write(3, Usage(5, 7, 9))
+    assert sampling._read(3) == Usage(5, 7, 9)
     assert [file.name for file in tmp_path.iterdir()] == ["3"]

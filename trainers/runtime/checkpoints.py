@@ -11,6 +11,8 @@ from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.runtime.downloads import observed
+from kfp_distributed.trainers.runtime.sampling import count_bytes
 from kfp_distributed.trainers.runtime.sync import leave_out
 
 KEPT = 3
@@ -71,7 +73,8 @@ def save_checkpoint(
             copy.mkdir()
             open_store(str(copy)).upload_folder(folder, on_unsupported=leave_out)
             check()
-        files = store.upload_folder(copy if in_use else folder, name, on_unsupported=leave_out)
+        source = copy if in_use else folder
+        files = store.upload_folder(source, name, on_bytes=count_bytes, on_unsupported=leave_out)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
     if not in_use:
@@ -109,7 +112,8 @@ def restore_checkpoint(store: Store, folder: Path) -> str:
             if store.exists(f"{name}.failed"):
                 raise ValueError("its program failed right after it had restored it")
             files, is_guessed = parse_manifest(store.read(f"{name}.json"))
-            store.download_folder(folder, name, files)
+            with observed(f"checkpoint {name}", files) as on_bytes:
+                store.download_folder(folder, name, files, on_bytes=on_bytes)
             if is_guessed:
                 print(f"restored checkpoint {name}. Its program has not said that it is complete", flush=True)
             return name

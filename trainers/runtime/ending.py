@@ -1,15 +1,22 @@
-"""Ends a replica: at SIGTERM, when its step or launcher is lost, or with its command."""
+"""Ends a replica: at SIGTERM, when its step or launcher is lost, with its command, or when its work is done."""
 
+import atexit
 import os
 import signal
 import subprocess
+import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from typing import NoReturn
 
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
+
+LEFTOVER_SECONDS = 10.0
+"""Seconds for which threads and child processes may outlive the program. Pools need milliseconds to shut down."""
 
 _children: list[subprocess.Popen[bytes]] = []
 _ending = threading.Lock()
@@ -63,3 +70,60 @@ def run_child(argv: list[str]) -> int:
     code = _children[0].wait()
     with _ending:
         return code if code >= 0 else 128 - code
+
+
+def run_to_end(main: Callable[[], int]) -> NoReturn:
+    """Run the program of this replica and end the process with its exit code, whatever threads it has left.
+
+    Python waits for all threads and child processes of a program. A training whose model is saved must not wait for
+    them, nor one that has failed. So the process is ended after `LEFTOVER_SECONDS`. Exit functions, by which Horovod
+    and PyTorch leave their peers, run in any case and may take longer: a rank may have to wait until another one has
+    saved the model.
+    """
+    code: object = 1
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code
+        raise
+    finally:
+        threads_ended = threading.Event()
+        # Exit functions run in reverse order, after all threads have ended.
+        atexit.register(_end_processes)
+        atexit.register(threads_ended.set)
+        number = code if isinstance(code, int) else int(code is not None)
+        threading.Thread(target=_end_despite_threads, args=(number, threads_ended), daemon=True).start()
+    sys.exit(code)
+
+
+def _end_despite_threads(code: int, threads_ended: threading.Event) -> None:
+    if threads_ended.wait(LEFTOVER_SECONDS):
+        return
+    main = threading.main_thread()
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    _print_leftovers("threads", names)
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _end_processes() -> None:
+    """Terminate the processes that the program started with multiprocessing, unless they end by themselves."""
+    if multiprocessing := sys.modules.get("multiprocessing"):
+        until = time.monotonic() + LEFTOVER_SECONDS
+        while (children := multiprocessing.active_children()) and time.monotonic() < until:
+            if all(child.daemon for child in children):
+                return  # Python terminates them itself.
+            time.sleep(0.05)
+        _print_leftovers("processes", [child.name for child in children])
+        for child in children:
+            child.kill()
+
+
+def _print_leftovers(kind: str, names: list[str]) -> None:
+    if names:
+        text = f"the program has ended, but {kind} of it have not within {LEFTOVER_SECONDS:g} s: {', '.join(names)}"
+        print(f"{text}. They are ended", flush=True)

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +26,8 @@ from kfp_distributed.trainers.program import FOLDERS, Program, command_line, fun
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, read_cluster, read_rank
-from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child
+from kfp_distributed.trainers.runtime.downloads import observed
+from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end
 from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
@@ -109,7 +111,8 @@ def _run_replica() -> int:
     if is_served and role == "worker":
         _serve(name)
     if job.validation_uri:
-        validation = fetch_shards(job.validation_uri, folders["validation_dir"], retry_seconds=STORE_SECONDS)
+        observe = partial(observed, "validation data")
+        validation = fetch_shards(job.validation_uri, folders["validation_dir"], None, STORE_SECONDS, observe)
         # Programs read the columns in the order of the manifest. It may be another one in other files of the source.
         aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
         Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
@@ -239,7 +242,7 @@ def _fetch_data(
         folder.mkdir()
     manifest, train = fetch_manifest(job.train_uri, STORE_SECONDS), folders["train_dir"]
     parts = parts_of_rank(manifest, *reads) if reads else ()
-    fetch_shards(job.train_uri, train, parts, STORE_SECONDS)
+    fetch_shards(job.train_uri, train, parts, STORE_SECONDS, partial(observed, "training data"))
     if not is_trainer:
         keep_rows(train, manifest, parts)
     elif job.parameter_servers and reads:
@@ -294,4 +297,4 @@ def load_function(program: Program) -> Callable[..., object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_to_end(main)

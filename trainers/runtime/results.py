@@ -25,6 +25,7 @@ from kfp_distributed.trainers.runtime.job import (
     TRAINING_METRICS,
     JobDescription,
 )
+from kfp_distributed.trainers.runtime.sampling import count_bytes
 
 SYNC_RETRY_SECONDS = 5.0
 """Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
@@ -111,7 +112,7 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     replaces = store.exists(MODEL_MANIFEST)
     if not replaces:
         store.delete([entry.key for entry in store.list()])
-    files = store.upload_folder(folder, _INCOMING if replaces else "")
+    files = store.upload_folder(folder, _INCOMING if replaces else "", on_bytes=count_bytes)
     if replaces:
         # The manifest first, so that it never describes other files.
         store.delete([MODEL_MANIFEST])

@@ -8,7 +8,9 @@ _LINE = re.compile(
     r"(?: memory=(?P<memory>\d+)MiB)?"
     r"(?: rows/s=(?P<rows>\d+(?:\.\d+)?))?"
     r"(?: gpu=(?P<gpu>\d+)%)?"
-    r"(?: gpu_memory=(?P<gpu_memory>\d+)MiB)?$"
+    r"(?: gpu_memory=(?P<gpu_memory>\d+)MiB)?"
+    r"(?: rows=(?P<total_rows>\d+))?"
+    r"(?: transferred=(?P<transferred>\d+)KiB)?$"
 )
 
 
@@ -20,12 +22,16 @@ class Sample(NamedTuple):
         rows_per_second: Training rows read per second since the previous sample.
         gpu_percent: Mean utilization of the replica's GPUs, from 0 to 100.
         gpu_memory_mib: Memory used on all of the replica's GPUs in MiB.
+        rows: Training rows that the replica has read since its start.
+        transferred_kib: KiB of data, checkpoints and model that it has downloaded and uploaded since its start.
     """
 
     memory_mib: float | None = None
     rows_per_second: float | None = None
     gpu_percent: float | None = None
     gpu_memory_mib: float | None = None
+    rows: int | None = None
+    transferred_kib: int | None = None
 
 
 def format_sample(sample: Sample) -> str:
@@ -37,6 +43,8 @@ def format_sample(sample: Sample) -> str:
         "rows/s={}": None if rows is None else f"{rows:.0f}" if rows >= 10 else f"{rows:.1f}",
         "gpu={:.0f}%": sample.gpu_percent,
         "gpu_memory={:.0f}MiB": sample.gpu_memory_mib,
+        "rows={}": sample.rows,
+        "transferred={}KiB": sample.transferred_kib,
     }
     known = [pattern.format(value) for pattern, value in values.items() if value is not None]
     return " ".join(["sample", *known]) if known else ""
@@ -53,11 +61,8 @@ def split_sample(line: str) -> tuple[str, Sample | None]:
     # Nearly all lines have none, and this search is faster than the pattern.
     if "sample " not in line or not (match := _LINE.search(line)):
         return line, None
-    memory, rows, gpu, gpu_memory = match.group("memory", "rows", "gpu", "gpu_memory")
-    sample = Sample(
-        None if memory is None else int(memory),
-        None if rows is None else float(rows),
-        None if gpu is None else int(gpu),
-        None if gpu_memory is None else int(gpu_memory),
-    )
+    whole = match.group("memory", "gpu", "gpu_memory", "total_rows", "transferred")
+    memory, gpu, gpu_memory, total_rows, transferred = (None if value is None else int(value) for value in whole)
+    rows = None if match["rows"] is None else float(match["rows"])
+    sample = Sample(memory, rows, gpu, gpu_memory, total_rows, transferred)
     return line[: match.start()], sample

@@ -34,17 +34,26 @@ _PEAK_FILE = Path(PEAK_MEMORY).absolute()
 
 
 class _Counter:
-    """Counts training rows."""
+    """Counts training rows, and bytes that were downloaded or uploaded."""
 
     rows = 0
+    transferred = 0
+    transferring = threading.Lock()
     started: float | None = None
 
 
 class Usage(NamedTuple):
-    """Values of one process that trains: resident memory of its tree in KiB, and the training rows read so far."""
+    """Values of one process that trains.
+
+    Attributes:
+        memory_kib: Resident memory of the process and its descendants in KiB.
+        rows: Training rows read so far.
+        transferred: Bytes downloaded and uploaded so far.
+    """
 
     memory_kib: int
     rows: int
+    transferred: int = 0
 
 
 def count_rows(rows: int) -> None:
@@ -52,6 +61,12 @@ def count_rows(rows: int) -> None:
     if _Counter.started is None:
         _Counter.started = time.monotonic()
     _Counter.rows += rows
+
+
+def count_bytes(count: int) -> None:
+    """Count bytes that this process has downloaded or uploaded. Several threads may call it."""
+    with _Counter.transferring:
+        _Counter.transferred += count
 
 
 def print_samples(other_ranks: Sequence[int] = (), adds_memory: bool = True) -> None:
@@ -67,8 +82,10 @@ def print_samples(other_ranks: Sequence[int] = (), adds_memory: bool = True) -> 
         own, others = _usage(), [_read(rank) for rank in other_ranks]
         memory = own.memory_kib + sum(usage.memory_kib for usage in others) * adds_memory
         rows = own.rows + sum(usage.rows for usage in others)
+        transferred = own.transferred + sum(usage.transferred for usage in others)
         per_second = rate.update(rows, time.monotonic(), _Counter.started)
-        _print(Sample(round(memory / 1024) or None, per_second, *read_gpus(os.environ)))
+        totals = rows or None, transferred // 1024 or None
+        _print(Sample(round(memory / 1024) or None, per_second, *read_gpus(os.environ), *totals))
 
     _repeat(sample)
 
@@ -91,7 +108,7 @@ def _repeat(work: Callable[[], object]) -> None:
 
 
 def _usage() -> Usage:
-    return Usage(memory_kib(os.getpid()), _Counter.rows)
+    return Usage(memory_kib(os.getpid()), _Counter.rows, _Counter.transferred)
 
 
 class RowRate:
