@@ -60,6 +60,8 @@ CHECK
               value: /kfp-distributed/work
             - name: KFP_DISTRIBUTED_JOB
               value: /kfp-distributed/checked/job.json
+            - name: KFP_DISTRIBUTED_GRACE_SECONDS
+              value: '30'
             - name: AWS_ENDPOINT_URL
               value: http://minio-service.kubeflow:9000
             - name: AWS_ACCESS_KEY_ID
