@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable
 
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, STORE_AWAY
+from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, PREEMPTED, STORE_AWAY
 
 SAME_MOMENT_SECONDS = 2.0
 """Failures within so many seconds have one cause. A peer of a failed replica loses its connection within milliseconds.
@@ -19,6 +19,7 @@ FOR_GOOD = "Exit codes 1 to 127 are permanent failures and are not retried."
 
 _OWN_CODES = {
     STORE_AWAY: "the object store did not answer",
+    PREEMPTED: "it saved a checkpoint because a replica must end soon",
     CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
 }
 
