@@ -94,7 +94,8 @@ CHECK
           - name: kfp-distributed-checked
             emptyDir: {}
           - name: kfp-distributed-work
-            emptyDir: {}"""
+            emptyDir: {}
+          terminationGracePeriodSeconds: 30"""
 
 JOB = """\
 # The objects that a train step would create in namespace team. Words in capitals stand for values of a run. The
