@@ -163,6 +163,14 @@ def job_objects(job: ClusterJob) -> JobObjects:
     return JobObjects(training, job.kind, job.namespace, dict(job.manifest), (), ())
 
 
+def grace_seconds(job: ClusterJob) -> float:
+    """Return the grace period of the pods of a job in seconds."""
+    spec = job.manifest["spec"]
+    roles = next((value.values() for key, value in spec.items() if key.endswith("ReplicaSpecs")), [spec])
+    # The default of Kubernetes is 30.
+    return max(float(role["template"]["spec"].get("terminationGracePeriodSeconds") or 30) for role in roles)
+
+
 def _counts(replica_specs: Mapping[str, Object]) -> Counter[str]:
     return Counter({role: spec.get("replicas", 1) for role, spec in replica_specs.items()})
 

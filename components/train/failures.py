@@ -47,14 +47,15 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """Return the failure that caused the others: the first one, unless the order of detection is not reliable.
 
     When a replica is killed, its peers fail too and may be detected first. Within `SAME_MOMENT_SECONDS` of the first
-    failure, the order of precedence is: a signal or the loss of a pod, an exit code, SIGABRT or PEER_LOST. The peers
-    of a failed replica end with the last two.
+    failure, the order of precedence is: a preemption, a signal or the loss of a pod, an exit code, SIGABRT or
+    PEER_LOST. The peers of a failed replica end with the last two.
     """
     by_time = sorted(failed, key=lambda failure: failure.time)
     moment = [failure for failure in by_time if failure.time - by_time[0].time <= SAME_MOMENT_SECONDS]
     return min(
         moment,
         key=lambda failure: (
+            not failure.preempted,
             failure.exit_code == PEER_LOST or _killed_by(failure) == signal.SIGABRT,
             failure.exit_code is not None and not _killed_by(failure),
         ),

@@ -217,6 +217,8 @@ def _failures_of_end(status: JobStatus) -> list[ReplicaStatus]:
         failure
         for name, failure in status.failures.items()
         if name in counted
+        # A preemption that was survived is no cause.
+        and not (failure.preempted and counted[name].state in ("running", "succeeded"))
         and (failure.time >= last_progress - RECENT_SECONDS or counted[name].state not in ("running", "succeeded"))
     ]
     last_failure = max((failure.time for failure in failures), default=0.0)

@@ -233,6 +233,7 @@ def test_a_key_is_only_accepted_by_its_distribution_types(distribution_type, key
         "volumes": [{"name": "data", "path": "/data"}],
         "gang_scheduling": "true",
         "tensorboard": "true",
+        "termination_grace_seconds": "5",
     }
     default = "1Gi" if key.endswith("memory") else "name" if key.endswith(("name", "class")) else "2"
     value = valid_values.get(key, default)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
-from kfp_distributed.trainers.runtime.termination import await_leader
+from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
 
 LEFTOVER_SECONDS = 10.0
 """Seconds for which threads and child processes may outlive the program. Pools need milliseconds to shut down."""
@@ -52,7 +51,7 @@ def end(code: int) -> NoReturn:
     for child in _children:
         child.terminate()
         try:
-            child.wait(CHILD_SECONDS)
+            child.wait(grace_seconds())
         except subprocess.TimeoutExpired:
             child.kill()
     try:

@@ -15,10 +15,7 @@ from pathlib import Path
 
 from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, REPLICA_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.termination import Termination
-
-CHILD_SECONDS = 25.0
-"""Seconds that a command has to end after SIGTERM. A kubelet kills a container after 30 seconds."""
+from kfp_distributed.trainers.runtime.termination import Termination, grace_seconds
 
 
 def main() -> int:
@@ -34,7 +31,7 @@ def main() -> int:
     def end() -> None:
         lost.set()
         child.terminate()
-        time.sleep(CHILD_SECONDS)
+        time.sleep(grace_seconds())
         child.kill()
 
     def end_after_leader() -> None:

@@ -42,8 +42,9 @@ class EndedEarly(SystemExit):
 
 
 def grace_seconds() -> float:
-    """Return the seconds that a replica has from SIGTERM until it should have ended by itself."""
-    return max(0.0, float(os.environ.get(GRACE_VARIABLE) or 30) - _MARGIN_SECONDS)
+    """Return the seconds that a replica has from SIGTERM until it should have ended by itself: at least half of all."""
+    seconds = float(os.environ.get(GRACE_VARIABLE) or 30)
+    return max(seconds - _MARGIN_SECONDS, seconds / 2)
 
 
 _current: list["Termination"] = []
