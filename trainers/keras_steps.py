@@ -114,14 +114,15 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         step = make_train_function(force)
         if step in followed:  # By an earlier call of `fit`.
             return step
-        await_steps = _limit_schedule(model)
+        has_servers = isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
+        await_steps = _limit_schedule(model) if has_servers else lambda count: lambda: None
 
         def follow(iterator: object) -> object:
             if id(iterator) not in kept:
                 kept.add(id(iterator))
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
-            # One call runs several steps.
-            count = int(model._steps_per_execution.numpy())
+            # One call runs several steps, but one with parameter servers, which would have to be asked for the number.
+            count = 1 if has_servers else int(model._steps_per_execution.numpy())
             count_rows(rows_of_step() * count)
             logs = step(iterator)
             steps.advance(count, await_steps(count))
@@ -139,8 +140,6 @@ def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], objec
     With parameter servers, Keras schedules all steps of an epoch at once. Then nobody knows which of them are finished
     when a checkpoint must be saved soon. So the first function waits until few are left.
     """
-    if not isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy):
-        return lambda count: lambda: None
     coordinator = tf.distribute.coordinator.ClusterCoordinator(model.distribute_strategy)
     limit = _SCHEDULED_STEPS * model.distribute_strategy.num_replicas_in_sync
     updates, scheduled, finished = model.optimizer.iterations, 0, 0

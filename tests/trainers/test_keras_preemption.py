@@ -16,10 +16,18 @@ pytestmark = pytest.mark.takes(45)
 PROGRAM = {"trainer": "keras_classifier"}
 
 
+def await_training(replicas):
+    metrics = open_store(replicas.job.metrics_uri)
+    replicas.wait_until(lambda: metrics.exists("notices/leader"))
+
+
 def preempt(replicas, leader, name):
-    """End a replica by SIGTERM after the first epoch; return the epoch and the step after which the leader ended."""
+    """End a replica by SIGTERM once the leader trains; return the epoch and the step after which the leader ended."""
     replicas.start_all()
-    replicas.wait_for(leader, "epoch 1/")
+    await_training(replicas)
+    if "evaluator-0" in replicas.names():
+        replicas.running["evaluator-0"].terminate()
+        assert replicas.wait("evaluator-0", 10) == 128 + signal.SIGTERM, "nobody waits for it"
     replicas.running[name].terminate()
     assert replicas.wait(leader, 25) == PREEMPTED, replicas.text(leader)
     if name != leader:
@@ -75,10 +83,10 @@ def test_one_process_ends_with_the_weights_of_a_training_without_interruption(ma
 
 
 def test_two_workers_continue_after_the_step_when_one_is_preempted(make_replicas, digits):
-    parameters = {"epochs": 8, "batch_size": 2, "hidden_units": [16], "learning_rate": 1e-4}
+    parameters = {"epochs": 4, "batch_size": 2, "hidden_units": [16], "learning_rate": 1e-4}
     replicas = make_replicas(PROGRAM, parameters, {"worker": 2}, digits)
     epoch, step = preempt(replicas, "worker-0", "worker-1")
-    assert_resumed(replicas, "worker-0", epoch, step, 650, 8)
+    assert_resumed(replicas, "worker-0", epoch, step, 650, 4)
     assert replicas.wait("worker-1", 10) == 0
     interrupted, whole = weights(replicas, "worker-0"), weights_without_interruption(replicas, "worker-0")
     for name in whole:
@@ -87,6 +95,7 @@ def test_two_workers_continue_after_the_step_when_one_is_preempted(make_replicas
 
 def test_a_chief_saves_a_checkpoint_when_a_parameter_server_is_preempted(make_replicas, digits):
     parameters = {"epochs": 3, "batch_size": 1, "hidden_units": [16]}
-    replicas = make_replicas(PROGRAM, parameters, {"chief": 1, "ps": 1, "worker": 2}, digits)
+    replicas = make_replicas(PROGRAM, parameters, {"chief": 1, "ps": 1, "worker": 1, "evaluator": 1}, digits)
     epoch, step = preempt(replicas, "chief-0", "ps-0")
+    assert "evaluator-0 must end soon" not in replicas.text("chief-0")
     assert_resumed(replicas, "chief-0", epoch, step, 1300, 3)
