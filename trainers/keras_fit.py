@@ -86,6 +86,8 @@ def keep_checkpoints(
         SystemExit: The checkpoint is of another network, of other columns or classes, or of another program.
     """
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), folder, max_to_keep=1)
+    # The first save would create this variable. Inside `fit`, all workers would have to create it at once.
+    _ = manager.checkpoint.save_counter
     chief = "/job:chief/replica:0/task:0/device:CPU:0" if has_servers else None
     options = tf.train.CheckpointOptions(experimental_io_device=chief)
     newest, data, file = manager.latest_checkpoint, record_data(manifest), Path(folder, _DATA)
