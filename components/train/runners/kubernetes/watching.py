@@ -66,6 +66,18 @@ class Printed(NamedTuple):
     lines: list[str]
 
 
+class ObjectRead(NamedTuple):
+    """An object was read.
+
+    Attributes:
+        object: The object; None if it does not exist.
+        uid: UID of the object that was followed when the read was requested.
+    """
+
+    object: dict[str, Any] | None
+    uid: str
+
+
 class RequestFailed(NamedTuple):
     """A request failed and is retried.
 
@@ -96,7 +108,7 @@ class _LogFollower(NamedTuple):
     failing: threading.Event
 
 
-News = Listed | Changed | Printed | RequestFailed | ThreadFailed
+News = Listed | Changed | ObjectRead | Printed | RequestFailed | ThreadFailed
 
 
 class Watcher:
@@ -152,6 +164,15 @@ class Watcher:
                 is_over = restart < restarts or has_ended or deleted
                 if is_over and (follower := self._logs.get((uid, container, restart))):
                     follower.ended.set()
+
+    def read_once(self, path: str, uid: str) -> None:
+        """Read an object in a thread, which retries until the API server answers, and put an `ObjectRead`.
+
+        Args:
+            path: Path of the object.
+            uid: UID of the object that is followed, for the news.
+        """
+        self._start(self._read_once, path, uid)
 
     @property
     def unread(self) -> list[bool]:
@@ -235,6 +256,18 @@ class Watcher:
                 pass
             self.closed.wait(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
+
+    def _read_once(self, path: str, uid: str) -> None:
+        logged_error = ""
+        while not self.closed.is_set():
+            try:
+                self.news.put(ObjectRead(self._api.read(path), uid))
+                return
+            except ClusterError as error:
+                if error.status and logged_error != str(error):
+                    logged_error = str(error)
+                    self.news.put(RequestFailed(f"cannot read {path}, retrying: {error}"))
+            self.closed.wait(_LONGEST_DELAY)
 
     def _follow_log(
         self,
