@@ -13,11 +13,14 @@ from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReade
 from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
-_WATCH_SECONDS = 240
-"""Seconds after which the server ends a watch. The watch is then resumed."""
+_WATCH_SECONDS = 60
+"""Seconds after which the server ends a watch, which is then resumed. A watch that is silent for longer is broken."""
+
+_LATE_SECONDS = 15.0
+"""Seconds after `_WATCH_SECONDS` within which the end of a watch arrives from a server that is there."""
 
 _IDLE_SECONDS = 300.0
-"""Seconds without data after which a connection counts as broken."""
+"""Seconds without data after which the connection of a log counts as broken. A replica may be silent for as long."""
 
 _LONGEST_DELAY = 5.0
 
@@ -122,7 +125,19 @@ class Watcher:
         closed: Set when the threads should end.
     """
 
-    def __init__(self, api: ClusterApi) -> None:
+    def __init__(
+        self, api: ClusterApi, watch_seconds: int = _WATCH_SECONDS, late_seconds: float = _LATE_SECONDS
+    ) -> None:
+        """Create a watcher without threads.
+
+        Args:
+            api: The cluster.
+            watch_seconds: Seconds after which the server is asked to end a watch. Default: 60.
+            late_seconds: Seconds after which the end of a watch is overdue, and the watch counts as broken. Default:
+                15.
+        """
+        self._watch_seconds = watch_seconds
+        self._idle_seconds = watch_seconds + late_seconds
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._free_chunks = threading.Semaphore(_QUEUED_CHUNKS)
         self._api = api
@@ -233,9 +248,9 @@ class Watcher:
                     "watch": "1",
                     "resourceVersion": version,
                     "allowWatchBookmarks": "true",
-                    "timeoutSeconds": str(_WATCH_SECONDS),
+                    "timeoutSeconds": str(self._watch_seconds),
                 }
-                for line in self._api.lines(path, watch_query, _IDLE_SECONDS):
+                for line in self._api.lines(path, watch_query, self._idle_seconds):
                     event = json.loads(line)
                     if self.closed.is_set():
                         return
