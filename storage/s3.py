@@ -193,6 +193,11 @@ class S3Store(Store):
             for error in self._client.remove_objects(self.bucket, [DeleteObject(self._key(key)) for key in keys]):
                 raise MinioException(f"{error.name}: {error.code}: {error.message}")
 
+    def bucket_exists(self) -> bool:
+        """See Store."""
+        with self._errors(""):
+            return bool(self._client.bucket_exists(self.bucket))
+
     def make_bucket(self) -> None:
         """See Store."""
         with self._errors(""):
