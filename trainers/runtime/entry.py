@@ -140,7 +140,9 @@ def _run_replica() -> int:
     until = time.monotonic() + STORE_SECONDS
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
         metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
-        epoch = metrics.pop("epoch", 0)
+        epoch = metrics.get("epoch", 0)
+        if program.kind != "trainer":
+            metrics.pop("epoch", 0)  # Only built-in trainers are known to save the model of their last epoch.
         save_model(job, manifest, folders["model_dir"], metrics)
         if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
             await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)
