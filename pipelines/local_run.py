@@ -22,6 +22,7 @@ from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.run_view import RunView
+from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.processes.guard import Process, process_table
 from kfp_distributed.storage import embedded_object_store
 from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
@@ -118,6 +119,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
         os.environ["TMPDIR"] = cleanup.enter_context(scratch)
+        cleanup.enter_context(ProcessGroup(scratch.name))  # If this process is killed, its guard deletes the folder.
         objects = _start_store(cleanup, root / "object-store") if embedded_store else None
         local.init(
             runner=local.SubprocessRunner(use_venv=False),

@@ -118,7 +118,8 @@ class LocalRunner:
         (self._code / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
         (self._code / "job.json").write_text(job.description.to_json())
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
-        self._group = self._resources.enter_context(ProcessGroup())
+        folder = "" if job.specification.keep_job else self._folder
+        self._group = self._resources.enter_context(ProcessGroup(folder))
 
     def adopt(self, job: TrainingJob) -> bool:
         """Return False: processes do not outlive the step that started them."""
