@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from itertools import count
 
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
@@ -27,7 +28,10 @@ _LOOK_SECONDS = 3.0
 
 _FOLDER = "notices/"
 _LEADER = f"{_FOLDER}leader"
-"""Object that exists while the leader looks for notices."""
+"""Object that exists while the leader looks for notices. It is rewritten with another content at each look."""
+
+_SILENT_LOOKS = 3
+"""Number of looks without a change of this object after which the leader was killed."""
 
 
 class EndedEarly(SystemExit):
@@ -89,8 +93,8 @@ class Termination:
         """
         self.was_told = False
         self._job, self._replica, self._leads = job, replica, leads
-        self._is_ending = threading.Event()
-        self._looks = False
+        self._is_ending, self._has_left = threading.Event(), threading.Event()
+        self._looking: threading.Thread | None = None
 
     def is_ending(self) -> bool:
         """Return whether the leader should save a checkpoint and end now. False in other replicas.
@@ -99,9 +103,9 @@ class Termination:
         """
         if not self._leads:
             return False
-        if not self._looks:
-            self._looks = True
-            threading.Thread(target=self._look, name="notices", daemon=True).start()
+        if not self._looking:
+            self._looking = threading.Thread(target=self._look, name="notices", daemon=True)
+            self._looking.start()
         self.was_told = self.was_told or self._is_ending.is_set()
         return self.was_told
 
@@ -113,20 +117,24 @@ class Termination:
         until = time.monotonic() + grace_seconds()
         self._is_ending.set()
         if self._leads:
-            if self._looks:
+            if self._looking:
                 time.sleep(grace_seconds())
             return
         with suppress(StorageError):
             store = self._store()
-            if not store.exists(_LEADER):
-                return
+            look = store.read(_LEADER)  # If there is none, no leader looks.
             store.write(_FOLDER + self._replica, b"")
-            while time.monotonic() < until and store.exists(_LEADER):
+            changed = time.monotonic()
+            while time.monotonic() < min(until, changed + _SILENT_LOOKS * _LOOK_SECONDS):
                 time.sleep(1)
+                if (newer := store.read(_LEADER)) != look:
+                    look, changed = newer, time.monotonic()
 
     def leave(self) -> None:
         """Tell the other replicas that the leader has ended."""
-        if self._leads and self._looks:
+        self._has_left.set()
+        if self._looking:
+            self._looking.join(_LOOK_SECONDS)  # Otherwise it could write the object again.
             with suppress(StorageError):
                 self._store().delete([_LEADER])
 
@@ -138,14 +146,13 @@ class Termination:
         with suppress(StorageError):
             # Those of an earlier start.
             store.delete([entry.key for entry in store.list(_FOLDER)])
-        is_announced = False
-        while not self._is_ending.is_set():
+        for number in count():
             with suppress(StorageError):
-                if not is_announced:
-                    store.write(_LEADER, b"")
-                    is_announced = True
+                store.write(_LEADER, f"{os.getpid()} {number}".encode())
                 if notices := [entry.key for entry in store.list(_FOLDER) if entry.key != _LEADER]:
                     names = ", ".join(key.removeprefix(_FOLDER) for key in notices)
-                    print(f"{names} must end soon: this replica saves a checkpoint and ends", flush=True)
+                    if not self._is_ending.is_set():
+                        print(f"{names} must end soon: this replica saves a checkpoint and ends", flush=True)
                     self._is_ending.set()
-            self._is_ending.wait(_LOOK_SECONDS)
+            if self._has_left.wait(_LOOK_SECONDS):
+                return
