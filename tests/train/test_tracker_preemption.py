@@ -7,7 +7,7 @@ from train.programs.jobs import make_job, workers
 from train.test_pods import condition, terminated
 from train.test_tracker import RUNNING, job_of, pod_of, summarize
 
-from kfp_distributed.components.train.job import JobEvent, ReplicaChanged, clock
+from kfp_distributed.components.train.job import JobEvent, clock
 from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
 from kfp_distributed.trainers.runtime.job import PEER_LOST
 
@@ -36,8 +36,8 @@ def test_preemptions_do_not_count_for_restart_limit():
     tracker = tracker_of()
     list(tracker.update_pod(preempted(1, **TERMINATED)))
     for number in range(1, 5):
-        list(tracker.update_pod(pod_of(1, f"pod-{number}", number, **RUNNING)))
-        list(tracker.update_pod(preempted(1, f"pod-{number}", number, **TERMINATED)))
+        list(tracker.update_pod(pod_of(1, f"next-{number}", number, **RUNNING)))
+        list(tracker.update_pod(preempted(1, f"next-{number}", number, **TERMINATED)))
     facts = summarize(tracker.update_pod(pod_of(1, "last", 5, **RUNNING)))
     assert facts[0] == ("worker-1", "failed", 143, PREEMPTED, 4)
     assert facts[-1] == ("worker-1", "running", None, "", 5)
