@@ -18,12 +18,13 @@ from kfp import local
 from kfp.local.config import LocalExecutionConfig
 from rich.console import Console
 
-from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
+from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.processes.guard import Process, process_table
 from kfp_distributed.storage import embedded_object_store
+from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
 
 _STEP_END_SECONDS = 20.0
 """Seconds until an interrupted step is killed. kfp waits 0.25 s; replicas take up to 5 s to end."""
@@ -77,9 +78,10 @@ def local_run(
     Args:
         folder: Folder for artifacts and objects, which is created if missing. Default: "kfp-distributed-run".
         embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with random credentials, and to pass
-            it to the steps. False uses the object store of the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
-            AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server. With it, runner="auto" means this machine even if
-            KUBECONFIG is set, and runner="kubernetes" is refused. Default: True.
+            it to the steps. A step creates the buckets that it names there. False uses the object store of the
+            environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), where a bucket must exist. Pods
+            cannot reach the S3 server. With it, runner="auto" means this machine even if KUBECONFIG is set, and
+            runner="kubernetes" is refused. Default: True.
         progress: Whether to show progress in place of kfp's log. Default: None, which means in a terminal and in a
             notebook.
 

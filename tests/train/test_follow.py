@@ -119,6 +119,24 @@ def test_a_job_that_is_deleted_while_its_watch_is_interrupted_has_failed(api, wa
     assert (fact.succeeded, fact.reason) == (False, "The TFJob was deleted before it ended.")
 
 
+def test_an_api_server_that_does_not_answer_about_the_job_ends_no_training(api, watcher):
+    """The job is missing in a list, which may be older than the job, and cannot be read."""
+    follower = follow(api, watcher)
+    job, lines = api.objects[JOB], []
+    api.broken = {f"GET {JOB}"}
+    api.expire("tfjobs", lambda: api.delete(JOB))
+    deadline = time.monotonic() + 20
+    for fact in follower.facts():
+        assert time.monotonic() < deadline
+        if isinstance(fact, LogLine):
+            lines.append(fact.line)
+            api.put(JOB, {**job, **SUCCEEDED})
+            api.broken = set()
+        elif isinstance(fact, Quiet) and api.requests.count(f"GET {JOB}") > 2 and not lines:
+            watcher.news.put(Printed("worker-0", ["step"]))
+    assert (set(lines), fact.succeeded) == ({"step"}, True)
+
+
 def test_a_failed_job_ends_while_another_replica_prints(api, watcher):
     follower = follow(api, watcher, restart_limit=0)
     for index, status in enumerate(({"phase": "Running"}, {"phase": "Failed", "reason": "Evicted"})):

@@ -488,6 +488,20 @@ def test_a_model_that_cannot_be_read_is_not_reported_as_missing(data, tmp_path, 
     assert error.value.metrics["worker-0"][-1]["loss"] == 0.5
 
 
+def test_a_missing_bucket_is_refused_before_anything_starts(data, tmp_path, monkeypatch):
+    class NeverStarted(LocalRunner):
+        def start(self, job):
+            pytest.fail("the job was started")
+
+    with embedded_object_store(tmp_path / "objects") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        uri = "s3://bukcet/jobs"
+        with pytest.raises(ValueError, match=rf"^checkpoint_uri='{uri}' names the bucket 'bukcet', which"):
+            launch(request(data, tmp_path, checkpoint_uri=uri), NeverStarted(), lambda line: None)
+    assert list((tmp_path / "objects").iterdir()) == []
+
+
 def test_the_same_request_is_always_the_same_job(data, tmp_path):
     first, second = (plan_job(request(data, tmp_path)) for _ in range(2))
     assert first == second
