@@ -165,6 +165,14 @@ def job_objects(job: ClusterJob) -> JobObjects:
     return JobObjects(training, job.kind, job.namespace, dict(job.manifest), (), ())
 
 
+def grace_seconds(job: ClusterJob) -> float:
+    """Return the grace period of the pods of a job in seconds."""
+    spec = job.manifest["spec"]
+    roles = next((value.values() for key, value in spec.items() if key.endswith("ReplicaSpecs")), [spec])
+    # The default of Kubernetes is 30.
+    return max(float(role["template"]["spec"].get("terminationGracePeriodSeconds") or 30) for role in roles)
+
+
 def _replica_specs(job: ClusterJob) -> Mapping[str, Object]:
     """Return the replicas of a job by role; none for a batch Job, which has one."""
     name = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs", "MPIJob": "mpiReplicaSpecs"}

@@ -4,16 +4,17 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.cli.job_objects import ClusterJob, grace_seconds, job_objects
 from kfp_distributed.cli.job_search import check_permissions
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, clock
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
+from kfp_distributed.components.train.runners.kubernetes.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.runners.kubernetes.watching import Watcher
 from kfp_distributed.components.train.step_log import split_samples
 
-_RESTART_SECONDS = 120.0
-"""Maximum seconds for the train step to delete and recreate a failed job. Pods have a grace period of 30 s."""
+_CREATE_SECONDS = 30.0
+"""Seconds for the train step to create a failed job again after its pods have ended."""
 
 
 def follow_job(api: ClusterApi, job: ClusterJob) -> Iterator[Fact]:
@@ -44,7 +45,7 @@ def follow_job(api: ClusterApi, job: ClusterJob) -> Iterator[Fact]:
             restart: JobEvent | None = yield from _split(follower.facts())
             if restart is None:
                 return
-            created = _await_job(api, objects.path, uid)
+            created = _await_job(api, objects.path, uid, pods_gone_seconds(grace_seconds(job)) + _CREATE_SECONDS)
             if created is None:
                 yield JobEnded(clock(), False, f"{job.kind.kind} failed, and its train step has not restarted it.")
                 return
@@ -66,9 +67,9 @@ def _split(facts: Generator[Fact, None, JobEvent | None]) -> Generator[Fact, Non
         yield from split_samples(fact)
 
 
-def _await_job(api: ClusterApi, path: str, old_uid: str) -> dict[str, Any] | None:
+def _await_job(api: ClusterApi, path: str, old_uid: str, seconds: float) -> dict[str, Any] | None:
     """Return the job that replaces another one of the same name, or None if there is none in time."""
-    until = time.monotonic() + _RESTART_SECONDS
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         job = api.read(path)
         if job and job["metadata"]["uid"] != old_uid:

@@ -119,7 +119,9 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
         os.environ["TMPDIR"] = cleanup.enter_context(scratch)
-        cleanup.enter_context(ProcessGroup(scratch.name))  # If this process is killed, its guard deletes the folder.
+        cleanup.enter_context(
+            ProcessGroup(folder=scratch.name)
+        )  # If this process is killed, its guard deletes the folder.
         objects = _start_store(cleanup, root / "object-store") if embedded_store else None
         local.init(
             runner=local.SubprocessRunner(use_venv=False),

@@ -32,12 +32,14 @@ class ProcessGroup:
     All methods are thread-safe.
     """
 
-    def __init__(self, folder: str | Path = "") -> None:
-        """Create a group without processes.
+    def __init__(self, grace_seconds: float = 5, folder: str | Path = "") -> None:
+        """Create a group. No process is started.
 
         Args:
+            grace_seconds: Seconds between SIGTERM and SIGKILL when children are stopped. Default: 5.
             folder: Folder that the guard deletes if this process ends without leaving the context. Default: "", none.
         """
+        self._grace_seconds = grace_seconds
         self._folder = folder
         self._children: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
         self._guard: subprocess.Popen[bytes] | None = None
@@ -117,13 +119,14 @@ class ProcessGroup:
         self._children[name] = child, guard.start_time(child.pid)
         return child
 
-    def stop(self, names: Iterable[str] | None = None, grace_seconds: float = 5) -> None:
+    def stop(self, names: Iterable[str] | None = None, grace_seconds: float | None = None) -> None:
         """Stop children and all their descendants, and reap them. Repeated calls have no effect.
 
         Args:
             names: Names of the children. Default: all. Unknown names are ignored.
-            grace_seconds: Seconds between SIGTERM and SIGKILL. Default: 5.
+            grace_seconds: Seconds between SIGTERM and SIGKILL. Default: those of the group.
         """
+        grace_seconds = self._grace_seconds if grace_seconds is None else grace_seconds
         children = dict(self._children)
         chosen = {name: children[name] for name in (children if names is None else names) if name in children}
         if not chosen:

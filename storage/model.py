@@ -35,6 +35,7 @@ class ModelManifest:
         training_data: The datasets that trained the model, the newest last. There are several after `resume_from`.
             Each has "split", "source", "seed", "preparation" and "content" of the dataset's manifest, and "shards",
             the SHA-256 of each shard. It is {} if unknown.
+        request: SHA-256 of the description of the training job. With another one, the same step trains again.
     """
 
     format: str = "saved_model"
@@ -44,6 +45,7 @@ class ModelManifest:
     columns: tuple[Mapping[str, Any], ...] = ()
     label: Mapping[str, Any] = field(default_factory=dict)
     training_data: tuple[Mapping[str, Any], ...] = ()
+    request: str = ""
 
     def to_json(self) -> str:
         """Return the text of the manifest."""

@@ -1,5 +1,7 @@
 """Local MPI jobs, for tests of trainers."""
 
+import signal
+
 from replicas import kill_replica
 from step_lines import brief
 
@@ -34,6 +36,6 @@ def losses(outcome):
     return [epoch["loss"] for epoch in epochs]
 
 
-def kill_rank(rank):
-    """Kill the process of an mpirun rank."""
-    kill_replica(rank, "OMPI_COMM_WORLD_RANK")
+def kill_rank(rank, number=signal.SIGKILL):
+    """Send a signal to the process of an mpirun rank."""
+    kill_replica(rank, "OMPI_COMM_WORLD_RANK", number)

@@ -1,23 +1,26 @@
 """Kill replicas of local jobs, which are descendants of the test process."""
 
+import signal
+
 import psutil
 from step_lines import brief
 
 from kfp_distributed.components.train.log_format import LogEntry
 
 
-def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA") -> None:
+def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: int = signal.SIGKILL) -> None:
     """Kill all processes of a replica.
 
     Args:
         name: Name of the replica, or another value of `variable`.
         variable: The environment variable that identifies the processes.
+        number: Number of the signal.
     """
     killed = 0
     for process in psutil.Process().children(recursive=True):
         try:
             if process.environ().get(variable) == name and "entry" in " ".join(process.cmdline()):
-                process.kill()
+                process.send_signal(number)
                 killed += 1
         except psutil.Error:
             continue

@@ -46,6 +46,7 @@ TRAIN_LAYERS = (
         "log_format",
         "mpirun",
         "signals",
+        "restarts",
         "specification",
         "topology",
     ),
@@ -69,7 +70,7 @@ TRAIN_LAYERS = (
 """The layers of components/train. A module imports only from its own layer and the layers before it."""
 
 RUNNERS = f"{TRAIN}.runners"
-RUNNERS_LAYERS = (("lines", "protocol"), ("kubernetes", "local"), ("choose",))
+RUNNERS_LAYERS = (("lines", "newest_checkpoint", "protocol"), ("kubernetes", "local"), ("choose",))
 
 TRAINERS_LAYERS = (
     ("annotations", "signature", "requirements", "program", "function_source", "module_names", "authoring"),

@@ -1,8 +1,12 @@
-"""Functions for training functions: `flush` stores checkpoints at once, `record_epoch` stores the metrics of an epoch.
+"""Functions for training functions.
+
+`flush` stores checkpoints at once, `record_epoch` stores the metrics of an epoch, and `is_ending` tells whether to save
+a checkpoint and return, because a replica must end soon.
 
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """
 
 from kfp_distributed.trainers.runtime.sync import flush, record_epoch
+from kfp_distributed.trainers.runtime.termination import is_ending
 
-__all__ = ["flush", "record_epoch"]
+__all__ = ["flush", "is_ending", "record_epoch"]

@@ -11,18 +11,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kfp_distributed.trainers.architecture import has_epochs_left
-from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.runtime.feed import read_manifest
-from kfp_distributed.trainers.torch_fit import (
-    Ranks,
-    batches_of_epochs,
-    has_finite_weights,
-    keep_epoch,
-    load_checkpoint,
-    restore,
-    score,
-    train_epoch,
-)
+from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 _LONGEST_WAIT = timedelta(minutes=5)
@@ -71,17 +61,14 @@ def torch_classifier(
     optimizer = torch.optim.Adam(network.parameters(), rate)
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
-    done = restore(checkpoint[0], network, optimizer, ranks.rank == 0)
-    has_epochs_left(done, epochs, ranks.rank == 0)
+    position = restore(checkpoint[0], network, optimizer, ranks.rank == 0)
+    has_epochs_left(position.epoch, epochs, ranks.rank == 0)
     # From here on, all ranks have the weights of rank 0. The buffers never change.
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
-    rest = range(done + 1, epochs + 1)
-    for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, rest):
-        metrics = train_epoch(model, optimizer, ranks, batches)
-        end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), rate)
-        metrics |= score(network, validation_dir, ranks)
-        if ranks.rank == 0:
-            keep_epoch(checkpoint_dir, metrics_dir, network, optimizer, epoch, epochs, metrics)
+    training = Training(
+        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed
+    )
+    train_epochs(training, network, model, optimizer, ranks, position)
     if ranks.rank == 0:
         export_onnx(network.cpu(), manifest, Path(model_dir, "model.onnx"))
 

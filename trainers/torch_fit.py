@@ -1,8 +1,12 @@
 """Functions that the PyTorch trainers share: the epochs of a rank, and checkpoints."""
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +24,12 @@ from kfp_distributed.trainers.architecture import (
     end_if_other_network,
     end_if_other_program,
 )
-from kfp_distributed.trainers.runtime.feed import map_records, read_manifest, steps_of_epoch, write_records
+from kfp_distributed.trainers.divergence import end_if_diverged
+from kfp_distributed.trainers.runtime.feed import Step, map_records, read_manifest, steps_of_epoch, write_records
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sampling import count_rows
-from kfp_distributed.trainers.runtime.sync import record_epoch
+from kfp_distributed.trainers.runtime.sync import flush, record_epoch
+from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
 from kfp_distributed.trainers.torch_network import Network
 
 _CHECKPOINT = "checkpoint.pt"
@@ -45,8 +51,56 @@ class Ranks(NamedTuple):
     add: Callable[[Tensor], object]
 
 
+class Position(NamedTuple):
+    """Where a training continues.
+
+    Attributes:
+        epoch: Number of finished epochs.
+        step: Finished steps of the next epoch.
+        plan: What the meaning of `step` depends on; "" without such steps.
+        metrics: Loss and accuracy of the next epoch if all of its steps are finished, else {}.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    plan: str = ""
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of a training, as the trainers have them.
+
+    Attributes:
+        train_dir: Folder of the training dataset.
+        validation_dir: Folder of the validation dataset; "" for none.
+        checkpoint_dir: Folder of the checkpoint.
+        metrics_dir: Folder of training.json.
+        manifest: Manifest of the training dataset.
+        epochs: Number of the last epoch.
+        batch_size: Rows of a step over all ranks. The last step of an epoch has the rest.
+        learning_rate: Learning rate of the optimizer.
+        seed: Seed of the order of the rows.
+    """
+
+    train_dir: str
+    validation_dir: str
+    checkpoint_dir: str
+    metrics_dir: str
+    manifest: DatasetManifest
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+
+    def plan(self, ranks: int) -> str:
+        """Return what decides which rows come in which step: the rows, and how they are divided and ordered."""
+        shards = hashlib.sha256("".join(shard.sha256 for shard in self.manifest.shards).encode()).hexdigest()
+        return f"batch_size={self.batch_size} ranks={ranks} seed={self.seed} rows={self.manifest.rows} shards={shards}"
+
+
 def load_checkpoint(folder: str) -> dict[str, Any]:
-    """Return the checkpoint that `keep_epoch` saved in a folder; {} if the folder is empty.
+    """Return the checkpoint that `train_epochs` saved in a folder; {} if the folder is empty.
 
     With `weights_only`, the file can contain tensors and plain values, but no code. If the folder has only files of
     another program, the result is their names, {"files": [...]}, which `restore` refuses on all ranks.
@@ -59,7 +113,7 @@ def load_checkpoint(folder: str) -> dict[str, Any]:
     return checkpoint
 
 
-def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim.Optimizer, leads: bool) -> int:
+def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim.Optimizer, leads: bool) -> Position:
     """Load a checkpoint into a network and its optimizer. Every rank calls it with the same checkpoint.
 
     The mean and standard deviation, with which the network scales numbers, remain those of the training dataset.
@@ -71,13 +125,13 @@ def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim
         leads: Whether this rank prints how the data of the checkpoint differs.
 
     Returns:
-        Number of finished epochs in the checkpoint.
+        Where the training continues.
 
     Raises:
         SystemExit: The checkpoint is of another network, of other columns or classes, or of another program.
     """
     if not checkpoint:
-        return 0
+        return Position()
     end_if_other_program(checkpoint.get("files", []))
     saved = checkpoint.get("network", {})
     end_if_other_network(_architecture(saved), _architecture(network.state_dict()))
@@ -85,7 +139,8 @@ def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim
         print(line, flush=True)
     network.load_state_dict({**saved, **dict(network.named_buffers())})
     optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint["optimizer_state"]})
-    return int(checkpoint["epoch"])
+    metrics = {name: float(value) for name, value in checkpoint.get("metrics", {}).items()}
+    return Position(int(checkpoint["epoch"]), checkpoint.get("step", 0), checkpoint.get("plan", ""), metrics)
 
 
 def _architecture(weights: Mapping[str, Tensor]) -> Architecture | None:
@@ -94,74 +149,122 @@ def _architecture(weights: Mapping[str, Tensor]) -> Architecture | None:
     return architecture(embeddings, [shape[::-1] for name, shape in shapes.items() if name.startswith("layers.")])
 
 
-def keep_epoch(
-    checkpoint_dir: str,
-    metrics_dir: str,
+def train_epochs(
+    training: Training,
     network: Network,
-    optimizer: torch.optim.Optimizer,
-    epoch: int,
-    epochs: int,
-    metrics: dict[str, float],
-) -> None:
-    """Save the checkpoint and the metrics of an epoch. Only rank 0 calls it.
-
-    Args:
-        checkpoint_dir: Folder of the checkpoint.
-        metrics_dir: Folder of training.json.
-        network: Network to save.
-        optimizer: Optimizer whose state is saved.
-        epoch: Number of the epoch, from 1.
-        epochs: Number of the last epoch.
-        metrics: Metrics of the epoch.
-    """
-    with unfinished_file(Path(checkpoint_dir, _CHECKPOINT)) as stream:
-        # Without the optimizer's settings: torch 1.13 cannot read a float with weights_only, and they are parameters.
-        optimizer_state = optimizer.state_dict()["state"]
-        weights = {"network": network.state_dict(), "optimizer_state": optimizer_state}
-        torch.save({"epoch": epoch, "data": network.data, **weights}, stream)
-    replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
-    record_epoch(Path(metrics_dir, TRAINING_METRICS), replica, epoch, epochs, metrics)
-
-
-def batches_of_epochs(
-    train_dir: str, manifest: DatasetManifest, ranks: Ranks, batch_size: int, seed: int, epochs: range
-) -> Iterator[tuple[int, Iterator[tuple[NDArray[np.float32], int]]]]:
-    """Yield each epoch with its batches: the records of this rank, and the number of rows of the step over all ranks.
-
-    Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so that none waits for a rank
-    that has finished. A rank may have an empty batch in the last step.
-
-    Args:
-        train_dir: Folder of the training dataset.
-        manifest: Manifest of this dataset.
-        ranks: This rank.
-        batch_size: Rows of a step over all ranks. The last step has the rest.
-        seed: Seed of the order of the rows.
-        epochs: Numbers of the epochs.
-    """
-    write_records(Path(train_dir), manifest, parts_of_rank(manifest, ranks.rank, ranks.size))
-    records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
-    print(f"{name} has {len(records)} rows and continues after epoch {epochs.start - 1}", flush=True)
-    steps = steps_of_epoch(manifest.rows, batch_size, ranks.size, ranks.rank)
-    for epoch in epochs:
-        order = np.random.default_rng((seed, ranks.rank, epoch)).permutation(len(records))
-        yield epoch, ((_counted(records[order[step.part]]), step.rows) for step in steps)
-
-
-def _counted(records: NDArray[np.float32]) -> NDArray[np.float32]:
-    count_rows(len(records))
-    return records
-
-
-def train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     ranks: Ranks,
-    batches: Iterator[tuple[NDArray[np.float32], int]],
+    position: Position,
+) -> None:
+    """Train the remaining epochs. Rank 0 saves a checkpoint and the metrics of each epoch.
+
+    If a replica must end soon, rank 0 saves a checkpoint after the current step and ends.
+
+    Args:
+        training: Settings.
+        network: Network that is saved and scored.
+        model: The network as it is trained, for example inside DistributedDataParallel.
+        optimizer: Optimizer of the network.
+        ranks: This rank.
+        position: Where the training continues.
+
+    Raises:
+        SystemExit: The training has diverged, or a replica must end soon.
+    """
+    plan = training.plan(ranks.size)
+
+    def end_if_asked(epoch: int, step: int, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
+        if is_ending():
+            _save(training.checkpoint_dir, network, optimizer, Position(epoch - 1, step, plan, metrics))
+            flush()
+            print(f"saved a checkpoint in epoch {epoch} after step {step}", flush=True)
+            raise EndedEarly
+
+    for epoch, first_step, batches in _batches_of_epochs(training, ranks, position):
+        if position.metrics and first_step:
+            metrics, position = dict(position.metrics), Position()
+        else:
+            metrics = _train_epoch(model, optimizer, ranks, batches, partial(end_if_asked, epoch))
+        end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), training.learning_rate)
+        trained = dict(metrics)
+        metrics |= _score(
+            network, training.validation_dir, ranks, partial(end_if_asked, epoch, len(batches.steps), trained)
+        )
+        if ranks.rank == 0:
+            _save(training.checkpoint_dir, network, optimizer, Position(epoch))
+            replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
+            record_epoch(Path(training.metrics_dir, TRAINING_METRICS), replica, epoch, training.epochs, metrics)
+
+
+def _save(folder: str, network: Network, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    with unfinished_file(Path(folder, _CHECKPOINT)) as stream:
+        # Without the optimizer's settings: torch 1.13 cannot read a float with weights_only, and they are parameters.
+        # So metrics are tensors.
+        weights = {"network": network.state_dict(), "optimizer_state": optimizer.state_dict()["state"]}
+        metrics = {name: torch.tensor(value, dtype=torch.double) for name, value in position.metrics.items()}
+        torch.save({"data": network.data, **weights, **position._asdict(), "metrics": metrics}, stream)
+
+
+def _batches_of_epochs(training: Training, ranks: Ranks, position: Position) -> Iterator[tuple[int, int, "_Batches"]]:
+    """Yield each remaining epoch, the number of its steps that are finished, and the batches of all its steps.
+
+    Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so that none waits for a rank
+    that has finished. A rank may have an empty batch in the last step. The order of the rows depends on the seed, the
+    rank and the epoch.
+    """
+    manifest = training.manifest
+    write_records(Path(training.train_dir), manifest, parts_of_rank(manifest, ranks.rank, ranks.size))
+    records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
+    steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
+    is_same_plan = position.plan == training.plan(ranks.size)
+    first_step = position.step if is_same_plan else 0
+    where = f"continues after epoch {position.epoch}"
+    if first_step:
+        where = f"continues epoch {position.epoch + 1} after step {first_step} of {len(steps)}"
+        where += "" if position.metrics else "; its loss and accuracy are those of the remaining steps"
+    elif position.step:
+        where += f", and not after step {position.step} of the next one: its rows are divided or ordered in another way"
+    print(f"{name} has {len(records)} rows and {where}", flush=True)
+    for epoch in range(position.epoch + 1, training.epochs + 1):
+        order = np.random.default_rng((training.seed, ranks.rank, epoch)).permutation(len(records))
+        yield epoch, first_step, _Batches(records, order, steps, first_step)
+        first_step = 0
+
+
+class _Batches(NamedTuple):
+    """The batches of an epoch for this rank.
+
+    Attributes:
+        records: All records of the rank.
+        order: Their order in this epoch.
+        steps: All steps of an epoch.
+        first: Number of steps that are finished.
+    """
+
+    records: NDArray[np.float32]
+    order: NDArray[np.int64]
+    steps: Sequence[Step]
+    first: int
+
+    def remaining(self) -> Iterator[tuple[int, NDArray[np.float32], int]]:
+        """Yield the number of each remaining step, from 1, its records, and the number of its rows over all ranks."""
+        for number, step in enumerate(self.steps[self.first :], self.first + 1):
+            records = self.records[self.order[step.part]]
+            count_rows(len(records))
+            yield number, records, step.rows
+
+
+def _train_epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ranks: Ranks,
+    batches: _Batches,
+    after_step: Callable[[int], object],
 ) -> dict[str, float]:
-    """Train on the batches of an epoch; return the mean loss and the accuracy over all ranks."""
+    """Train the remaining steps of an epoch; return their mean loss and accuracy over all ranks."""
     totals = torch.zeros(3, dtype=torch.double, device=ranks.device)
-    for records, rows_of_step in batches:
+    for number, records, rows_of_step in batches.remaining():
         values = torch.from_numpy(records).to(ranks.device)
         labels = values[:, -2].long()
         logits = model(values[:, :-2])
@@ -171,6 +274,7 @@ def train_epoch(
         (loss * (ranks.size / rows_of_step)).backward()
         optimizer.step()
         totals += _totals(loss, logits, labels)
+        after_step(number)
     return _means(totals, ranks)
 
 
@@ -179,13 +283,14 @@ def has_finite_weights(network: Network) -> bool:
     return all(bool(torch.isfinite(weights).all()) for weights in network.parameters())
 
 
-def score(network: Network, folder: str, ranks: Ranks) -> dict[str, float]:
+def _score(network: Network, folder: str, ranks: Ranks, after_batch: Callable[[], object]) -> dict[str, float]:
     """Return val_loss and val_accuracy over a dataset. Each rank scores a part of it.
 
     Args:
         network: Network to score.
         folder: Folder of the dataset. If it is "", the result is {}.
         ranks: This rank.
+        after_batch: Callback after each batch.
     """
     if not folder:
         return {}
@@ -195,6 +300,7 @@ def score(network: Network, folder: str, ranks: Ranks) -> dict[str, float]:
             labels = torch.tensor(classes, device=ranks.device).long()
             logits = network(torch.from_numpy(inputs).to(ranks.device))
             totals += _totals(cross_entropy(logits, labels, reduction="sum"), logits, labels)
+            after_batch()
     return {f"val_{name}": value for name, value in _means(totals, ranks).items()}
 
 

@@ -8,19 +8,9 @@ import horovod.torch as hvd
 import torch
 
 from kfp_distributed.trainers.architecture import has_epochs_left
-from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import read_manifest
-from kfp_distributed.trainers.torch_fit import (
-    Ranks,
-    batches_of_epochs,
-    has_finite_weights,
-    keep_epoch,
-    load_checkpoint,
-    restore,
-    score,
-    train_epoch,
-)
+from kfp_distributed.trainers.torch_fit import Position, Ranks, Training, load_checkpoint, restore, train_epochs
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 
@@ -65,17 +55,13 @@ def torch_horovod(
     rate = learning_rate * (size if scale_learning_rate else 1)
     adam = torch.optim.Adam(network.parameters(), rate)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
-    done = _resume(checkpoint_dir, network, optimizer)
-    has_epochs_left(done, epochs, rank == 0)
-    remaining_epochs = range(done + 1, epochs + 1)
+    position = _resume(checkpoint_dir, network, optimizer)
+    has_epochs_left(position.epoch, epochs, rank == 0)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
-    # These are the rows of this rank only. A DistributedSampler would divide them a second time.
-    for epoch, batches in batches_of_epochs(train_dir, manifest, ranks, batch_size, seed, remaining_epochs):
-        metrics = train_epoch(network, optimizer, ranks, batches)
-        end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), rate)
-        metrics |= score(network, validation_dir, ranks)
-        if rank == 0:
-            keep_epoch(checkpoint_dir, metrics_dir, network, optimizer, epoch, epochs, metrics)
+    training = Training(
+        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed
+    )
+    train_epochs(training, network, network, optimizer, ranks, position)
     if rank == 0:
         export_onnx(network.cpu(), manifest, Path(model_dir, "model.onnx"))
 
@@ -89,12 +75,12 @@ def _device() -> torch.device:
     return device
 
 
-def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> int:
-    """Restore the checkpoint of rank 0 on all ranks, and broadcast the weights; return the number of its epochs.
+def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> Position:
+    """Restore the checkpoint of rank 0 on all ranks, and broadcast the weights; return where the training continues.
 
     All ranks get the checkpoint, so that all end for the same reason if it is refused.
     """
     checkpoint = hvd.broadcast_object({} if hvd.rank() else load_checkpoint(folder))
-    done = restore(checkpoint, network, optimizer, hvd.rank() == 0)
+    position = restore(checkpoint, network, optimizer, hvd.rank() == 0)
     hvd.broadcast_parameters(network.state_dict(), 0)
-    return done
+    return position

@@ -4,13 +4,13 @@ import time
 
 import click
 
-from kfp_distributed.cli.job_objects import ClusterJob
+from kfp_distributed.cli.job_objects import ClusterJob, grace_seconds
 from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_path
 from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.objects import delete
-from kfp_distributed.components.train.runners.kubernetes.previous_attempt import PODS_GONE_SECONDS
+from kfp_distributed.components.train.runners.kubernetes.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
@@ -39,7 +39,8 @@ def _cancel(api: ClusterApi, job: ClusterJob) -> None:
         click.echo(f"deleted {job.title}")
     else:
         click.echo(f"{job.title} was deleted by somebody else")
-    until = time.monotonic() + PODS_GONE_SECONDS
+    limit = pods_gone_seconds(grace_seconds(job))
+    until = time.monotonic() + limit
     while True:
         left = _pods(api, job.name)
         for pod in sorted(pods - left):
@@ -51,10 +52,10 @@ def _cancel(api: ClusterApi, job: ClusterJob) -> None:
             names = " ".join(sorted(pods))
             raise ClusterError(
                 409,
-                f"after {PODS_GONE_SECONDS:g} s these pods still exist: {names}. If their node is lost: "
+                f"after {limit:g} s these pods still exist: {names}. If their node is lost: "
                 f"kubectl delete pods {names} --force -n {job.namespace}"
                 if pods
-                else f"after {PODS_GONE_SECONDS:g} s {job.title} still exists; see its finalizers",
+                else f"after {limit:g} s {job.title} still exists; see its finalizers",
             )
         time.sleep(0.5)
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterable
 
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, STORE_AWAY
+from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, PREEMPTED, STORE_AWAY
 
 SAME_MOMENT_SECONDS = 2.0
 """Failures within so many seconds have one cause. A peer of a failed replica loses its connection within milliseconds.
@@ -19,6 +19,7 @@ FOR_GOOD = "Exit codes 1 to 127 are permanent failures and are not retried."
 
 _OWN_CODES = {
     STORE_AWAY: "the object store did not answer",
+    PREEMPTED: "it saved a checkpoint because a replica must end soon",
     CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
 }
 
@@ -46,14 +47,15 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """Return the failure that caused the others: the first one, unless the order of detection is not reliable.
 
     When a replica is killed, its peers fail too and may be detected first. Within `SAME_MOMENT_SECONDS` of the first
-    failure, the order of precedence is: a signal or the loss of a pod, an exit code, SIGABRT or PEER_LOST. The peers
-    of a failed replica end with the last two.
+    failure, the order of precedence is: a preemption, a signal or the loss of a pod, an exit code, SIGABRT or
+    PEER_LOST. The peers of a failed replica end with the last two.
     """
     by_time = sorted(failed, key=lambda failure: failure.time)
     moment = [failure for failure in by_time if failure.time - by_time[0].time <= SAME_MOMENT_SECONDS]
     return min(
         moment,
         key=lambda failure: (
+            not failure.preempted,
             failure.exit_code == PEER_LOST or _killed_by(failure) == signal.SIGABRT,
             failure.exit_code is not None and not _killed_by(failure),
         ),

@@ -65,6 +65,7 @@ class ReplicaChanged:
         node: Name of its node; "" for a local replica.
         peak_memory: Peak memory of its largest process in KiB; 0 while unknown.
         install_seconds: Seconds that pip took to install its packages; 0 while unknown.
+        preempted: Whether the cluster ended the replica, for example by an eviction. That is no failure of the program.
     """
 
     time: float
@@ -77,6 +78,7 @@ class ReplicaChanged:
     node: str = ""
     peak_memory: int = 0
     install_seconds: float = 0.0
+    preempted: bool = False
 
 
 @dataclass(frozen=True)

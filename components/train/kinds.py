@@ -124,12 +124,13 @@ def _quantity(number: Fraction, scales: Mapping[str, int]) -> str:
 
 
 def _integer(lowest: int, highest: int = 10_000) -> Kind:
-    def typed(number: Fraction, _: object) -> int:
-        if number.denominator > 1:
-            raise ValueError
-        return number.numerator
+    return _number(f"a whole number from {lowest} to {highest}", lowest, highest, {"": 1}, _whole)
 
-    return _number(f"a whole number from {lowest} to {highest}", lowest, highest, {"": 1}, typed)
+
+def _whole(number: Fraction, _: object) -> int:
+    if number.denominator > 1:
+        raise ValueError
+    return number.numerator
 
 
 def _text(allowed: str, pattern: str) -> Kind:
@@ -222,6 +223,15 @@ _FINITE = _number(
 )
 SECONDS = _FINITE._replace(
     read=lambda value: None if value == "unlimited" else _FINITE.read(value),
+)
+LIMIT = Kind(f'{COUNT.allowed}, or "unlimited"', lambda value: None if value == "unlimited" else COUNT.read(value))
+# A day is far longer than a program needs to end. A kubelet that shuts down its node waits much less.
+GRACE = _number(
+    'a whole number of seconds from 5 to 86400, such as 120 or "2m"',
+    5,
+    86_400,
+    {"": 1, "s": 1, "m": 60, "h": 3600},
+    _whole,
 )
 RESOURCE_NAME = _text('the name of an extended resource, such as "nvidia.com/gpu"', f"{_DNS_NAME}/{_NAME}")
 NODE_LABELS = Kind("a dict of node labels with string keys and string values", _read_labels)

@@ -155,7 +155,7 @@ def _saved_model(description: JobDescription, retry_seconds: float = 60.0) -> Mo
     """
     with suppress(ModelIncomplete):
         model = verify_model(open_store(description.model_uri, retry_seconds=retry_seconds))
-        return model if model.job == description.name else None
+        return model if model.request == description.request else None
     return None
 
 

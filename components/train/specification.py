@@ -14,6 +14,8 @@ from kfp_distributed.components.train.kinds import (
     BOOLEAN,
     COUNT,
     CPUS,
+    GRACE,
+    LIMIT,
     MAPPING,
     MEMORY,
     NODE_LABELS,
@@ -77,7 +79,9 @@ class DistributionSpecification:
         scheduler_name: Scheduler of the pods. Default: the cluster's.
         gang_scheduling: Whether to schedule all replicas at once or none; an elastic PyTorchJob needs min_workers.
         tensorboard: Whether to pass the program a folder for TensorBoard logs, which is kept in object storage.
-        restart_limit: Maximum number of restarts of each replica.
+        restart_limit: Maximum number of restarts of each replica after failures without a newer checkpoint in between.
+        preemption_limit: Maximum number of preemptions of the job, such as evictions. Default: unlimited.
+        termination_grace_seconds: Time from SIGTERM to SIGKILL in which a replica can store a checkpoint.
         keep_job: Whether to keep the finished job.
         queue_timeout: Maximum time in the queue, until the job is admitted. Default: unlimited.
         scheduling_timeout: Maximum time that a replica waits for a node.
@@ -119,6 +123,8 @@ class DistributionSpecification:
     gang_scheduling: bool = _key(BOOLEAN, False, _LAUNCHED)
     tensorboard: bool = _key(BOOLEAN, False)
     restart_limit: int = _key(COUNT, 3)
+    preemption_limit: int | None = _key(LIMIT)
+    termination_grace_seconds: int = _key(GRACE, 30)
     keep_job: bool = _key(BOOLEAN, False)
     queue_timeout: float | None = _key(SECONDS)
     scheduling_timeout: float | None = _key(SECONDS, 600)

@@ -44,7 +44,7 @@ def _level(fact: Fact) -> Level:
         return "INFO" if fact.succeeded else "ERROR"
     if isinstance(fact, ReplicaChanged):
         if fact.state == "failed":
-            return "ERROR"
+            return "WARNING" if fact.preempted else "ERROR"
         # A replica that waits and says why: no node has room, an image cannot be pulled.
         if fact.state in ("waiting", "pulling") and fact.reason:
             return "WARNING"

@@ -60,6 +60,8 @@ CHECK
               value: /kfp-distributed/work
             - name: KFP_DISTRIBUTED_JOB
               value: /kfp-distributed/checked/job.json
+            - name: KFP_DISTRIBUTED_GRACE_SECONDS
+              value: '30'
             - name: AWS_ENDPOINT_URL
               value: http://minio-service.kubeflow:9000
             - name: AWS_ACCESS_KEY_ID
@@ -92,7 +94,8 @@ CHECK
           - name: kfp-distributed-checked
             emptyDir: {}
           - name: kfp-distributed-work
-            emptyDir: {}"""
+            emptyDir: {}
+          terminationGracePeriodSeconds: 30"""
 
 JOB = """\
 # The objects that a train step would create in namespace team. Words in capitals stand for values of a run. The

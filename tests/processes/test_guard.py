@@ -47,7 +47,7 @@ def test_process_table_contains_this_process():
 OWNER = """
 import sys
 from kfp_distributed.processes import ProcessGroup
-with ProcessGroup(sys.argv[1]) as group:
+with ProcessGroup(folder=sys.argv[1]) as group:
     group.start("child", ["sleep", "1000"])
     print("ready", flush=True)
     sys.stdin.read()

@@ -152,12 +152,13 @@ def test_a_step_does_not_delete_the_job_of_its_successor(api, training):
     assert api.objects == {key: successor}
 
 
-def save_model(training, job=NAME):
+def save_model(training):
     """Save a complete model as the leader of a job does."""
     store = open_store(training.model_uri)
     store.write("weights", b"1")
+    request = plan_job(training).description.request
     files = (FileEntry("weights", 1, hashlib.sha256(b"1").hexdigest()),)
-    store.write("model.json", ModelManifest("files", files, {}, job, (), {}).to_json().encode())
+    store.write("model.json", ModelManifest("files", files, job=NAME, request=request).to_json().encode())
 
 
 ENDED = {"status": {"conditions": [{"type": "Failed", "status": "True", "message": "worker-1 failed"}]}}

@@ -15,7 +15,7 @@ from train.programs.jobs import make_job, wait_until, workers
 from kfp_distributed.components.train.job import JobEvent, Quiet
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import heartbeat as beats
-from kfp_distributed.components.train.runners.kubernetes import last_lines, tracker
+from kfp_distributed.components.train.runners.kubernetes import judge, last_lines
 from kfp_distributed.components.train.runners.kubernetes import runner as kubernetes
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
@@ -382,7 +382,7 @@ def test_a_list_from_before_the_job_was_recreated_does_not_end_it(api, monkeypat
 
     The deletion may take longer than a failure counts as recent.
     """
-    monkeypatch.setattr(tracker, "RECENT_SECONDS", 2.0)
+    monkeypatch.setattr(judge, "RECENT_SECONDS", 2.0)
     runner = start_job(api)
     api.lingers = lingers
     lists = []

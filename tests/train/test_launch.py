@@ -88,8 +88,8 @@ def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, t
     assert {path.name for path in tmp_path.iterdir()} == {"model", "checkpoints"}
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [name]
 
-    # Without its model, the same step resumes. Another one does not, although both use the same folder for checkpoints.
-    (tmp_path / "model" / "model.json").unlink()
+    # The same step with other parameters resumes. Another step does not, although both use the same folder for
+    # checkpoints.
     assert "[worker-0] begins after epoch 2 on 1 shard" in run(request(data, tmp_path))[1]
     other, log = run(request(data, tmp_path, identity=("run", "train", "2")))
     assert "[worker-0] begins after epoch 0 on 1 shard" in log

@@ -39,6 +39,7 @@ TEMPLATE = {
     "spec": {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": 1000,
@@ -58,6 +59,7 @@ TEMPLATE = {
                     {"name": "PYTHONUNBUFFERED", "value": "1"},
                     {"name": "HOME", "value": "/kfp-distributed/work"},
                     {"name": "KFP_DISTRIBUTED_JOB", "value": "/kfp-distributed/checked/job.json"},
+                    {"name": "KFP_DISTRIBUTED_GRACE_SECONDS", "value": "30"},
                     {"name": "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS", "value": "600"},
                     SECRET,
                 ],
@@ -145,10 +147,11 @@ def test_the_manifest_of_a_job():
             "backoffLimit": 3,
             "podFailurePolicy": {
                 "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                     {
                         "action": "FailJob",
                         "onExitCodes": {"containerName": "training", "operator": "In", "values": list(range(1, 128))},
-                    }
+                    },
                 ]
             },
             "template": expected_template,
@@ -244,6 +247,7 @@ VARIABLES = [
     "PYTHONUNBUFFERED",
     "HOME",
     "KFP_DISTRIBUTED_JOB",
+    "KFP_DISTRIBUTED_GRACE_SECONDS",
     "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
     "AWS_SECRET_ACCESS_KEY",
 ]

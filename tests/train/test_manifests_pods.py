@@ -110,10 +110,24 @@ def test_keep_job_removes_the_time_to_live():
 
 
 def test_only_exit_codes_of_own_containers_fail_a_job_without_a_retry():
-    """The cluster may add other containers to the pod."""
+    """The cluster may add other containers to the pod. Preemptions come first, whatever the exit code is."""
     spec = job_manifest(job(), replace(SETTINGS, packages=("numpy",)))["spec"]
-    rules = [rule["onExitCodes"]["containerName"] for rule in spec["podFailurePolicy"]["rules"]]
-    assert rules == ["packages", "training"]
+    preempted, *rules = spec["podFailurePolicy"]["rules"]
+    assert preempted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    assert [rule["onExitCodes"]["containerName"] for rule in rules] == ["packages", "training"]
+
+
+@pytest.mark.parametrize(("distribution_type", "mpi_version"), [("TF", None), ("PyTorch", None), ("MPI", "v1")])
+def test_every_pod_gets_the_grace_period_and_its_program_is_told(distribution_type, mpi_version):
+    settings = replace(
+        with_settings(env=({"name": "KFP_DISTRIBUTED_GRACE_SECONDS", "value": "1"},)), mpi_version=mpi_version
+    )
+    spec = spec_of(distribution_type, settings, termination_grace_seconds="2m")
+    roles = next(value for key, value in spec.items() if key.endswith("ReplicaSpecs")).values()
+    pods = [role["template"]["spec"] for role in roles]
+    assert {pod["terminationGracePeriodSeconds"] for pod in pods} == {120}
+    variables = [entry for pod in pods for entry in pod["containers"][0]["env"]]
+    assert {entry["value"] for entry in variables if entry["name"] == "KFP_DISTRIBUTED_GRACE_SECONDS"} == {"120"}
 
 
 def test_packages_are_installed_before_the_replica_starts():

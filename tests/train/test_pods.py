@@ -13,6 +13,7 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     job_end,
     job_end_time,
     pod_state,
+    preemption_of,
     replica_of,
     restarts_in_place,
     started_containers,
@@ -368,3 +369,41 @@ def test_deletion_time(metadata, second):
 )
 def test_is_suspended(spec, suspended):
     assert is_suspended({"spec": spec}) is suspended
+
+
+NODE_SHUTDOWN = "preempted: NodeShutdown: Pod was rejected"
+
+
+def disrupted(status="True", reason="EvictionByEvictionAPI", message=""):
+    return {"type": "DisruptionTarget", "status": status, "reason": reason, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("status", "deleted", "expected"),
+    [
+        ({}, True, ""),
+        ({"conditions": [disrupted()]}, True, "preempted: EvictionByEvictionAPI"),
+        (
+            {"conditions": [disrupted(reason="PreemptionByScheduler", message="a pod with a higher priority")]},
+            False,
+            "preempted: PreemptionByScheduler: a pod with a higher priority",
+        ),
+        # It was not deleted after all.
+        ({"conditions": [disrupted("False")], "phase": "Failed"}, False, ""),
+        # Older than the condition.
+        ({"phase": "Failed", "reason": "NodeShutdown", "message": "Pod was rejected"}, False, NODE_SHUTDOWN),
+        ({"phase": "Running", "reason": "NodeLost"}, True, "preempted: NodeLost"),
+        # The pod has exceeded its own limit.
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, False, ""),
+        ({"phase": "Failed", "reason": "OutOfcpu"}, False, ""),
+    ],
+)
+def test_preemption_of(status, deleted, expected):
+    metadata = {"deletionTimestamp": "2026-01-01T09:00:40Z"} if deleted else {}
+    assert preemption_of({"metadata": metadata, "status": status}) == expected
+
+
+@pytest.mark.parametrize("code", [1, 137, 143])
+def test_the_exit_code_of_a_preempted_pod_does_not_matter(code):
+    preempted = pod("Failed", main=terminated(code), reason="Terminated", message="")
+    assert pod_state(preempted) == PodState("failed", code, "preempted: Terminated", preempted=True)

@@ -54,7 +54,7 @@ def test_a_job_is_created_after_the_pods_of_the_previous_attempt_have_ended(api,
 
 
 def test_pods_that_do_not_end_are_named_with_the_command_that_deletes_them(api, monkeypatch):
-    monkeypatch.setattr(previous_attempt, "PODS_GONE_SECONDS", 1.0)
+    monkeypatch.setattr(previous_attempt, "pods_gone_seconds", lambda grace_seconds: 1.0)
     api.put(POD, terminating_pod())
     with pytest.raises(ClusterError) as error:
         start(api)

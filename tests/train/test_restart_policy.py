@@ -1,12 +1,12 @@
 """Decisions of the restart policy for the states of a job's replicas, as a table."""
 
 import signal
-from types import MappingProxyType
 
 import pytest
 
 from kfp_distributed.components.train.failures import FOR_GOOD
 from kfp_distributed.components.train.job import ReplicaChanged
+from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.runners.local.restart_policy import END_GRACE_SECONDS, Decision, decide
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.topology import plan_topology
@@ -98,7 +98,7 @@ def killed(number=signal.SIGKILL, seconds_ago=5.0):
     ],
 )
 def test_decide(topology, changes, decision):
-    assert decide(topology, _last(topology, changes), NOW, 3) == decision
+    assert decide(topology, _last(topology, changes), NOW, restarts_of({})) == decision
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,15 @@ def test_decide(topology, changes, decision):
     ],
 )
 def test_decide_at_the_restart_limit_and_with_a_taken_port(topology, changes, restarts, taken, decision):
-    assert decide(topology, _last(topology, changes, restarts), NOW, 3, taken) == decision
+    assert decide(topology, _last(topology, changes), NOW, restarts_of(restarts), taken) == decision
 
 
-def _last(topology, changes, restarts=MappingProxyType({})):
+def restarts_of(counts):
+    return Restarts(parse_distribution({"restart_limit": 3}), counts)
+
+
+def _last(topology, changes):
     last = {replica.name: ("running", None, None, 100.0) for replica in topology.replicas} | changes
     return {
-        name: ReplicaChanged(NOW - ago, name, state, code, number, restart=restarts.get(name, 0))
-        for name, (state, code, number, ago) in last.items()
+        name: ReplicaChanged(NOW - ago, name, state, code, number) for name, (state, code, number, ago) in last.items()
     }

@@ -100,6 +100,8 @@ KEYS_OF_ALL_TYPES = {
     "scheduler_name": NAMES,
     "tensorboard": BOOLEANS,
     "restart_limit": st.integers(0, 10_000),
+    "preemption_limit": st.integers(0, 10_000) | st.just("unlimited"),
+    "termination_grace_seconds": st.integers(5, 86_400),
     "keep_job": BOOLEANS,
 } | {key: TIME_VALUES for key in KEYS if key.endswith("_timeout")}
 

@@ -85,6 +85,7 @@ def test_a_job_with_a_restart_from_start_to_end():
                 "",
                 7000,
                 0,
+                False,
                 BEGIN + 8,
                 BEGIN + 7,
                 ("epoch 2",),
@@ -119,6 +120,7 @@ def test_a_job_with_a_restart_from_start_to_end():
                 "",
                 7000,
                 0,
+                False,
                 BEGIN + 4,
                 BEGIN + 3,
                 ("boom",),
@@ -398,3 +400,38 @@ INSTALLED = [
 def test_the_duration_of_pip_is_kept():
     replicas = follow(*INSTALLED, changed(900, "worker-0", "succeeded", exit_code=0)).replicas
     assert {name: replica.install_seconds for name, replica in replicas.items()} == {"worker-0": 493, "worker-1": 488}
+
+
+def test_a_survived_preemption_is_not_the_cause_of_a_later_failure():
+    preempted = changed(
+        4, "worker-1", "failed", exit_code=143, reason="preempted: EvictionByEvictionAPI", preempted=True
+    )
+    again = [changed(6, "worker-1", state, restart=1) for state in ("starting", "running")]
+    status = follow(*STARTED, preempted, *again, line(7, "worker-1"), ended(9, "start_timeout ran out."))
+    assert failure_cause(status) == "start_timeout ran out."
+    assert status.timeline[2] == (
+        BEGIN + 4,
+        "worker-1: failed (exit code 143 (SIGTERM), preempted: EvictionByEvictionAPI)",
+    )
+    waits = changed(6, "worker-1", "waiting", reason="Unschedulable", restart=1)
+    status = follow(*STARTED, preempted, waits, ended(9, "scheduling_timeout ran out."))
+    assert "preempted: EvictionByEvictionAPI" in failure_cause(status)
+
+
+def test_the_exit_code_of_a_rank_is_not_final_after_a_preemption():
+    preempted = changed(5, "worker-1", "failed", exit_code=143, preempted=True)
+    specification = parse_distribution({"distribution_type": "MPI"})
+    status = begin(make_job(["unused"], {"distribution_type": "MPI"}), BEGIN)
+    facts = [line(4, "launcher-0", "  Process name: [[1,1],1]"), changed(4, "launcher-0", "failed", exit_code=3)]
+    for fact in facts:
+        status = advance(status, fact)
+    assert final_failure(status, specification) == FOR_GOOD
+    assert final_failure(advance(status, preempted), specification) == ""
+
+
+def test_a_preemption_is_the_root_of_failures_at_the_same_time():
+    peer, preempted = (
+        changed(4, "worker-0", "failed", exit_code=3),
+        changed(5, "worker-1", "failed", exit_code=1, preempted=True),
+    )
+    assert root_failure([peer, preempted]) == preempted

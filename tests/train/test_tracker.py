@@ -231,7 +231,7 @@ def test_a_container_that_restarts_in_its_pod_is_a_restart(tracker):
         restarted_pod["status"]["containerStatuses"][0]["restartCount"] = count
         return restarted_pod
 
-    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=2)), "TFJob")
     facts = summarize(tracker.update_pod(restarted(0, main={"running": {}})))
     facts += summarize(tracker.update_pod(restarted(0, main=terminated(137))))
     facts += summarize(tracker.update_pod(restarted(1, main={"waiting": {"reason": "CrashLoopBackOff"}})))

@@ -139,7 +139,7 @@ def test_a_peer_that_fails_after_the_deletion_of_a_pod_is_not_the_cause(tracker)
 
 
 def test_with_restart_limit_0_the_first_failure_ends_the_job(tracker):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=0)), "TFJob")
     list(tracker.update_pod(pod_of(1, phase="Failed", main=terminated(137))))
     assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
     # The operator restarts the pod nevertheless, which is ignored.
@@ -148,7 +148,7 @@ def test_with_restart_limit_0_the_first_failure_ends_the_job(tracker):
 
 @pytest.mark.parametrize("code", [134, 137, 138])
 def test_the_exit_code_of_a_peer_does_not_matter_after_the_leader_has_succeeded(tracker, code):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=0)), "TFJob")
     list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
     list(tracker.update_pod(pod_of(0, phase="Succeeded", main=terminated(0))))
     ended = pod_of(1, phase="Failed", main=terminated(code))
@@ -199,7 +199,7 @@ def test_an_elastic_pytorch_job_that_fails_for_a_deleted_worker_restarts():
 
 
 def test_the_successor_of_a_deleted_pod_is_ignored_at_the_restart_limit(tracker):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=0)), "TFJob")
     list(tracker.update_pod(pod_of(1, **RUNNING)))
     assert summarize(tracker.update_pod(pod_of(1, deleted_at=11, **RUNNING), deleted=True)) == []
     successor = pod_of(1, "second", 1, **RUNNING)
@@ -238,7 +238,7 @@ def test_a_job_that_the_operator_fails_for_a_deleted_pod_restarts(tracker):
 
 
 def test_restarts_are_counted_for_each_replica(tracker):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=2)), "TFJob")
     list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, "first", 1, phase="Failed", main=terminated(137))]))
     list(tracker.update_pod(pod_of(1, "second", 2, **RUNNING)))
     list(tracker.update_pod(pod_of(0, phase="Failed", main=terminated(137))))
@@ -254,7 +254,7 @@ def test_restarts_are_counted_for_each_replica(tracker):
 
 def test_a_pod_of_the_previous_job_is_recognised_by_its_creation_time(tracker):
     """The owner of the launcher of an MPIJob v2beta1 is a Job, not the MPIJob."""
-    tracker.job = make_job(["unused"], workers(2, restart_limit=2))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=2)), "TFJob")
     killed = {"phase": "Failed", "main": terminated(137)}
     list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, **killed)]))
     list(tracker.update_job(job_of(condition("Failed"), at=20)))
@@ -278,7 +278,7 @@ def test_a_deleted_worker_that_exits_with_0_has_not_succeeded(tracker, index, ex
 
 
 def test_a_job_does_not_restart_if_the_last_failure_of_a_replica_is_permanent(tracker):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=3))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=3)), "TFJob")
     list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, phase="Failed", main=terminated(137))]))
     list(tracker.update_pod(pod_of(1, "second", 1, **RUNNING)))
     list(tracker.update_pod(pod_of(1, "second", 1, phase="Failed", main=terminated(1))))
@@ -306,9 +306,10 @@ def test_a_succeeded_job_does_not_restart_if_the_deletion_of_its_pods_is_reporte
 
 
 def test_an_old_failure_is_not_the_cause_of_the_end_of_a_job(tracker):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=3))
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=3)), "TFJob")
     list(tracker.update_pod(pod_of(1, "first", 1, phase="Failed", main=terminated(137))))
-    tracker._failures["worker-1"] = replace(tracker._failures["worker-1"], time=clock() - 3600)
+    (failure,) = tracker.judge.recent()
+    tracker.judge.add(replace(failure, time=clock() - 3600), 0)
     list(tracker.update_pod(pod_of(1, "second", 2, **RUNNING)))
     list(tracker.update_pod(pod_of(0, phase="Failed", main=terminated(1))))
     list(tracker.update_job(job_of(condition("Failed"), at=20)))

@@ -13,8 +13,12 @@ LIMIT_REACHED = "Restart limit reached (restart_limit=1)."
 
 @pytest.fixture
 def tracker():
-    """A running TFJob of two workers with sidecars."""
-    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=1)), "TFJob")
+    return running(restart_limit=1)
+
+
+def running(restart_limit):
+    """Return a tracker of a running TFJob of two workers with sidecars."""
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=restart_limit)), "TFJob")
     list(tracker.update_pods([beside(index, ON, **RUNNING) for index in range(2)]))
     return tracker
 
@@ -32,8 +36,8 @@ def held(replica, kind="TFJob"):
     return f"{replica} has ended, but its pod does not show it because of sidecar mesh: the step ends the {kind}"
 
 
-def test_a_sidecar_that_fails_is_reported_once_and_fails_nothing(tracker):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+def test_a_sidecar_that_fails_is_reported_once_and_fails_nothing():
+    tracker = running(restart_limit=0)
     failed = beside(1, KILLED, **RUNNING)
     event = "worker-1: sidecar mesh failed with exit code 137, OOMKilled, training continues"
     assert summarize(tracker.update_pod(failed)) == [event]
@@ -58,8 +62,8 @@ def test_a_job_ends_with_its_leader_although_a_sidecar_runs_on(tracker):
 
 
 @pytest.mark.parametrize("job_first", [False, True])
-def test_an_operator_that_fails_a_job_for_a_sidecar_does_not_decide(tracker, job_first):
-    tracker.job = make_job(["unused"], workers(2, restart_limit=0))
+def test_an_operator_that_fails_a_job_for_a_sidecar_does_not_decide(job_first):
+    tracker = running(restart_limit=0)
     job, pod = job_of(condition("Failed", "1 replica failed")), beside(0, KILLED, phase="Failed", main=terminated(0))
     if job_first:
         list(tracker.update_job(job))

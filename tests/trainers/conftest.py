@@ -122,6 +122,13 @@ class Replicas:
     def wait(self, name, seconds=180):
         return self.running[name].wait(timeout=seconds)
 
+    def wait_until(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail("\n".join(self.text(name) for name in self.names()))
+            time.sleep(0.05)
+
     def wait_for(self, name, text, seconds=180):
         deadline = time.monotonic() + seconds
         while text not in self.text(name):

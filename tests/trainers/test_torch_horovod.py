@@ -1,6 +1,7 @@
 """torch_horovod, and a user's Horovod program for PyTorch, in the ranks of an MPI job."""
 
 import re
+import signal
 import textwrap
 from functools import partial
 
@@ -74,6 +75,23 @@ def test_a_killed_rank_restarts_all_from_their_checkpoint(digits, tmp_path):
     epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
     assert epochs == list(range(1, 21)), "went on after the last epoch that was kept"
     assert losses(outcome) == pytest.approx(losses(whole), rel=1e-4)
+
+
+def test_a_training_loses_no_step_when_a_rank_is_preempted(digits, tmp_path):
+    told = []
+
+    def end_once(line):
+        if "epoch 1/" in line and not told:
+            told.append(line)
+            kill_rank("1", signal.SIGTERM)
+
+    _, lines = train(digits, tmp_path, 2, see=end_once, parameters={"epochs": 8, "batch_size": 4})
+    (saved,) = (
+        re.search(r"epoch (\d) after step (\d+)", line).groups() for line in lines if "saved a checkpoint" in line
+    )
+    assert re.findall(r"continues epoch (\d) after step (\d+) of 325", "\n".join(lines)) == [saved] * 2
+    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
+    assert epochs == list(range(1, 9))
 
 
 def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path):

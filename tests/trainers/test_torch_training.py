@@ -2,22 +2,25 @@
 
 import json
 import re
+import signal
 import time
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from environments import trainer_python
 from replicas import kill_replica
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
-from kfp_distributed.components.train.job import JobEvent, LogLine
+from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime.job import PREEMPTED
 
 pytestmark = pytest.mark.takes(58)
 
@@ -31,15 +34,15 @@ def run(digits, tmp_path, monkeypatch):
     """Return a function that runs a job, kills a replica after a line, and returns the facts and the model's folder."""
     monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
 
-    def run_one(program, parameters, victim="", line="", **distribution):
+    def run_one(program, parameters, victim="", line="", number=signal.SIGKILL, folder="model", **distribution):
         request = Request(
             train_uri=str(digits.folder / "train"),
             validation_uri=str(digits.folder / "validation"),
-            model_uri=str(tmp_path / "model"),
+            model_uri=str(tmp_path / folder / "model"),
             train_specification=program,
             train_parameters=parameters,
             distribution_specification={"distribution_type": "PyTorch", **distribution},
-            identity=(str(tmp_path),),
+            identity=(folder,),
         )
         job, runner, facts = plan_job(request), LocalRunner(), []
         runner.check(job)
@@ -48,11 +51,11 @@ def run(digits, tmp_path, monkeypatch):
             for fact in runner.facts():
                 facts.append((time.monotonic(), fact))
                 if victim and isinstance(fact, LogLine) and line in fact.line:
-                    kill_replica(victim)
+                    kill_replica(victim, number=number)
                     victim = ""
         finally:
             runner.stop()
-        return [fact for _, fact in facts], tmp_path / "model"
+        return [fact for _, fact in facts], tmp_path / folder / "model"
 
     return run_one
 
@@ -91,6 +94,32 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text] == [
         "restart 1 of 3: all replicas (worker-1 failed)"
     ]
+
+
+@pytest.mark.parametrize("preempted", ["master-0", "worker-1"])
+def test_a_training_loses_no_step_when_a_replica_is_preempted(run, digits, preempted):
+    """The weights are those of a training without an interruption, which only one of the cases runs."""
+    parameters = {"epochs": 4, "batch_size": 4}
+    facts, model = run(PROGRAM, parameters, preempted, "epoch 1/4", signal.SIGTERM, number_of_workers=2)
+    assert facts[-1].succeeded, text(facts)
+    ended = [fact for fact in facts if isinstance(fact, ReplicaChanged) and fact.exit_code == PREEMPTED]
+    assert {fact.replica for fact in ended} == {"master-0"}
+    saved = re.findall(r"saved a checkpoint in epoch (\d) after step (\d+)", text(facts))
+    continued = re.findall(r"continues epoch (\d) after step (\d+) of 325", text(facts))
+    assert len(saved) == 1
+    assert continued == saved * 3, "in each of three ranks"
+    assert epochs(facts) == [1, 2, 3, 4]
+    if preempted == "master-0":
+        return
+    _, expected = run(PROGRAM, parameters, folder="whole", number_of_workers=2)
+    # DistributedDataParallel adds the gradients of three ranks in another order in its first step.
+    for values, others in zip(weights(model), weights(expected), strict=True):
+        np.testing.assert_allclose(values, others, rtol=1e-3, atol=1e-4)
+
+
+def weights(folder):
+    model = onnx.load(folder / "model.onnx")
+    return [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
 
 
 def note_rows(train_dir, model_dir, notes: str):

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.launcher import CHILD_SECONDS
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
+from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
 
 LEFTOVER_SECONDS = 10.0
 """Seconds for which threads and child processes may outlive the program. Pools need milliseconds to shut down."""
@@ -26,6 +26,8 @@ _ending = threading.Lock()
 def end_on_sigterm() -> None:
     """End the process with 143 at SIGTERM, also while the main thread runs C++ code of TensorFlow.
 
+    If the leader of the job saves a checkpoint at such a time, this process ends after it.
+
     Python runs signal handlers in the main thread between two bytecodes, which may take forever. Therefore a thread
     waits for the byte that the C handler writes. A command receives the signal, and this process ends after it.
     """
@@ -37,6 +39,7 @@ def end_on_sigterm() -> None:
     def wait() -> None:
         while os.read(readable, 1)[0] != signal.SIGTERM:
             pass
+        await_leader()
         end(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -48,7 +51,7 @@ def end(code: int) -> NoReturn:
     for child in _children:
         child.terminate()
         try:
-            child.wait(CHILD_SECONDS)
+            child.wait(grace_seconds())
         except subprocess.TimeoutExpired:
             child.kill()
     try:

@@ -35,6 +35,7 @@ from kfp_distributed.trainers.runtime.job import (
     CHECKPOINT_REJECTED,
     JOB_VARIABLE,
     PEER_LOST,
+    PREEMPTED,
     REPLICA_VARIABLE,
     STORE_AWAY,
     TRAINING_METRICS,
@@ -52,6 +53,7 @@ from kfp_distributed.trainers.runtime.results import (
 )
 from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
 from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
+from kfp_distributed.trainers.runtime.termination import begin
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 
 _LAUNCHER_LOST = 1
@@ -126,8 +128,12 @@ def _run_replica() -> int:
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
+    # An elastic job of Horovod continues without a replica that ends. Nobody knows what a command does.
+    termination = None if elastic or program.kind == "command" else begin(job, name, leads)
     try:
         code = _run(program, paths, job)
+        if termination and termination.was_told:
+            code = PREEMPTED
     except BaseException as error:
         sync.flush(at_rest=True)
         # SystemExit is a decision of the program.
@@ -135,21 +141,29 @@ def _run_replica() -> int:
             raise
         traceback.print_exc()
         return CHECKPOINT_REJECTED
+    finally:
+        if termination:
+            termination.leave()
     if 0 < code < 128 and not elastic and _reject_checkpoint(checkpoints, restored):
         code = CHECKPOINT_REJECTED
     until = time.monotonic() + STORE_SECONDS
     if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
-        metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
-        epoch = metrics.get("epoch", 0)
-        if program.kind != "trainer":
-            metrics.pop("epoch", 0)  # Only built-in trainers are known to save the model of their last epoch.
-        save_model(job, manifest, folders["model_dir"], metrics)
-        if "evaluator" in cluster.addresses and program.kind == "trainer" and job.validation_uri:
-            await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)
+        _save(job, manifest, folders, awaits_evaluator="evaluator" in cluster.addresses and program.kind == "trainer")
     # A program that failed may have been writing a file.
-    while not sync.flush(at_rest=code > 0) and code == 0 and time.monotonic() < until:
+    is_committed = code in (0, PREEMPTED)
+    while not sync.flush(at_rest=not is_committed) and code == 0 and time.monotonic() < until:
         time.sleep(SYNC_RETRY_SECONDS)
     return code
+
+
+def _save(job: JobDescription, manifest: DatasetManifest, folders: Mapping[str, Path], awaits_evaluator: bool) -> None:
+    metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
+    epoch = metrics.get("epoch", 0)
+    if "trainer" not in job.program:
+        metrics.pop("epoch", 0)  # Only built-in trainers are known to save the model of their last epoch.
+    save_model(job, manifest, folders["model_dir"], metrics)
+    if awaits_evaluator and job.validation_uri:
+        await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)
 
 
 def _reject_checkpoint(store: Store, restored: str) -> bool:

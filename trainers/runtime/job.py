@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +23,9 @@ STORE_AWAY = 140
 CHECKPOINT_REJECTED = 144
 """Exit code of a replica whose program failed right after it had restored a checkpoint. The next start gets the one
 before."""
+
+PREEMPTED = 145
+"""Exit code of a leader that has saved a checkpoint and ended, because it or another replica must end soon."""
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
@@ -68,6 +72,11 @@ class JobDescription:
     parameter_servers: int = 0
     tensorboard: bool = False
     heartbeat_uri: str = ""
+
+    @property
+    def request(self) -> str:
+        """SHA-256 of this description, by which a finished training is recognized as the one that is requested."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         """Return the text of the job file."""

@@ -4,16 +4,18 @@
 rank itself.
 """
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
-
-CHILD_SECONDS = 25.0
-"""Seconds that a command has to end after SIGTERM. A kubelet kills a container after 30 seconds."""
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, REPLICA_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.termination import Termination, grace_seconds
 
 
 def main() -> int:
@@ -29,11 +31,19 @@ def main() -> int:
     def end() -> None:
         lost.set()
         child.terminate()
-        time.sleep(CHILD_SECONDS)
+        time.sleep(grace_seconds())
         child.kill()
 
+    def end_after_leader() -> None:
+        job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
+        Termination(job, os.environ.get(REPLICA_VARIABLE, socket.gethostname()), leads=False).await_leader()
+        child.terminate()
+
+    def on_signal(number: int, frame: object) -> None:
+        threading.Thread(target=end_after_leader, daemon=True).start()
+
     # This is the first process of a container, so it receives the kubelet's SIGTERM.
-    signal.signal(signal.SIGTERM, lambda number, frame: child.terminate())
+    signal.signal(signal.SIGTERM, on_signal)
     end_when_lost(end)
     code = child.wait()
     if lost.is_set() or (is_idle and code == -signal.SIGTERM):

@@ -95,7 +95,7 @@ def has_saved_model(job: JobDescription) -> bool:
         StorageError: The store cannot be read.
     """
     with suppress(ModelIncomplete):
-        return verify_model(open_store(job.model_uri, retry_seconds=STORE_SECONDS)).job == job.name
+        return verify_model(open_store(job.model_uri, retry_seconds=STORE_SECONDS)).request == job.request
     return False
 
 
@@ -137,7 +137,8 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))
-    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, asdict(manifest.label), trained)
+    label = asdict(manifest.label)
+    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, label, trained, job.request)
     store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
     epoch = f" of epoch {metrics['epoch']:g}" if "epoch" in metrics else ""
     print(f"model{epoch} saved to {job.model_uri}", flush=True)

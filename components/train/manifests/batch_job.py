@@ -8,6 +8,9 @@ from kfp_distributed.components.train.manifests.run_policy import lifetime
 # Exit codes 1 to 127 are permanent failures, as with restartPolicy ExitCode of the training operator.
 _PERMANENT = {"operator": "In", "values": list(range(1, 128))}
 
+# A preempted pod does not count for backoffLimit. The first rule that matches decides, so this one comes first.
+_PREEMPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     """Return the spec of a Job."""
@@ -21,7 +24,7 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     template["spec"]["restartPolicy"] = "Never"
     return {
         "backoffLimit": job.specification.restart_limit,
-        "podFailurePolicy": {"rules": rules},
+        "podFailurePolicy": {"rules": [_PREEMPTED, *rules]},
         "template": template,
         **lifetime(job),
     }

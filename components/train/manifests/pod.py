@@ -9,12 +9,13 @@ from kfp_distributed.components.train.topology import Resources
 from kfp_distributed.library.packages import install_command
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
 
 JOB_LABEL = "kfp-distributed/job"
 MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
 """Label of every object that this library creates."""
 
-_RESERVED = (JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
+_RESERVED = (GRACE_VARIABLE, JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIABLE)
 """Environment variables that the settings of the task cannot change."""
 
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
@@ -93,6 +94,7 @@ def pod_template(
         "affinity": task.affinity,
         "priorityClassName": spec.priority_class,
         "schedulerName": spec.scheduler_name,
+        "terminationGracePeriodSeconds": spec.termination_grace_seconds,
     }
     metadata = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
     return {"metadata": metadata, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
@@ -120,6 +122,7 @@ def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
         "PYTHONUNBUFFERED": "1",
         "HOME": WORK,
         JOB_VARIABLE: f"{CHECKED}/{JOB_KEY}",
+        GRACE_VARIABLE: str(job.specification.termination_grace_seconds),
     }
     if job.specification.launcher_lost_timeout is not None:
         values[LOST_SECONDS_VARIABLE] = f"{job.specification.launcher_lost_timeout:.15g}"

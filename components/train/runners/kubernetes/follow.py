@@ -14,7 +14,7 @@ from kfp_distributed.components.train.runners.kubernetes.connection import Conne
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import heartbeat_interval
 from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects
 from kfp_distributed.components.train.runners.kubernetes.last_lines import LastLines
-from kfp_distributed.components.train.runners.kubernetes.pods import replica_of
+from kfp_distributed.components.train.runners.kubernetes.pods import is_ending, replica_of
 from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
 from kfp_distributed.components.train.runners.kubernetes.watching import (
     Changed,
@@ -26,6 +26,7 @@ from kfp_distributed.components.train.runners.kubernetes.watching import (
     ThreadFailed,
     Watcher,
 )
+from kfp_distributed.components.train.runners.newest_checkpoint import NewestCheckpoint
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
@@ -48,6 +49,7 @@ class Follower:
         # Refusals are tolerated as long as the replicas tolerate a missing heartbeat.
         self._connection = Connection(api, objects.path, math.inf if lost_timeout is None else lost_timeout)
         self._last_lines = LastLines()
+        self._newest_checkpoint = NewestCheckpoint(objects.job.description.checkpoint_uri)
 
     @property
     def job_ended_by_itself(self) -> bool:
@@ -158,6 +160,8 @@ class Follower:
             self._watcher.read_once(self._objects.path, self._tracker.uid)
 
     def _read_pods(self, news: Listed | Changed) -> Iterator[Fact]:
+        if isinstance(news, Listed) or news.change == "DELETED" or is_ending(news.object):
+            self._tracker.judge.checkpoint = self._newest_checkpoint.read()
         # The log of a pod is requested before its end is handled, so most of its lines arrive before.
         if isinstance(news, Listed):
             self._follow_logs(news.objects)

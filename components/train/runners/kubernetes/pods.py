@@ -26,6 +26,10 @@ _PIP = "installing packages with pip"
 INSTALLATION_FAILED = "package installation failed"
 """Reason of a replica that cannot start. With restartPolicy OnFailure the kubelet would retry forever."""
 
+_PREEMPTIONS = frozenset({"Preempting", "NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinity"})
+"""Reasons of a pod's status with which a kubelet or the control plane ends a pod for the sake of its node. "Evicted" is
+not among them: without the condition DisruptionTarget it means that the pod exceeded a limit of its own."""
+
 _SUCCESS_CONDITIONS = ("Succeeded", "Complete", "SuccessCriteriaMet")
 _FAILURE_CONDITIONS = ("Failed", "FailureTarget")
 
@@ -36,6 +40,7 @@ class PodState(NamedTuple):
     Attributes:
         hidden_by: Foreign containers because of which the phase of the pod does not show this end. Operators go by the
             phase.
+        preempted: Whether the cluster ended the pod.
     """
 
     state: State
@@ -44,6 +49,7 @@ class PodState(NamedTuple):
     peak_memory: int = 0
     install_seconds: float = 0.0
     hidden_by: tuple[str, ...] = ()
+    preempted: bool = False
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
@@ -83,13 +89,35 @@ def _end_state(pod: Mapping[str, Any]) -> PodState | None:
     shown = {**(failure or {}), "message": None} if peak else dict(failure or {})
     if shown.get("reason") == "OOMKilled":
         shown["message"] = _memory_limit(pod)
-    reason = _reason(status) or _reason(shown)
+    preemption = preemption_of(pod)
+    reason = preemption or _reason(status) or _reason(shown)
     if failure is None and not end:
         reason = reason or _failed_init_container(pod)
     if failure and failure is installation and failure["exitCode"] < 128:
         reason = reason or INSTALLATION_FAILED
     code = failure["exitCode"] if failure else None
-    return PodState("failed", code, reason, peak, hidden_by=() if phase == "Failed" else hidden_by)
+    return PodState(
+        "failed", code, reason, peak, hidden_by=() if phase == "Failed" else hidden_by, preempted=bool(preemption)
+    )
+
+
+def preemption_of(pod: Mapping[str, Any]) -> str:
+    """Return why the cluster ends or has ended a pod, such as "preempted: EvictionByEvictionAPI"; "" if it does not.
+
+    The reason includes the message of the condition or status.
+    """
+    status = pod.get("status", {})
+    for condition in status.get("conditions", ()):
+        # Kubernetes sets it to False if the pod was not deleted after all.
+        if condition["type"] == "DisruptionTarget":
+            return f"preempted: {_reason(condition) or 'unknown reason'}" if condition.get("status") == "True" else ""
+    has_reason = status.get("phase") == "Failed" or "deletionTimestamp" in pod["metadata"]
+    return f"preempted: {_reason(status)}" if has_reason and status.get("reason") in _PREEMPTIONS else ""
+
+
+def is_ending(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod has failed, or is being deleted."""
+    return "deletionTimestamp" in pod["metadata"] or pod_state(pod).state == "failed"
 
 
 def _hidden_by(pod: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,11 +7,20 @@ from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
-PODS_GONE_SECONDS = 120.0
-"""Maximum seconds until the pods of a deleted job have ended: a grace period of 30 s, and time for a busy kubelet."""
+BUSY_SECONDS = 90.0
+"""Seconds that a busy kubelet may need to end a pod, in addition to the grace period of the pod."""
 
 
-def await_pods_gone(api: ClusterApi, job_name: str) -> None:
+def pods_gone_seconds(grace_seconds: float) -> float:
+    """Return the maximum seconds until the pods of a deleted job have ended.
+
+    Args:
+        grace_seconds: Grace period of the pods.
+    """
+    return grace_seconds + BUSY_SECONDS
+
+
+def await_pods_gone(api: ClusterApi, job_name: str, grace_seconds: float) -> None:
     """Wait until the pods of a deleted job have ended.
 
     At SIGTERM they upload the checkpoint folder. The next job resumes from that checkpoint, and its pods have the same
@@ -20,23 +29,24 @@ def await_pods_gone(api: ClusterApi, job_name: str) -> None:
     Args:
         api: The cluster with the namespace of the job.
         job_name: Name of the job.
+        grace_seconds: Grace period of its pods.
 
     Raises:
         ClusterError: Pods do not end, for example because their node is lost. The message has the command that deletes
             them.
     """
     path, query = f"/api/v1/namespaces/{api.namespace}/pods", {"labelSelector": f"{JOB_LABEL}={job_name}"}
-    started = time.monotonic()
+    started, limit = time.monotonic(), pods_gone_seconds(grace_seconds)
     is_logged = False
     while pods := api.call("GET", path, query=query)["items"]:
         names = " ".join(sorted(pod["metadata"]["name"] for pod in pods))
         if not is_logged:
             log("INFO", f"waiting for pods of the previous attempt to end: {names}")
             is_logged = True
-        if time.monotonic() - started > PODS_GONE_SECONDS:
+        if time.monotonic() - started > limit:
             raise ClusterError(
                 409,
-                f"pods of the deleted job {job_name} have not ended within {PODS_GONE_SECONDS:g} s: {names}; "
+                f"pods of the deleted job {job_name} have not ended within {limit:g} s: {names}; "
                 f"if their node is lost: kubectl delete pods {names} --force -n {api.namespace}",
             )
         time.sleep(0.5)

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import NamedTuple
 
+from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.runners.kubernetes.pods import PodState
 
 UNKNOWN = PodState("waiting")
@@ -36,6 +37,8 @@ class Record(NamedTuple):
         node: Node of the pod.
         deletion: Deletion of the pod; None if it was not deleted.
         pending_end: Time at which the pod disappeared and its last state, until it is known whether that was a failure.
+        begun: Time when the pod, or this start of its container, was first reported.
+        preemption: Why the cluster ends or has ended the pod; "" if it does not.
     """
 
     uid: str = ""
@@ -46,8 +49,21 @@ class Record(NamedTuple):
     node: str = ""
     deletion: Deletion | None = None
     pending_end: tuple[float, PodState] | None = None
+    begun: float = 0.0
+    preemption: str = ""
 
-    @property
-    def successor_created(self) -> str:
-        """A creation time that only later pods exceed, so that news of this pod are ignored."""
-        return self.created and f"{self.created}~"
+    def change(self, replica: str, time: float) -> ReplicaChanged:
+        """Return the fact that a replica has changed to this record."""
+        state = self.state
+        return ReplicaChanged(
+            time,
+            replica,
+            state.state,
+            state.exit_code,
+            reason=state.reason,
+            restart=self.restart,
+            node=self.node,
+            peak_memory=state.peak_memory,
+            install_seconds=state.install_seconds,
+            preempted=state.preempted,
+        )

@@ -14,7 +14,6 @@ from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
 from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects, plan_objects
 from kfp_distributed.components.train.runners.kubernetes.objects import (
-    GONE_SECONDS,
     await_removal,
     create,
     create_part,
@@ -24,7 +23,7 @@ from kfp_distributed.components.train.runners.kubernetes.objects import (
 )
 from kfp_distributed.components.train.runners.kubernetes.pods import job_end
 from kfp_distributed.components.train.runners.kubernetes.preflight import check_cluster, served_mpi_version
-from kfp_distributed.components.train.runners.kubernetes.previous_attempt import PODS_GONE_SECONDS, await_pods_gone
+from kfp_distributed.components.train.runners.kubernetes.previous_attempt import await_pods_gone, pods_gone_seconds
 from kfp_distributed.components.train.runners.kubernetes.remote_token import RenewableToken
 from kfp_distributed.components.train.runners.kubernetes.watching import RequestFailed, Watcher
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -186,7 +185,8 @@ class KubernetesRunner:
             ClusterError: A job with another specification exists, or the job or its pods are not deleted in time.
         """
         # After a foreground deletion the job exists until its pods are deleted.
-        deadline = time.monotonic() + PODS_GONE_SECONDS
+        limit = pods_gone_seconds(self._grace_seconds)
+        deadline = time.monotonic() + limit
         path = self._objects.path
         while existing := self._api.read(path):
             if not self._objects.is_same_job(existing):
@@ -202,12 +202,14 @@ class KubernetesRunner:
                     return existing
                 delete(self._api, path, "Foreground", existing["metadata"]["uid"])
             if time.monotonic() > deadline:
-                raise ClusterError(
-                    409, f"the deletion of {self._objects.title} has not ended within {PODS_GONE_SECONDS:g} s"
-                )
+                raise ClusterError(409, f"the deletion of {self._objects.title} has not ended within {limit:g} s")
             time.sleep(0.2)
-        await_pods_gone(self._api, self._objects.job.name)
+        await_pods_gone(self._api, self._objects.job.name, self._grace_seconds)
         return None
+
+    @property
+    def _grace_seconds(self) -> float:
+        return self._objects.job.specification.termination_grace_seconds
 
     def _has_model(self) -> bool:
         """Return whether the job has stored its model. An MPIJob whose step was lost may succeed without a model."""
@@ -278,7 +280,7 @@ class KubernetesRunner:
     def _recreate(self) -> Iterator[Fact]:
         # Foreground deletion waits for the pods, because the pods of the new job have the same names.
         delete(self._api, self._objects.path, "Foreground", self._uid)
-        deadline = time.monotonic() + GONE_SECONDS
+        deadline = time.monotonic() + pods_gone_seconds(self._grace_seconds)
         while self._api.read(self._objects.path) and time.monotonic() < deadline:
             yield Quiet(clock())
             time.sleep(0.2)

@@ -1,13 +1,13 @@
 """Track the state of a job and its replicas from Kubernetes objects, and yield facts. Reads and writes nothing."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from kfp_distributed.components.train.durations import format_seconds
-from kfp_distributed.components.train.failures import FOR_GOOD, RECENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import Fact, JobEvent, ReplicaChanged, TrainingJob, clock
+from kfp_distributed.components.train.runners.kubernetes.judge import Judge
 from kfp_distributed.components.train.runners.kubernetes.pods import (
     INSTALLATION_FAILED,
     PodState,
@@ -17,6 +17,7 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     job_end,
     job_end_time,
     pod_state,
+    preemption_of,
     replica_of,
     restarts_in_place,
 )
@@ -54,7 +55,8 @@ class Tracker:
         created: Creation time of the object, as the API server writes it; "" if not known yet.
         end: Whether the job succeeded, and why it failed; None if it has not ended.
         ended_by_itself: Whether the job ended according to its object, or would have ended without sidecars. False if
-            it was deleted, or if the restart limit was reached.
+            it was deleted, or if a limit was reached.
+        judge: Judges failures and preemptions.
         is_held: Whether the job ended, but sidecars keep its object from ending.
     """
 
@@ -65,18 +67,22 @@ class Tracker:
     end: tuple[bool, str] | None = None
     ended_by_itself: bool = False
     is_held: bool = False
+    judge: Judge = field(init=False)
+    _limit_reached: bool = False
     _end_time: datetime | None = None
     _without_status_since: float | None = None
     _suspended: bool = False
     _early_pods: dict[str, Object] = field(default_factory=dict)
     """Pods that were reported before the admission of their job by its queue."""
-    _failures: dict[str, ReplicaChanged] = field(default_factory=dict)
     _records: dict[str, Record] = field(default_factory=dict)
+    _retired: set[str] = field(default_factory=set)
+    """UIDs of pods that have a successor, or whose job was recreated. Late news of them are ignored."""
     _reported: set[tuple[object, ...]] = field(default_factory=set)
     _mount_errors: dict[str, tuple[float, str, str]] = field(default_factory=dict)
     """Transient mount errors by UID of the pod: time, name of the pod, text."""
 
     def __post_init__(self) -> None:
+        self.judge = Judge(self.job)
         self._records = {replica.name: Record() for replica in self.job.topology.replicas}
 
     @property
@@ -86,23 +92,22 @@ class Tracker:
 
     @property
     def can_restart(self) -> bool:
-        """Whether the whole job is to be restarted: it failed, but the root failure is retryable.
+        """Whether the whole job is to be restarted: it failed, but for a preemption or a retryable failure.
 
         An operator fails a job if a pod is deleted, for example by draining its node, and if a peer of a killed replica
         exits with a smaller exit code. It does not restart a replica whose pod is held by a sidecar. It also fails a
-        job in which a sidecar has failed the pod of a replica that succeeded.
+        job in which a sidecar has failed the pod of a replica that succeeded. A limit may be reached by the peers of a
+        replica whose preemption is reported afterwards.
         """
-        if not self.ended_by_itself or self.end is None or self.end[0]:
+        if not (self.ended_by_itself or self._limit_reached) or self.end is None or self.end[0]:
             return False
-        recent = self._recent_failures()
-        is_retryable = _is_retryable(root_failure(recent).exit_code) if recent else bool(self._failed_by_sidecar)
-        return self._restarts < self.job.specification.restart_limit and is_retryable
+        if self.judge.recent():
+            return self.judge.can_restart
+        return bool(self._failed_by_sidecar) and self.judge.has_restart_left
 
     def restart_event(self) -> JobEvent:
         """Return the event that announces the restart. Call it when `can_restart` becomes true: failures expire."""
-        recent, limit = self._recent_failures(), self.job.specification.restart_limit
-        cause = f"{root_failure(recent).replica} failed" if recent else f"a sidecar of {self._failed_by_sidecar} failed"
-        return JobEvent(clock(), f"restart {self._restarts + 1} of {limit}: the whole job ({cause})", "WARNING")
+        return self.judge.restart_event(f"a sidecar of {self._failed_by_sidecar} failed")
 
     @property
     def _failed_by_sidecar(self) -> str:
@@ -113,9 +118,14 @@ class Tracker:
     def restart(self) -> Iterator[Fact]:
         """Reset the state after the job was deleted and before it is recreated."""
         self.end, self.ended_by_itself, self.is_held, self._end_time = None, False, False, None
-        self._failures, self._reported = {}, set()
+        self._limit_reached, self._reported = False, set()
+        self.judge.restart()
+        self._retire_pods()
         for name, record in list(self._records.items()):
-            yield from self._change(name, Record(created=record.successor_created, restart=record.restart + 1))
+            yield from self._change(name, Record(created=record.created, restart=record.restart + 1))
+
+    def _retire_pods(self) -> None:
+        self._retired |= {record.uid for record in self._records.values() if record.uid}
 
     def is_ours(self, pod: Object) -> bool:
         """Return whether a pod belongs to this job, not to an earlier one of its name. True for added workers, too."""
@@ -147,9 +157,10 @@ class Tracker:
         if suspended == self._suspended or self.end:
             return
         self._suspended = suspended
+        self._retire_pods()
         state = PodState("queued", None, "not admitted by the queue") if suspended else PodState("waiting")
         for name, record in list(self._records.items()):
-            reset = Record(created=record.successor_created, state=state, restart=record.restart)
+            reset = Record(created=record.created, state=state, restart=record.restart)
             yield from self._change(name, reset)
         pods, self._early_pods = self._early_pods, {}
         for pod in pods.values():
@@ -209,7 +220,8 @@ class Tracker:
         """Handle a change or the deletion of a pod."""
         name, metadata = replica_of(pod), pod["metadata"]
         record, container_restarts = self._records.get(name), restarts_in_place(pod)
-        if record is None or not self.is_ours(pod) or metadata["creationTimestamp"] < record.created:
+        is_late = metadata["uid"] in self._retired or (record and metadata["creationTimestamp"] < record.created)
+        if record is None or is_late or not self.is_ours(pod):
             return
         is_deleted = deleted or "deletionTimestamp" in metadata
         if self._suspended:
@@ -224,13 +236,13 @@ class Tracker:
             yield from self._resolve_deletion(name)
             if self.end and not self.ended_by_itself and self._records[name].state.state == "failed":
                 return  # The job has reached its restart limit. The operator has restarted the replica nevertheless.
-            restart = self._records[name].restart + bool(record.uid and self._records[name].state.state != "stopped")
-            record = Record(metadata["uid"], metadata["creationTimestamp"], container_restarts, restart=restart)
+            record = yield from self._next_start(name, pod)
         elif record.state.state in ENDED:
             return
         yield from self._report_sidecars(name, pod)
         state = pod_state(pod)
-        record = record._replace(node=pod.get("spec", {}).get("nodeName", ""))
+        record = record._replace(node=pod.get("spec", {}).get("nodeName", ""), preemption=preemption_of(pod))
+        self.judge.see_pod(name, record.uid, bool(record.preemption))
         if is_deleted:
             record = record._replace(deletion=record.deletion or Deletion(deletion_time(pod), self._has_failed(name)))
             # A worker that is being deleted may exit with 0. Only for the leader this means success.
@@ -241,6 +253,22 @@ class Tracker:
         yield from self._change(name, record._replace(state=state))
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
+
+    def _next_start(self, name: str, pod: Object) -> Generator[Fact, None, Record]:
+        """Return the record of a replica that has a new pod, or whose container was restarted."""
+        before, metadata = self._records[name], pod["metadata"]
+        is_restart = bool(before.uid and before.state.state != "stopped")
+        if is_restart:
+            yield from self.judge.replica_restarts(name, bool(before.preemption), before.state.state == "failed")
+        if before.uid and before.uid != metadata["uid"]:
+            self._retired.add(before.uid)
+        return Record(
+            metadata["uid"],
+            metadata["creationTimestamp"],
+            restarts_in_place(pod),
+            restart=before.restart + is_restart,
+            begun=clock(),
+        )
 
     def _report_sidecars(self, replica: str, pod: Object) -> Iterator[Fact]:
         """Report each failed sidecar once. It does not count as a failure of the replica."""
@@ -255,7 +283,7 @@ class Tracker:
     def _has_failed(self, replica: str) -> bool:
         """Return whether another replica has failed or was deleted. News of pods arrive in order, so it was earlier."""
         others = [name for name in self._records if name != replica and name not in self.job.topology.spared]
-        return bool(self._recent_failures(but=replica)) or any(self._records[name].deletion for name in others)
+        return bool(self.judge.recent(but=replica)) or any(self._records[name].deletion for name in others)
 
     def _defer_end(self, name: str, record: Record, state: PodState = UNKNOWN) -> Iterator[Fact]:
         """Wait for the end of the job, which decides whether the deletion of a pod was a failure."""
@@ -272,33 +300,42 @@ class Tracker:
         if not record.pending_end and not (self.ended_by_itself and record.deletion and not has_ended):
             return
         time, state = record.pending_end or (clock(), record.state)
-        state = state._replace(state="failed", exit_code=state.exit_code or None, reason="pod deleted", hidden_by=())
-        if self.ended_by_itself and self._is_cleanup(record.deletion or Deletion(None, None)):
+        state = state._replace(
+            state="failed",
+            exit_code=state.exit_code or None,
+            reason=record.preemption or "pod deleted",
+            hidden_by=(),
+            preempted=bool(record.preemption),
+        )
+        if self.ended_by_itself and self._is_cleanup(record):
             if not record.pending_end:
                 return  # Its containers have not ended yet.
-            state = state._replace(state="stopped", exit_code=None, reason="job ended")
+            state = state._replace(state="stopped", exit_code=None, reason="job ended", preempted=False)
         elif not self.ended_by_itself and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
             # An elastic job continues without the worker. Changing the number of workers is not limited.
             state = state._replace(state="stopped")
         # The fact has the time of the deletion, which decides whether other failures followed from it.
         yield from self._change(name, record._replace(state=state, pending_end=None), time)
 
-    def _is_cleanup(self, deletion: Deletion) -> bool:
+    def _is_cleanup(self, record: Record) -> bool:
         """Return whether the operator deleted a pod because the job had ended.
 
         The times of both decide. If they are too close, the deletion was a cleanup if the job succeeded or another
-        replica had failed before. Otherwise the job failed because of the deletion.
+        replica had failed before. Otherwise the job failed because of the deletion. An operator preempts no pod.
         """
+        deletion = record.deletion or Deletion(None, None)
+        if record.preemption and not (self.end and self.end[0]):
+            return False
         if deletion.time and self._end_time and abs(deletion.time - self._end_time) > _CLOCK_TOLERANCE:
             return deletion.time > self._end_time
         if self.end and self.end[0]:
             return True
-        return bool(self._recent_failures()) if deletion.is_cleanup is None else deletion.is_cleanup
+        return bool(self.judge.recent()) if deletion.is_cleanup is None else deletion.is_cleanup
 
     def _change(self, name: str, record: Record, time: float = 0) -> Iterator[Fact]:
         """Store the record of a replica and report its state if it has changed."""
         before, self._records[name] = self._records[name], record
-        state, code, reason, peak, install_seconds, hidden_by = record.state
+        state, reason, install_seconds = record.state.state, record.state.reason, record.state.install_seconds
         if install_seconds and not before.state.install_seconds:
             yield JobEvent(clock(), f"{name}: packages installed in {format_seconds(install_seconds)}")
         if (before.state, before.restart) == (record.state, record.restart):
@@ -308,37 +345,29 @@ class Tracker:
             if (name, reason, record.restart) in self._reported:
                 return
             self._reported.add((name, reason, record.restart))
-        fact = ReplicaChanged(
-            time or clock(), name, state, code, None, reason, record.restart, record.node, peak, install_seconds
-        )
+        fact = record.change(name, time or clock())
         yield fact
         if reason.startswith(("InvalidImageName", INSTALLATION_FAILED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":
-            self._failures[name] = fact
-            self._check_restart_limit(fact)
-        if hidden_by:
-            yield from self._end_in_place_of_operator(fact, hidden_by)
+            self._count(fact, record.begun)
+        if record.state.hidden_by:
+            yield from self._end_in_place_of_operator(fact, record.state.hidden_by)
 
-    def _check_restart_limit(self, failure: ReplicaChanged) -> None:
-        """End the job if a replica that would be restarted has no restart left.
+    def _count(self, failure: ReplicaChanged, begun: float) -> None:
+        """Count a failure, and end the job if it has reached a limit.
 
         The operator decides about permanent failures, and the launcher of an elastic MPI job about lost workers. When
         the leader has succeeded, the operator soon reports the end of the job.
         """
-        if not self._decides_the_end(failure):
-            return
-        if _is_retryable(failure.exit_code) and failure.restart >= self.job.specification.restart_limit:
-            self.end = (False, self._restart_limit_reached)
+        reason = self.judge.add(failure, begun)
+        if reason and self._decides_the_end(failure):
+            self.end, self._limit_reached = (False, reason), True
 
     def _decides_the_end(self, failure: ReplicaChanged) -> bool:
         """Return whether a failure can end the job, which has neither ended nor trained its model."""
         leader_succeeded = self._records[self.job.topology.leader].state.state == "succeeded"
         return not (self.end or leader_succeeded or failure.replica in self.job.topology.spared)
-
-    @property
-    def _restart_limit_reached(self) -> str:
-        return f"Restart limit reached (restart_limit={self.job.specification.restart_limit})."
 
     def _end_in_place_of_operator(self, end: ReplicaChanged, hidden_by: Sequence[str]) -> Iterator[Fact]:
         """End the job after the end of a replica that its operator does not see, because of running or failed sidecars.
@@ -350,29 +379,12 @@ class Tracker:
         if is_success and (self.end is None or (self.ended_by_itself and not self.end[0])):
             self.end = (True, "")
         elif end.state == "failed" and self._decides_the_end(end):
-            self.end = (False, self._restart_limit_reached if _is_retryable(end.exit_code) else FOR_GOOD)
+            self.end = (False, self.judge.end_reason(end))
         else:
             return
         self.is_held, self.ended_by_itself = self.is_held or not self.ended_by_itself, True
         text = f"{end.replica} has ended, but its pod does not show it because of sidecar {', '.join(hidden_by)}"
         yield JobEvent(clock(), f"{text}: the step ends the {self.kind}", "WARNING")
-
-    @property
-    def _restarts(self) -> int:
-        """Number of restarts. Those of workers that the job does not need are not counted."""
-        spared = self.job.topology.spared
-        return max(record.restart for name, record in self._records.items() if name not in spared)
-
-    def _recent_failures(self, but: str = "") -> list[ReplicaChanged]:
-        since, ignored = clock() - RECENT_SECONDS, {*self.job.topology.spared, but}
-        return [
-            failure for failure in self._failures.values() if failure.time >= since and failure.replica not in ignored
-        ]
-
-
-def _is_retryable(exit_code: int | None) -> bool:
-    """Return whether a replica is restarted after this exit code. A deleted pod has none."""
-    return exit_code is None or exit_code >= 128
 
 
 def _sentence(start: str, message: str) -> str:

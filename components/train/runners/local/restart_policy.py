@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from kfp_distributed.components.train.failures import FOR_GOOD, SAME_MOMENT_SECONDS, root_failure
 from kfp_distributed.components.train.job import ReplicaChanged
+from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.topology import Topology
 
 END_GRACE_SECONDS = 30.0
@@ -33,7 +34,7 @@ def decide(
     topology: Topology,
     last: Mapping[str, ReplicaChanged],
     now: float,
-    restart_limit: int,
+    restarts: Restarts,
     taken: Set[str] = frozenset(),
 ) -> Decision | None:
     """Decide what to do with the replicas.
@@ -42,7 +43,7 @@ def decide(
         topology: Replicas of the job.
         last: Last change of each replica, by name.
         now: Current time, of the same clock as the changes.
-        restart_limit: Maximum number of restarts of each replica.
+        restarts: Restarts so far, and their limit.
         taken: Names of failed replicas whose port was taken by another process. Default: none.
 
     Returns:
@@ -53,12 +54,12 @@ def decide(
     failed = [change for change in last.values() if change.state == "failed"]
     if leader.state == "succeeded":
         # Only permanent failures before the end of the leader count.
-        failed = [change for change in failed if change.time <= leader.time and not _is_retryable(change)]
+        failed = [change for change in failed if change.time <= leader.time and not is_retryable(change)]
     if failed:
         # The root failure may be detected after those of its peers. It decides which replicas restart.
         if active and now - min(change.time for change in failed) < SAME_MOMENT_SECONDS:
             return None
-        return _handle_failures(topology, last, failed, restart_limit, taken)
+        return _handle_failures(topology, last, failed, restarts, taken)
     if leader.state != "succeeded":
         return None
     if serving := tuple(replica.name for replica in topology.replicas if replica.serves and replica.name in active):
@@ -72,20 +73,21 @@ def _handle_failures(
     topology: Topology,
     last: Mapping[str, ReplicaChanged],
     failed: Sequence[ReplicaChanged],
-    restart_limit: int,
+    restarts: Restarts,
     taken: Set[str],
 ) -> Decision:
     root = root_failure(failed)
-    if not (taken or _is_retryable(root)):
+    if not (taken or is_retryable(root)):
         return Decision("fail", tuple(last), FOR_GOOD)
     names = tuple(failure.replica for failure in failed)
     if taken or not topology.restart_alone.issuperset(names):
         names = tuple(last)
-    if max(last[name].restart for name in names) >= restart_limit:
-        return Decision("fail", tuple(last), f"Restart limit reached (restart_limit={restart_limit}).")
+    if not restarts.can_restart(names):
+        return Decision("fail", tuple(last), restarts.restart_limit_reached)
     reason = f"the port of {', '.join(sorted(taken))} is taken" if taken else f"{root.replica} failed"
     return Decision("restart", names, reason)
 
 
-def _is_retryable(end: ReplicaChanged) -> bool:
+def is_retryable(end: ReplicaChanged) -> bool:
+    """Return whether a replica that ended so is restarted: it was killed, or exited with 128 or more."""
     return end.signal is not None or (end.exit_code or 0) >= 128

@@ -27,11 +27,13 @@ from kfp_distributed.components.train.job import (
     clock,
 )
 from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
-from kfp_distributed.components.train.runners.local.restart_policy import Decision, decide
+from kfp_distributed.components.train.runners.local.restart_policy import Decision, decide, is_retryable
+from kfp_distributed.components.train.runners.newest_checkpoint import NewestCheckpoint
 from kfp_distributed.components.train.topology import replica_environment
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
@@ -39,6 +41,7 @@ from kfp_distributed.library.packages import install_command, without_passwords
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
+from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
 
 _CHUNK = 64 * 1024
 _LARGEST_PIPE = 1024 * 1024
@@ -107,6 +110,8 @@ class LocalRunner:
     def start(self, job: TrainingJob) -> None:
         """Create the folder of the checked job. The processes start when `facts` is iterated."""
         self._job = job
+        self._restarts = Restarts(job.specification)
+        self._newest_checkpoint = NewestCheckpoint(job.description.checkpoint_uri)
         names = [replica.name for replica in job.topology.replicas]
         self._last = {name: ReplicaChanged(clock(), name, "waiting") for name in names}
         self._folder = Path(tempfile.mkdtemp(prefix=f"{job.name}-"))
@@ -119,7 +124,8 @@ class LocalRunner:
         (self._code / "job.json").write_text(job.description.to_json())
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
         folder = "" if job.specification.keep_job else self._folder
-        self._group = self._resources.enter_context(ProcessGroup(folder))
+        group = ProcessGroup(job.specification.termination_grace_seconds, folder)
+        self._group = self._resources.enter_context(group)
 
     def adopt(self, job: TrainingJob) -> bool:
         """Return False: processes do not outlive the step that started them."""
@@ -193,18 +199,18 @@ class LocalRunner:
         yield JobEvent(clock(), f"packages installed in {format_seconds(self._install_seconds)}")
 
     def _decide(self) -> Decision | None:
-        limit = self._job.specification.restart_limit
-        failed = (name for name, change in self._last.items() if change.state == "failed")
-        taken = {name for name in failed if is_taken(self._ports[name])}
-        return decide(self._job.topology, self._last, clock(), limit, taken)
+        failed = [change for change in self._last.values() if change.state == "failed"]
+        taken = {change.replica for change in failed if is_taken(self._ports[change.replica])}
+        if taken or any(map(is_retryable, failed)):
+            self._restarts = self._restarts.after_failure(self._newest_checkpoint.read())
+        return decide(self._job.topology, self._last, clock(), self._restarts, taken)
 
     def _execute(self, decision: Decision) -> Iterator[Fact]:
         is_restart, names = decision.action == "restart", decision.replicas
         if is_restart:
-            number = max(self._last[name].restart for name in names) + 1
-            limit = self._job.specification.restart_limit
             restarted = "all replicas" if len(names) == len(self._last) else ", ".join(names)
-            yield self._warn(f"restart {number} of {limit}: {restarted} ({decision.reason})")
+            yield self._warn(f"{self._restarts.next_restart(names)}: {restarted} ({decision.reason})")
+            self._restarts = self._restarts.after_restart(names)
         running = [name for name in names if self._last[name].state in ("starting", "running")]
         self._group.stop(running)
         for name in running:
@@ -246,6 +252,7 @@ class LocalRunner:
             "PYTHONPATH": os.pathsep.join(self._import_path()),
             **replica_environment(job.topology, name, addresses, job.specification),
             JOB_VARIABLE: str(self._code / "job.json"),
+            GRACE_VARIABLE: str(job.specification.termination_grace_seconds),
         }
         child = self._group.start(name, self._argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
         output: IO[bytes] = child.stdout  # type: ignore[assignment]  # Set because of PIPE.

@@ -1,0 +1,83 @@
+"""Count the restarts and preemptions of a job, and judge them by its limits. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from kfp_distributed.components.train.failures import RECENT_SECONDS
+from kfp_distributed.components.train.specification import DistributionSpecification
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """Restarts of the replicas of a job that count for its limits.
+
+    Attributes:
+        specification: The limits of the job.
+        restarts: Restarts after failures since the newest checkpoint changed, by replica. Preemptions do not count.
+        preemptions: Number of preemptions of the job.
+        checkpoint: Name of the newest checkpoint at the last counted failure; "" if there was none.
+        preempted: Time of the last preemption that was counted; None before the first.
+    """
+
+    specification: DistributionSpecification
+    restarts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    preemptions: int = 0
+    checkpoint: str = ""
+    preempted: float | None = None
+
+    def after_failure(self, checkpoint: str) -> "Restarts":
+        """Return the counts after a failure that is not a preemption.
+
+        Args:
+            checkpoint: Name of the newest complete checkpoint, such as "00000003"; "" if unknown. If it is newer than
+                at the previous failure, the training has advanced, and the restarts count from 0.
+        """
+        return replace(self, restarts={}, checkpoint=checkpoint) if checkpoint > self.checkpoint else self
+
+    def after_preemption(self, time: float) -> "Restarts":
+        """Return the counts after a preemption.
+
+        Replicas that are preempted within `RECENT_SECONDS` count as one preemption, such as those of a drained node.
+        """
+        if self.preempted is not None and time - self.preempted <= RECENT_SECONDS:
+            return self
+        return replace(self, preemptions=self.preemptions + 1, preempted=time)
+
+    def after_restart(self, names: Iterable[str]) -> "Restarts":
+        """Return the counts after replicas were restarted because of a failure."""
+        return replace(self, restarts={**self.restarts, **{name: self.restarts.get(name, 0) + 1 for name in names}})
+
+    def number(self, names: Iterable[str]) -> int:
+        """Return the largest number of counted restarts of these replicas."""
+        return max((self.restarts.get(name, 0) for name in names), default=0)
+
+    def can_restart(self, names: Iterable[str]) -> bool:
+        """Return whether each of these replicas may be restarted after a failure."""
+        return self.number(names) < self.specification.restart_limit
+
+    @property
+    def can_be_preempted(self) -> bool:
+        """Whether the preemptions so far are within preemption_limit."""
+        limit = self.specification.preemption_limit
+        return limit is None or self.preemptions <= limit
+
+    def next_restart(self, names: Iterable[str]) -> str:
+        """Return the number of the next restart of these replicas as text, such as "restart 2 of 3"."""
+        return f"restart {self.number(names) + 1} of {self.specification.restart_limit}"
+
+    @property
+    def last_preemption(self) -> str:
+        """The number of the last preemption as text, such as "preemption 5" or "preemption 2 of 4"."""
+        limit = self.specification.preemption_limit
+        return f"preemption {self.preemptions}" + ("" if limit is None else f" of {limit}")
+
+    @property
+    def restart_limit_reached(self) -> str:
+        """Why a job ends whose replicas may not be restarted any more, as a sentence."""
+        return f"Restart limit reached (restart_limit={self.specification.restart_limit})."
+
+    @property
+    def preemption_limit_reached(self) -> str:
+        """Why a job ends that was preempted too often, as a sentence."""
+        return f"Preemption limit reached (preemption_limit={self.specification.preemption_limit})."

@@ -1,0 +1,79 @@
+"""Pods that are evicted through the API, as by draining a node. That is no failure: restart_limit is 0 in each test."""
+
+import re
+import time
+
+import pytest
+from cluster.jobs import SECONDS, left_behind
+from cluster.test_failures import TF
+from cluster.test_launch import function
+from cluster.test_mpi import MPI, pod_of
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+PREEMPTED = "preempted: EvictionByEvictionAPI"
+
+# Long enough to be evicted at the first start. A later start finds the file and ends at once.
+TRAINS = """\
+import os, time
+from pathlib import Path
+begun = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "begun")
+print("resumes" if begun.exists() else "starts", os.environ["KFP_DISTRIBUTED_GRACE_SECONDS"], flush=True)
+if not begun.exists():
+    begun.write_text("")
+    time.sleep(300)"""
+
+
+def evict(api, step, pod: str) -> float:
+    """Evict a pod; return when."""
+    evicted = time.time()
+    api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
+    return evicted
+
+
+def assert_resumed(step, replica: str, evicted: float):
+    """Assert that the step reports a preemption, that the training goes on, and that no restart counts as a failure."""
+    step.assert_logged_within(SECONDS + 10, evicted, rf"^{replica}: failed \(.*{PREEMPTED}")
+    assert step.verdict()["succeeded"], step.log
+    assert re.search(r"^preemption 1: ", step.log, re.MULTILINE), step.log
+    assert not re.search(r"^(restart \d|preemption 2)", step.log, re.MULTILINE), step.log
+    assert left_behind(step) == []
+
+
+@pytest.mark.takes(40)
+@pytest.mark.parametrize(
+    ("distribution", "replica"),
+    [
+        ({}, "worker-0"),
+        (TF, "worker-1"),
+        ({"distribution_type": "PyTorch", "number_of_workers": 1}, "worker-0"),
+    ],
+    ids=["Job", "TFJob", "PyTorchJob"],
+)
+def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribution, replica):
+    keys = {**distribution, "restart_limit": 0, "termination_grace_seconds": 10}
+    step = start(function(TRAINS), keys, namespace=open_namespace)
+    # Both replicas have stored their checkpoint.
+    leader = {"PyTorch": "master-0"}.get(keys.get("distribution_type"), "worker-0")
+    for name in {leader, replica}:
+        step.wait_for(rf"\[{name}\] starts 10$")
+    time.sleep(8)
+    label = f"kfp-distributed/job={step.name}"
+    pods = [pod.metadata.name for pod in api.list_namespaced_pod(step.namespace, label_selector=label).items]
+    (pod,) = (name for name in pods if not distribution or name.endswith(replica))
+    assert_resumed(step, replica, evict(api, step, pod))
+    assert re.search(rf"^\[{leader}\] resumes 10$", step.log, re.MULTILINE), step.log
+
+
+@pytest.mark.mpi
+@pytest.mark.takes(60)
+@pytest.mark.parametrize("replica", ["launcher-0", "worker-1"])
+def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespace, image_name, replica):
+    keys = {**MPI, "restart_limit": 0, "termination_grace_seconds": 10}
+    program = {**function(TRAINS), "image": image_name("horovod")}
+    step = start(program, keys, namespace=open_namespace)
+    for name in ("worker-0", "worker-1"):
+        step.wait_for(rf"\[{name}\] starts 10$")
+    time.sleep(8)
+    assert_resumed(step, replica, evict(api, step, pod_of(api, step, replica)))
+    assert re.search(r"^\[worker-0\] resumes 10$", step.log, re.MULTILINE), step.log

@@ -1,0 +1,53 @@
+"""Counts of restarts and preemptions, and their limits."""
+
+import pytest
+
+from kfp_distributed.components.train.restarts import Restarts
+from kfp_distributed.components.train.specification import parse_distribution
+
+NAMES = ("worker-0", "worker-1")
+
+
+def restarts(**keys):
+    return Restarts(parse_distribution(keys))
+
+
+def test_restarts_count_from_0_after_a_newer_checkpoint():
+    counts, permitted = restarts(restart_limit=2), []
+    for checkpoint in ("00000001", "00000001", "00000001", "00000002", "00000002", "", "00000002"):
+        counts = counts.after_failure(checkpoint)
+        permitted.append((counts.next_restart(["worker-1"]), counts.can_restart(["worker-1"])))
+        counts = counts.after_restart(["worker-1"])
+    assert permitted == [
+        ("restart 1 of 2", True),
+        ("restart 2 of 2", True),
+        ("restart 3 of 2", False),
+        ("restart 1 of 2", True),
+        ("restart 2 of 2", True),
+        # A store that does not answer changes nothing.
+        ("restart 3 of 2", False),
+        ("restart 4 of 2", False),
+    ]
+
+
+def test_restarts_are_counted_for_each_replica():
+    counts = restarts(restart_limit=1).after_restart(["worker-1"])
+    assert [counts.can_restart([name]) for name in NAMES] == [True, False]
+    assert not counts.can_restart(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, [("preemption 1", True), ("preemption 1", True), ("preemption 2", True)]),
+        ("unlimited", [("preemption 1", True), ("preemption 1", True), ("preemption 2", True)]),
+        (1, [("preemption 1 of 1", True), ("preemption 1 of 1", True), ("preemption 2 of 1", False)]),
+        (0, [("preemption 1 of 0", False), ("preemption 1 of 0", False), ("preemption 2 of 0", False)]),
+    ],
+)
+def test_preemptions_within_a_minute_are_one(limit, expected):
+    counts, judged = restarts(restart_limit=0, preemption_limit=limit), []
+    for time in (1000, 1059, 1070):
+        counts = counts.after_preemption(time)
+        judged.append((counts.last_preemption, counts.can_be_preempted))
+    assert judged == expected

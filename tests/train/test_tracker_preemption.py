@@ -1,0 +1,150 @@
+"""Preemptions, as the tracker reports them: no failures of the program, with a limit of their own."""
+
+from dataclasses import replace
+
+import pytest
+from train.programs.jobs import make_job, workers
+from train.test_pods import condition, terminated
+from train.test_tracker import RUNNING, job_of, pod_of, summarize
+
+from kfp_distributed.components.train.job import JobEvent, clock
+from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
+from kfp_distributed.trainers.runtime.job import PEER_LOST
+
+PREEMPTED = "preempted: EvictionByEvictionAPI"
+
+
+def tracker_of(**keys):
+    """Return a tracker of two running workers, of which restart_limit permits no restart."""
+    tracker = Tracker(make_job(["unused"], workers(2, **{"restart_limit": 0, **keys})), "TFJob")
+    list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    return tracker
+
+
+def preempted(index, uid="", created=0, deleted_at=11, status="True", **state):
+    """Return a pod that the API server evicts."""
+    evicted = pod_of(index, uid, created, deleted_at, **(state or RUNNING))
+    disruption = {"type": "DisruptionTarget", "status": status, "reason": "EvictionByEvictionAPI"}
+    evicted["status"]["conditions"] = [*evicted["status"].get("conditions", ()), disruption]
+    return evicted
+
+
+TERMINATED = {"phase": "Failed", "main": terminated(143)}
+
+
+def test_preemptions_do_not_count_for_restart_limit():
+    tracker = tracker_of()
+    list(tracker.update_pod(preempted(1, **TERMINATED)))
+    for number in range(1, 5):
+        list(tracker.update_pod(pod_of(1, f"next-{number}", number, **RUNNING)))
+        list(tracker.update_pod(preempted(1, f"next-{number}", number, **TERMINATED)))
+    facts = summarize(tracker.update_pod(pod_of(1, "last", 5, **RUNNING)))
+    assert facts[0] == ("worker-1", "failed", 143, PREEMPTED, 4)
+    assert facts[-1] == ("worker-1", "running", None, "", 5)
+    assert tracker.end is None
+    assert tracker.judge.restarts.restarts == {}
+
+
+def test_a_preempted_pod_is_announced_when_it_restarts():
+    tracker = tracker_of()
+    assert summarize(tracker.update_pod(preempted(1, **TERMINATED))) == []
+    facts = list(tracker.update_pod(pod_of(1, "second", 1, **RUNNING)))
+    assert summarize(facts) == [
+        ("worker-1", "failed", 143, PREEMPTED, 0),
+        "preemption 1: worker-1",
+        ("worker-1", "running", None, "", 1),
+    ]
+    assert [fact.level for fact in facts if isinstance(fact, JobEvent)] == ["WARNING"]
+
+
+def test_the_condition_is_kept_when_the_pod_disappears():
+    tracker = tracker_of()
+    list(tracker.update_pod(preempted(1)))
+    assert summarize(tracker.update_pods([pod_of(0, **RUNNING)])) == []
+    assert summarize(tracker.advance_time(clock() + 4)) == [("worker-1", "failed", None, PREEMPTED, 0)]
+    assert tracker.end is None
+
+
+def test_a_pod_that_was_not_deleted_after_all_is_not_preempted():
+    tracker = tracker_of()
+    list(tracker.update_pod(preempted(1, deleted_at=None)))
+    list(tracker.update_pod(preempted(1, deleted_at=None, status="False")))
+    list(tracker.update_pod(pod_of(1, phase="Failed", main=terminated(137))))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+
+
+def test_a_job_that_its_operator_fails_for_a_preemption_restarts():
+    tracker = tracker_of(preemption_limit=2)
+    list(tracker.update_pod(preempted(1)))
+    # The peer has lost the replica that is being evicted.
+    assert summarize(tracker.update_pod(pod_of(0, phase="Failed", main=terminated(PEER_LOST)))) == [
+        ("worker-0", "failed", PEER_LOST, "", 0)
+    ]
+    assert summarize(tracker.update_job(job_of(condition("Failed"), at=20))) == [
+        ("worker-1", "failed", None, PREEMPTED, 0)
+    ]
+    assert tracker.can_restart
+    assert summarize([tracker.restart_event(), *tracker.restart()]) == [
+        "preemption 1 of 2: the whole job (worker-1 was preempted)",
+        ("worker-0", "waiting", None, "", 1),
+        ("worker-1", "waiting", None, "", 1),
+    ]
+    # The next failure is one of the program.
+    list(tracker.update_pod(pod_of(0, "new", 1, phase="Failed", main=terminated(137))))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+    assert not tracker.can_restart
+
+
+@pytest.mark.parametrize("code", [PEER_LOST, 205])
+def test_a_peer_may_fail_before_the_kubelet_reports_the_preemption(code):
+    tracker = tracker_of()
+    list(tracker.update_pod(pod_of(0, phase="Failed", main=terminated(code))))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+    assert not tracker.can_restart
+    list(tracker.update_pod(preempted(1, deleted_at=None, **TERMINATED)))
+    assert tracker.can_restart
+    assert tracker.restart_event().text == "preemption 1: the whole job (worker-1 was preempted)"
+
+
+def test_a_failure_of_a_replica_that_started_after_the_preemption_does_not_follow_from_it():
+    tracker = tracker_of(restart_limit=3)
+    list(tracker.update_pod(preempted(1, deleted_at=None, **TERMINATED)))
+    list(tracker.update_pod(pod_of(1, "second", 1, **RUNNING)))
+    list(tracker.update_pod(pod_of(1, "second", 1, phase="Failed", main=terminated(3))))
+    list(tracker.update_job(job_of(condition("Failed"), at=20)))
+    assert not tracker.can_restart
+
+
+def test_an_exception_before_a_preemption_is_the_cause():
+    tracker = tracker_of()
+    list(tracker.update_pod(pod_of(0, phase="Failed", main=terminated(3))))
+    (failure,) = tracker.judge.recent()
+    tracker.judge.add(replace(failure, time=failure.time - 10), begun=0)
+    list(tracker.update_pod(preempted(1)))
+    list(tracker.update_job(job_of(condition("Failed"), at=20)))
+    assert not tracker.can_restart
+
+
+def test_preemption_limit_ends_the_job():
+    tracker = tracker_of(preemption_limit=0)
+    list(tracker.update_pod(preempted(1, deleted_at=None, **TERMINATED)))
+    assert tracker.end == (False, "Preemption limit reached (preemption_limit=0).")
+    assert not tracker.can_restart
+
+
+def test_failures_count_from_0_after_a_newer_checkpoint():
+    tracker, ends = tracker_of(restart_limit=1), []
+    for number, checkpoint in enumerate(("00000001", "00000002", "00000002")):
+        tracker.judge.checkpoint = checkpoint
+        list(tracker.update_pod(pod_of(1, f"{number}", number + 1, phase="Failed", main=terminated(137))))
+        ends.append(tracker.end)
+    assert ends == [None, None, (False, "Restart limit reached (restart_limit=1).")]
+
+
+def test_a_successor_of_the_same_second_is_accepted():
+    tracker = tracker_of(restart_limit=1)
+    list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, phase="Failed", main=terminated(137))]))
+    list(tracker.update_job(job_of(condition("Failed"), at=20)))
+    list(tracker.restart())
+    assert summarize(tracker.update_pod(pod_of(1, **RUNNING))) == []
+    assert summarize(tracker.update_pod(pod_of(1, "second", **RUNNING))) == [("worker-1", "running", None, "", 1)]

@@ -1,0 +1,81 @@
+"""Replicas that must end soon, and the leader that saves a checkpoint in time."""
+
+import signal
+
+import pytest
+
+from kfp_distributed.storage import open_store
+from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.job import PREEMPTED
+
+pytestmark = pytest.mark.takes(20)
+
+
+def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9):
+    """Count steps, in the leader with a checkpoint when it is asked to end."""
+    import os
+    import time
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import is_ending
+
+    state = Path(checkpoint_dir, "state")
+    step = int(state.read_text()) if state.exists() else 0
+    print(f"continues after step {step}", flush=True)
+    while step < last:
+        time.sleep(0.01)
+        step += 1
+        if asks and is_ending():
+            assert os.environ["KFP_DISTRIBUTED_REPLICA"] == "worker-0"
+            state.write_text(str(step))
+            print(f"ends after step {step}", flush=True)
+            break
+    Path(model_dir, "weights").write_text(str(step))
+
+
+@pytest.mark.parametrize("ending", ["worker-0", "worker-1"])
+def test_the_leader_saves_a_checkpoint_when_a_replica_must_end(make_replicas, digits, ending):
+    replicas = make_replicas(train_specification(count), {"asks": True}, {"worker": 2}, digits)
+    replicas.start_all()
+    for name in replicas.names():
+        replicas.wait_for(name, "continues after step 0")
+    metrics = open_store(replicas.job.metrics_uri)
+    replicas.wait_until(lambda: metrics.exists("notices/leader"))
+    replicas.running[ending].terminate()
+    assert replicas.wait("worker-0", 20) == PREEMPTED
+    if ending == "worker-1":
+        assert replicas.wait("worker-1", 20) == 128 + signal.SIGTERM
+        assert "worker-1 must end soon" in replicas.text("worker-0")
+    checkpoints = open_store(replicas.job.checkpoint_uri)
+    (newest,) = complete_checkpoints(checkpoints)
+    step = int(checkpoints.read(f"{newest}/state"))
+    assert f"ends after step {step}" in replicas.text("worker-0")
+    assert open_store(replicas.job.model_uri).list() == [], "it has not finished"
+    assert not metrics.exists("notices/leader")
+
+
+def test_a_program_that_does_not_ask_ends_at_once(make_replicas, digits):
+    replicas = make_replicas(train_specification(count), {"asks": False}, {"worker": 1}, digits)
+    replicas.start_all()
+    replicas.wait_for("worker-0", "continues after step 0")
+    replicas.running["worker-0"].terminate()
+    assert replicas.wait("worker-0", 10) == 128 + signal.SIGTERM
+
+
+def test_a_replica_that_must_end_does_not_wait_longer_than_its_grace_period(make_replicas, digits):
+    """The leader is killed before it can answer."""
+    environment = {"KFP_DISTRIBUTED_GRACE_SECONDS": "8"}
+    program = train_specification(count)
+    replicas = make_replicas(program, {"asks": True}, {"worker": 2}, digits, environment=environment)
+    replicas.start_all()
+    metrics = open_store(replicas.job.metrics_uri)
+    replicas.wait_until(lambda: metrics.exists("notices/leader"))
+    replicas.wait_for("worker-1", "continues after step 0")
+    replicas.running["worker-0"].kill()
+    replicas.running["worker-1"].terminate()
+    assert replicas.wait("worker-1", 15) == 128 + signal.SIGTERM
+    # The notice of worker-1 was for that start only.
+    replicas.start("worker-0")
+    replicas.wait_until(lambda: [entry.key for entry in metrics.list("notices/")] == ["notices/leader"])
+    assert replicas.running["worker-0"].poll() is None
