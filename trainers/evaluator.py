@@ -9,7 +9,7 @@ import tf_keras
 
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.keras_fit import check_network
+from kfp_distributed.trainers.keras_fit import check_network, read_position
 from kfp_distributed.trainers.keras_model import score
 from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
@@ -45,7 +45,9 @@ def evaluate_checkpoints(
         except (StorageError, NoUsableCheckpoint) as error:  # The training continues, so the evaluator does as well.
             print(f"cannot read a checkpoint, retrying: {error}", flush=True)
             continue
-        if path := tf.train.latest_checkpoint(checkpoint_dir):
+        position = read_position(checkpoint_dir)
+        # A checkpoint that was saved within an epoch is none of that epoch.
+        if (path := tf.train.latest_checkpoint(checkpoint_dir)) and not position.step:
             check_network(model, path)
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
-            record_epoch(file, "evaluator-0", int(path.rpartition("-")[2]), epochs, score(model, validation_dir))
+            record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir))

@@ -11,15 +11,14 @@ from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
+from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, steps_at_once
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
+from kfp_distributed.trainers.keras_steps import Steps, fit_from, follow_steps
+from kfp_distributed.trainers.position import plan_of_rows
 from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.runtime.job import TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sync import record_epoch
-
-_STEPS_AT_ONCE = 50
-"""Synchronous steps in one call. With 50, three workers on two processors need a third less time than with 1."""
 
 
 def keras_classifier(
@@ -40,14 +39,14 @@ def keras_classifier(
 
     TF_CONFIG decides about the strategy. With parameter servers it is ParameterServerStrategy (asynchronous), with
     several workers MultiWorkerMirroredStrategy (synchronous). Without TF_CONFIG, the devices of this machine train.
-    The training continues after the last epoch in checkpoint_dir. An evaluator scores the checkpoints of the job
-    instead of training.
+    The training continues where the checkpoint in checkpoint_dir was saved: after an epoch, or within one if a replica
+    had to end. An evaluator scores the checkpoints of the job instead of training.
 
     Args:
         train_dir: Folder with the manifest of the training dataset and the shards of this process.
         validation_dir: Folder of the validation dataset; "" for none.
         model_dir: Folder for the SavedModel. The leader writes it.
-        checkpoint_dir: Folder for checkpoints, one after each epoch.
+        checkpoint_dir: Folder for checkpoints, one after each epoch and one before an early end.
         metrics_dir: Folder for training.json. The leader's file is stored.
         tensorboard_dir: Folder for the leader's metrics in TensorBoard's format; "" for none.
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
@@ -78,19 +77,24 @@ def keras_classifier(
     rate = learning_rate * (strategy.num_replicas_in_sync if scale_learning_rate else 1)
     with strategy.scope():
         model = build_model(manifest, hidden_units)
-        compile_model(model, tf_keras.optimizers.Adam(rate), 1 if has_servers else min(plan.steps, _STEPS_AT_ONCE))
-    done, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
+        at_once = 1 if has_servers else steps_at_once(model, plan.steps, plan.batch)
+        compile_model(model, tf_keras.optimizers.Adam(rate), at_once)
+    position, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
+    steps = Steps(save)
+    where = steps.begin(position, plan_of_rows(manifest, batch_size, ranks[0], seed, ranks[1]), plan.steps)
+    if cluster.index == 0 and (position.epoch or position.step):
+        print(where, flush=True)
     if not has_servers:  # With parameter servers, the workers have written their own records.
-        _check_agreement(strategy, done)
+        _check_agreement(strategy, position.epoch, steps.position.step)
         write_records(Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
-        save(epoch + 1)
         metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
         if validation_dir and cluster.index == 0:
             copy.set_weights(model.get_weights())
-            metrics |= score(copy, validation_dir)
+            metrics |= score(copy, validation_dir, lambda: steps.end_if_told(logs))
+        steps.end_epoch(epoch + 1)
         if tensorboard_dir and cluster.index == 0:
             log_scalars(tensorboard_dir, epoch + 1, metrics)
         file = Path(metrics_dir, TRAINING_METRICS)
@@ -98,11 +102,19 @@ def keras_classifier(
 
     if cluster.index == 0:
         print(describe_batch(plan, batch_size, ranks[0] * ranks[1]), flush=True)
-    keep_input(model, lambda: plan.batch * ranks[1])
-    rows = tf_keras.utils.experimental.DatasetCreator(lambda context: read_records(manifest, plan.batch, seed))
-    callbacks = [tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)]
-    if has_epochs_left(done, epochs, cluster.index == 0):
-        model.fit(rows, epochs=epochs, initial_epoch=done, steps_per_epoch=plan.steps, verbose=0, callbacks=callbacks)
+    follow_steps(model, lambda: plan.batch * ranks[1], steps)
+    # So that the records of weight 0 do not come in the same step in all ranks.
+    seed_of_rank = seed + (0 if has_servers else cluster.index)
+
+    def rows(epoch: int, finished: int) -> tf_keras.utils.experimental.DatasetCreator:
+        # With parameter servers, each worker has computed about as many steps as the others.
+        skipped = finished * plan.batch * ranks[1] // (workers if has_servers else 1)
+        return tf_keras.utils.experimental.DatasetCreator(
+            lambda context: read_records(manifest, plan.batch, seed_of_rank, epoch, skipped)
+        )
+
+    if has_epochs_left(position.epoch, epochs, cluster.index == 0):
+        fit_from(model, rows, steps, epochs, end_epoch)
     if cluster.index == 0:
         copy.set_weights(model.get_weights())
         export_model(copy, manifest, model_dir)
@@ -122,15 +134,17 @@ def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
     return mirrored if mirrored.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
 
 
-def _check_agreement(strategy: tf.distribute.Strategy, done: int) -> None:
-    """Check that all workers start with the same epoch.
+def _check_agreement(strategy: tf.distribute.Strategy, epoch: int, step: int) -> None:
+    """Check that all workers start with the same epoch, after the same step of it.
 
     Each worker has fetched the latest checkpoint itself, and one may have done so before the last upload ended.
 
     Raises:
         tf.errors.UnavailableError: They do not. It counts as the loss of a peer, so all workers restart.
     """
-    total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(done)), axis=None)
-    if int(total) != done * strategy.num_replicas_in_sync:
-        message = f"the checkpoint of this worker is of epoch {done}, and that of another worker is not"
+    own = tf.constant([epoch, step], tf.int64)
+    total = strategy.reduce("SUM", strategy.run(lambda: own), axis=None)
+    if (total != own * strategy.num_replicas_in_sync).numpy().any():
+        where = f"of epoch {epoch}" + (f" and {step} steps" if step else "")
+        message = f"the checkpoint of this worker is {where}, and that of another worker is not"
         raise tf.errors.UnavailableError(None, None, message)

@@ -1,6 +1,5 @@
-"""Functions that the Keras trainers share: compilation, checkpoints, and the input of `fit`."""
+"""Functions that the Keras trainers share: compilation and checkpoints."""
 
-import ctypes
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +19,31 @@ from kfp_distributed.trainers.architecture import (
     record_data,
     refuse,
 )
-from kfp_distributed.trainers.runtime.sampling import count_rows
+from kfp_distributed.trainers.position import Position
 
 _DATA = "data.json"
 """File beside the checkpoint that describes its training data."""
+
+_POSITION = "position.json"
+"""File beside a checkpoint that was saved within an epoch."""
+
+_STEPS_AT_ONCE, _OPERATIONS_AT_ONCE = 50, 10**10
+"""Limits of the steps in one call: with 50 small steps, three workers on two processors need a third less time than
+with 1. A call should end within about a second, because a replica that must end soon waits for it. One processor
+computes some 10^10 operations in a second."""
+
+
+def steps_at_once(model: tf_keras.Model, steps: int, batch: int) -> int:
+    """Return the number of synchronous steps in one call.
+
+    Args:
+        model: Model to train.
+        steps: Steps of an epoch.
+        batch: Rows of one device in a step.
+    """
+    # Two operations for each weight and row in the forward pass, and four in the backward pass.
+    operations = 6 * batch * model.count_params()
+    return max(1, min(steps, _STEPS_AT_ONCE, _OPERATIONS_AT_ONCE // operations))
 
 
 def compile_model(model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer, steps_at_once: int) -> None:
@@ -45,7 +65,7 @@ def has_finite_weights(model: tf_keras.Model) -> bool:
 
 def keep_checkpoints(
     model: tf_keras.Model, folder: str, manifest: DatasetManifest, has_servers: bool = False, leads: bool = False
-) -> tuple[int, Callable[[int], None]]:
+) -> tuple[Position, Callable[[Position], None]]:
     """Load the latest checkpoint of a folder.
 
     This works like Keras' BackupAndRestore, except that the chief of a cluster with parameter servers reads and writes
@@ -59,7 +79,8 @@ def keep_checkpoints(
         leads: Whether this process prints how the data of the checkpoint differs. Default: false.
 
     Returns:
-        Number of finished epochs in the checkpoint, and a function that saves a checkpoint with such a number.
+        Position of the checkpoint, and a function that saves a checkpoint with a position. The number in the name of a
+        checkpoint is that of its finished epochs.
 
     Raises:
         SystemExit: The checkpoint is of another network, of other columns or classes, or of another program.
@@ -78,12 +99,25 @@ def keep_checkpoints(
         except (AssertionError, ValueError):  # Missing variables, or variables of other shapes.
             refuse("lacks variables of this trainer, such as those of its optimizer", "resume from one of this trainer")
 
-    def save(epoch: int) -> None:
+    def save(position: Position) -> None:
         with unfinished_file(file) as stream:
             stream.write(data.encode())
-        manager.save(epoch, options=options)
+        # It never lies beside the weights of another position.
+        Path(folder, _POSITION).unlink(missing_ok=True)
+        manager.save(position.epoch, options=options)
+        if position.step:
+            with unfinished_file(Path(folder, _POSITION)) as stream:
+                stream.write(position.to_json().encode())
 
-    return int(newest.rpartition("-")[2]) if newest else 0, save
+    return read_position(folder), save
+
+
+def read_position(folder: str | Path) -> Position:
+    """Return the position of the checkpoint in a folder, as `keep_checkpoints` saves it."""
+    file, newest = Path(folder, _POSITION), tf.train.latest_checkpoint(folder)
+    if file.exists():
+        return Position.from_json(file.read_text())
+    return Position(int(newest.rpartition("-")[2]) if newest else 0)
 
 
 def check_network(model: tf_keras.Model, path: str) -> None:
@@ -112,32 +146,3 @@ def _own(model: tf_keras.Model) -> Architecture | None:
     return architecture(
         *([layer.weights[0].shape for layer in model.layers if isinstance(layer, kind)] for kind in kinds)
     )
-
-
-def keep_input(model: tf_keras.Model, rows_of_step: Callable[[], int]) -> None:
-    """Keep the input iterator of `fit` alive until the process ends, and count its rows.
-
-    Its destructor, here or in a remote worker, waits for a thread of tf.data. This thread may miss its notification
-    and then sleeps for up to a minute (TensorFlow 2.21, Model::OptimizeLoop: the notification comes before
-    IsCancelled() returns true).
-
-    Args:
-        model: Compiled model, before the call of `fit`.
-        rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
-    """
-    make_train_function, kept = model.make_train_function, set()
-
-    def make(force: bool = False) -> Callable[[object], object]:
-        step = make_train_function(force)
-
-        def keep(iterator: object) -> object:
-            if id(iterator) not in kept:
-                kept.add(id(iterator))
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
-            # One call runs several steps.
-            count_rows(rows_of_step() * int(model._steps_per_execution.numpy()))
-            return step(iterator)
-
-        return keep
-
-    model.make_train_function = make

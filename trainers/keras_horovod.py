@@ -1,6 +1,7 @@
 """The trainer `keras_horovod`: a Keras classifier whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import horovod.tensorflow.keras as hvd
@@ -12,8 +13,10 @@ from tensorflow.python.autograph.core import config
 from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, keep_input
+from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
+from kfp_distributed.trainers.keras_steps import Steps, fit_from, follow_steps
+from kfp_distributed.trainers.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
@@ -67,21 +70,24 @@ def keras_horovod(
     check_size(os.environ, hvd.size())
     if gpus := tf.config.list_physical_devices("GPU"):  # Each rank of a worker uses one.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    # Each rank shuffles its rows with its own seed. The initial weights are those of rank 0, by broadcast.
-    tf_keras.utils.set_random_seed(seed + hvd.rank())
+    tf_keras.utils.set_random_seed(seed)
     manifest, metrics_file = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
     compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
-    done, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
-    state = hvd.elastic.KerasState(model, done=done, metrics=metrics_file.read_text() if metrics_file.exists() else "")
+    position, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
+    metrics_text = metrics_file.read_text() if metrics_file.exists() else ""
+    state = hvd.elastic.KerasState(model, done=position.epoch, position=position.to_json(), metrics=metrics_text)
+    # In an elastic job, another rank can become rank 0.
+    steps = Steps(lambda position: save(position) if hvd.rank() == 0 else None)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         rate = float(model.optimizer.learning_rate)
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
+        metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+        if hvd.rank() == 0 and validation_dir:
+            metrics |= score(model, validation_dir, lambda: steps.end_if_told(logs))
+        steps.end_epoch(epoch + 1)
         if hvd.rank() == 0:
-            save(epoch + 1)
-            metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
-            metrics |= score(model, validation_dir) if validation_dir else {}
             if tensorboard_dir:
                 log_scalars(tensorboard_dir, epoch + 1, metrics)
             record_epoch(metrics_file, os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
@@ -94,11 +100,16 @@ def keras_horovod(
             metrics_file.write_text(state.metrics)
         # In an elastic job, the number of ranks can change between two calls.
         model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
-        callback = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
         if has_epochs_left(state.done, epochs, hvd.rank() == 0):
-            _fit(model, train_dir, batch_size, seed, range(state.done, epochs), callback)
+            saved = Position.from_json(state.position)
+            # An elastic job has no position within an epoch, and it may have finished epochs since its start.
+            start = Position(state.done) if state.done > saved.epoch else saved
+            own_plan = "elastic" if elastic else plan_of_rows(manifest, batch_size, hvd.size(), seed)
+            where = steps.begin(start, own_plan, plan_epoch(manifest.rows, batch_size, hvd.size()).steps)
+            rows = _write_records(train_dir, batch_size, seed, where)
+            fit_from(model, rows, steps, epochs, end_epoch, [hvd.callbacks.MetricAverageCallback()])
 
-    keep_input(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch)
+    follow_steps(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch, steps)
     if elastic:
         hvd.elastic.run(train)(state)
         if state.done < epochs:  # Horovod mistakes some errors of TensorFlow for its own, and returns.
@@ -110,28 +121,24 @@ def keras_horovod(
         export_model(model, manifest, model_dir)
 
 
-def _fit(
-    model: tf_keras.Model,
-    train_dir: str,
-    batch_size: int,
-    seed: int,
-    epochs: range,
-    callback: tf_keras.callbacks.Callback,
-) -> None:
-    """Train a model for some epochs on the rows of this rank. The rows depend on the current number of ranks."""
+def _write_records(train_dir: str, batch_size: int, seed: int, where: str) -> Callable[[int, int], tf.data.Dataset]:
+    """Write the rows of this rank as records. The rows depend on the current number of ranks.
+
+    Args:
+        train_dir: Folder of the training dataset.
+        batch_size: Rows of a step over all ranks, as the user has set it.
+        seed: Seed of the order of the rows.
+        where: Where the training continues, for the log.
+
+    Returns:
+        Function that returns the input of `fit` from an epoch on, after some of its steps.
+    """
     rank, size, manifest = hvd.rank(), hvd.size(), read_manifest(train_dir)
     plan = plan_epoch(manifest.rows, batch_size, size)
     parts = parts_of_rank(manifest, rank, size)
-    rows = sum(part.rows for part in parts)
-    print(f"rank {rank} of {size} has {rows} rows and continues after epoch {epochs.start}", flush=True)
+    print(f"rank {rank} of {size} has {sum(part.rows for part in parts)} rows and {where}", flush=True)
     if rank == 0:
         print(describe_batch(plan, batch_size, size), flush=True)
     write_records(Path(train_dir), manifest, parts, plan.records)
-    model.fit(
-        read_records(manifest, plan.batch, seed),
-        epochs=epochs.stop,
-        initial_epoch=epochs.start,
-        steps_per_epoch=plan.steps,
-        verbose=0,
-        callbacks=[hvd.callbacks.MetricAverageCallback(), callback],
-    )
+    # With an own order for each rank, so that the records of weight 0 do not come in the same step in all ranks.
+    return lambda epoch, step: read_records(manifest, plan.batch, seed + rank, epoch, step * plan.batch)

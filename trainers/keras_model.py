@@ -1,6 +1,6 @@
 """The Keras classifier: its construction from a dataset's manifest, its evaluation and its export."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -34,16 +34,22 @@ def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_ke
     return tf_keras.Model(inputs, tf_keras.layers.Dense(len(manifest.label.classes), "softmax")(values))
 
 
-def score(model: tf_keras.Model, folder: str) -> dict[str, float]:
+def score(model: tf_keras.Model, folder: str, after_batch: Callable[[], object] = lambda: None) -> dict[str, float]:
     """Return the mean cross entropy ("val_loss") and the accuracy ("val_accuracy") of a model over a local dataset.
 
     The result is {} if the dataset has no rows.
+
+    Args:
+        model: The model.
+        folder: Folder of the dataset.
+        after_batch: Callback after each batch. Default: none.
     """
     parts = []
     for inputs, labels in read_batches(Path(folder), read_manifest(folder)):
         probabilities = model(inputs, training=False)
         loss = tf_keras.losses.sparse_categorical_crossentropy(labels, probabilities)
         parts.append([loss.numpy(), probabilities.numpy().argmax(1) == labels])
+        after_batch()
     if not parts:
         return {}
     loss, accuracy = np.concatenate(parts, axis=1).mean(axis=1).tolist()

@@ -1,6 +1,5 @@
 """Functions that the PyTorch trainers share: the epochs of a rank, and checkpoints."""
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from kfp_distributed.trainers.architecture import (
     end_if_other_program,
 )
 from kfp_distributed.trainers.divergence import end_if_diverged
+from kfp_distributed.trainers.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime.feed import Step, map_records, read_manifest, steps_of_epoch, write_records
 from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sampling import count_rows
@@ -49,22 +49,6 @@ class Ranks(NamedTuple):
     size: int
     device: torch.device
     add: Callable[[Tensor], object]
-
-
-class Position(NamedTuple):
-    """Where a training continues.
-
-    Attributes:
-        epoch: Number of finished epochs.
-        step: Finished steps of the next epoch.
-        plan: What the meaning of `step` depends on; "" without such steps.
-        metrics: Loss and accuracy of the next epoch if all of its steps are finished, else {}.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    plan: str = ""
-    metrics: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -95,8 +79,7 @@ class Training:
 
     def plan(self, ranks: int) -> str:
         """Return what decides which rows come in which step: the rows, and how they are divided and ordered."""
-        shards = hashlib.sha256("".join(shard.sha256 for shard in self.manifest.shards).encode()).hexdigest()
-        return f"batch_size={self.batch_size} ranks={ranks} seed={self.seed} rows={self.manifest.rows} shards={shards}"
+        return plan_of_rows(self.manifest, self.batch_size, ranks, self.seed)
 
 
 def load_checkpoint(folder: str) -> dict[str, Any]:
@@ -217,14 +200,7 @@ def _batches_of_epochs(training: Training, ranks: Ranks, position: Position) -> 
     write_records(Path(training.train_dir), manifest, parts_of_rank(manifest, ranks.rank, ranks.size))
     records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
     steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
-    is_same_plan = position.plan == training.plan(ranks.size)
-    first_step = position.step if is_same_plan else 0
-    where = f"continues after epoch {position.epoch}"
-    if first_step:
-        where = f"continues epoch {position.epoch + 1} after step {first_step} of {len(steps)}"
-        where += "" if position.metrics else "; its loss and accuracy are those of the remaining steps"
-    elif position.step:
-        where += f", and not after step {position.step} of the next one: its rows are divided or ordered in another way"
+    first_step, where = position.resume(training.plan(ranks.size), len(steps))
     print(f"{name} has {len(records)} rows and {where}", flush=True)
     for epoch in range(position.epoch + 1, training.epochs + 1):
         order = np.random.default_rng((training.seed, ranks.rank, epoch)).permutation(len(records))
@@ -274,7 +250,8 @@ def _train_epoch(
         (loss * (ranks.size / rows_of_step)).backward()
         optimizer.step()
         totals += _totals(loss, logits, labels)
-        after_step(number)
+        if number < len(batches.steps):  # After the last step, the metrics of the epoch are known first.
+            after_step(number)
     return _means(totals, ranks)
 
 

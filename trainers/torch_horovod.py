@@ -8,9 +8,10 @@ import horovod.torch as hvd
 import torch
 
 from kfp_distributed.trainers.architecture import has_epochs_left
+from kfp_distributed.trainers.position import Position
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import read_manifest
-from kfp_distributed.trainers.torch_fit import Position, Ranks, Training, load_checkpoint, restore, train_epochs
+from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 

@@ -16,6 +16,7 @@ from kfp_distributed.trainers.runtime.feed import (
     keep_rows,
     map_records,
     plan_epoch,
+    read_records,
     scaling,
     steps_of_epoch,
     write_records,
@@ -148,3 +149,26 @@ def test_a_rank_without_rows_has_an_empty_dataset(dataset):
     keep_rows(folder, manifest, parts_of_rank(manifest, 0, 50))
     own = DatasetManifest.from_json((folder / "dataset.json").read_text())
     assert (own.shards, own.class_counts, own.rows) == ((), (0, 0), 0)
+
+
+def test_the_order_of_the_rows_depends_on_the_seed_and_the_epoch_alone(dataset, tmp_path, monkeypatch):
+    import tensorflow as tf
+
+    monkeypatch.chdir(tmp_path)
+    folder, manifest = dataset
+    write_records(folder, manifest, parts_of_rank(manifest, 0, 1), 12)
+
+    def orders(seed, epoch, skipped, steps):
+        batches = read_records(manifest, 3, seed, epoch, skipped).take(steps).as_numpy_iterator()
+        rows = np.concatenate([np.column_stack([inputs[:, :1], weights]) for inputs, _, weights in batches])
+        return np.nan_to_num(rows, nan=0.5).tolist()
+
+    tf.random.set_seed(0)
+    whole = orders(0, 0, 0, 12)
+    epochs = [whole[start : start + 12] for start in (0, 12, 24)]
+    assert [sorted(epoch) for epoch in epochs] == [sorted([[0, 0], [0.5, 1], *[[row, 1] for row in range(1, 11)]])] * 3
+    assert len({str(epoch) for epoch in epochs}) == 3
+    tf.random.set_seed(7)
+    assert orders(0, 1, 0, 8) == whole[12:]
+    assert orders(0, 1, 6, 6) == whole[18:]
+    assert orders(1, 0, 0, 4) not in epochs

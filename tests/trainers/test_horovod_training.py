@@ -1,7 +1,9 @@
 """keras_horovod and other programs in the ranks of an MPI job, which mpirun or horovodrun starts on this machine."""
 
 import os
+import re
 import shutil
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -140,6 +142,23 @@ def test_a_killed_rank_restarts_all_from_the_latest_checkpoint(digits, tmp_path,
     epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
     assert epochs == list(range(1, EPOCHS + 1)), "continued after the last epoch of the checkpoint"
     assert_same_curve(outcome, alone)
+
+
+def test_a_training_loses_no_step_when_a_rank_is_preempted(digits, tmp_path):
+    told = []
+
+    def end_once(line):
+        if "epoch 1/" in line and not told:
+            told.append(line)
+            kill_rank("1", signal.SIGTERM)
+
+    _, lines = train(digits, tmp_path, 2, see=end_once, parameters={"epochs": 4, "batch_size": 2})
+    (saved,) = (
+        re.search(r"epoch (\d) after step (\d+)", line).groups() for line in lines if "saved a checkpoint" in line
+    )
+    assert re.findall(r"continues epoch (\d) after step (\d+) of 650", "\n".join(lines)) == [saved] * 2
+    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
+    assert epochs == [1, 2, 3, 4]
 
 
 # A program of somebody who does not know this library.

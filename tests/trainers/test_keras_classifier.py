@@ -83,6 +83,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     from kfp_distributed.trainers.evaluator import evaluate_checkpoints
     from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints
     from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.position import Position
     from kfp_distributed.trainers.runtime.feed import read_manifest
 
     job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)
@@ -94,8 +95,8 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     own = tmp_path / "own"
     save = keep_checkpoints(model, str(own), manifest)[1]
 
-    def keep(epoch):
-        save(epoch)
+    def keep(epoch, step=0):
+        save(Position(epoch, step))
         save_checkpoint(store, own)
 
     keep(1)
@@ -109,6 +110,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     while not metrics.exists():
         assert evaluator.is_alive()
         time.sleep(0.1)
+    keep(2, step=5)  # Saved within an epoch, so it is not that of epoch 2.
     time.sleep(2)  # The evaluator polls each second.
     keep(3)
     evaluator.join(60)

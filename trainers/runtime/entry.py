@@ -103,6 +103,7 @@ def _run_replica() -> int:
         return 0
     is_served = program.kind != "command" and job.parameter_servers > 0
     if is_served and role == "ps":
+        begin(job, name, leads)
         _serve(name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
     # Any rank of an elastic job may have to read any rows. A chief that runs a user's function may need all data. The
@@ -128,8 +129,10 @@ def _run_replica() -> int:
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
-    # An elastic job of Horovod continues without a replica that ends. Nobody knows what a command does.
-    termination = None if elastic or program.kind == "command" else begin(job, name, leads)
+    # An elastic job of Horovod continues without a replica that ends, and so does a job without its evaluator, or
+    # without a worker if there are parameter servers. Nobody knows what a command does.
+    is_needed = not elastic and role != "evaluator"
+    termination = begin(job, name, leads) if is_needed and program.kind != "command" else None
     try:
         code = _run(program, paths, job)
         if termination and termination.was_told:

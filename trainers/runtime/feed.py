@@ -166,15 +166,18 @@ def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
     return np.memmap(RECORDS, "<f4", "r").reshape(-1, width(manifest) + 2)
 
 
-def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Dataset:
+def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 0, skipped: int = 0) -> tf.data.Dataset:
     """Return an endless tf.data.Dataset of inputs [batch, width], classes [batch] and weights [batch] from RECORDS.
 
-    Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records.
+    Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records. The order depends on the seed
+    and the number of the epoch alone, so that a resumed training sees the rows that it would have seen.
 
     Args:
         manifest: Manifest of the dataset.
         batch: Rows of a batch.
         seed: Seed of the order of the rows.
+        epoch: Number of the first epoch, from 0. Default: 0.
+        skipped: Number of records of this epoch to leave out at its beginning. Default: 0.
     """
     import tensorflow as tf
 
@@ -186,12 +189,21 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int) -> tf.data.Da
 
     size = (columns + 2) * 4
     buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
-    records = tf.data.FixedLengthRecordDataset(RECORDS, size).shuffle(buffer, seed)
+
+    def shuffle(number: tf.Tensor) -> tf.data.Dataset:
+        # Sets the seed of this function's graph, which TensorFlow combines with that of the shuffle. By default it is
+        # that of the process, and a tensor as seed of the shuffle cannot be combined with 0.
+        tf.compat.v1.set_random_seed(1)
+        # A prime number, so that neighbouring seeds and epochs do not share orders.
+        seed_of_epoch = number + seed * 1_000_003 % 2**31
+        return tf.data.FixedLengthRecordDataset(RECORDS, size).shuffle(buffer, seed_of_epoch, False)
+
+    records = tf.data.Dataset.range(epoch, 2**62).flat_map(shuffle).skip(skipped)
     options = tf.data.Options()
     # Autotuning does not speed up such a short pipeline, and its thread may take seconds to end (see keras_fit.py).
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2
-    return records.repeat().batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
+    return records.batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
 
 
 def keep_rows(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart]) -> None:

@@ -1,0 +1,191 @@
+"""The steps of a Keras trainer: `fit` from a position on, and the end after a step if a replica must end soon."""
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+import tensorflow as tf
+import tf_keras
+
+from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.runtime.sampling import count_rows
+from kfp_distributed.trainers.runtime.sync import flush
+from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
+
+_SCHEDULED_STEPS = 4
+"""Steps for each worker that wait on a chief for the workers. They have to be finished before a checkpoint is saved."""
+
+_POLL_SECONDS = 0.002
+"""Interval at which a chief looks whether a step is finished, less than most steps take."""
+
+
+class Steps:
+    """Counts the finished steps of the epoch, and ends the program after one if a replica must end soon.
+
+    Attributes:
+        position: Finished epochs, and finished steps of the next one.
+        number: Number of steps of an epoch.
+    """
+
+    def __init__(self, save: Callable[[Position], object]) -> None:
+        """Create the count.
+
+        Args:
+            save: Saves a checkpoint with a position.
+        """
+        self.position, self.number, self._save = Position(), 0, save
+
+    def begin(self, saved: Position, plan: str, steps: int) -> str:
+        """Set the position from which the training continues, and return a text for the log about it.
+
+        Args:
+            saved: Position of the checkpoint.
+            plan: Plan of this training.
+            steps: Number of steps of an epoch.
+        """
+        step, text = saved.resume(plan, steps)
+        self.position, self.number = saved._replace(step=step, plan=plan), steps
+        return text
+
+    def advance(self, count: int, finish: Callable[[], object]) -> None:
+        """Count steps, and end the program after them if a replica must end soon.
+
+        Args:
+            count: Number of steps.
+            finish: Returns when all of them are finished.
+
+        Raises:
+            EndedEarly: A replica must end soon. The checkpoint is stored.
+        """
+        self.position = self.position._replace(step=self.position.step + count)
+        # After the last step, the metrics of the epoch are known first.
+        if self.position.step < self.number and is_ending():
+            finish()
+            self._end(self.position)
+
+    def end_if_told(self, metrics: Mapping[str, float]) -> None:
+        """End the program after the last step of an epoch if a replica must end soon.
+
+        Args:
+            metrics: Loss and accuracy of the epoch.
+
+        Raises:
+            EndedEarly: A replica must end soon. The checkpoint is stored.
+        """
+        if is_ending():
+            values = {name: float(value) for name, value in metrics.items()}
+            self._end(self.position._replace(step=self.number, metrics=values))
+
+    def end_epoch(self, epoch: int) -> None:
+        """Note that an epoch has ended, and save its checkpoint.
+
+        Args:
+            epoch: Number of finished epochs.
+        """
+        self.position = Position(epoch, 0, self.position.plan)
+        self._save(self.position)
+
+    def _end(self, position: Position) -> NoReturn:
+        self._save(position)
+        flush()
+        print(f"saved a checkpoint in epoch {position.epoch + 1} after step {position.step}", flush=True)
+        raise EndedEarly
+
+
+def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: Steps) -> None:
+    """Follow the steps of `fit`: count them and their rows, and keep the input iterator alive.
+
+    The iterator lives until the process ends. Its destructor, here or in a remote worker, waits for a thread of
+    tf.data. This thread may miss its notification and then sleeps for up to a minute (TensorFlow 2.21,
+    Model::OptimizeLoop: the notification comes before IsCancelled() returns true).
+
+    This is no callback of Keras, because one for each batch makes `fit` wait for the metrics of each step.
+
+    Args:
+        model: Compiled model, before the call of `fit`.
+        rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
+        steps: Steps of the training, which may end the program.
+    """
+    make_train_function, followed = model.make_train_function, []
+    kept: set[int] = set()
+
+    def make(force: bool = False) -> Callable[[object], object]:
+        step = make_train_function(force)
+        if step in followed:  # By an earlier call of `fit`.
+            return step
+        has_servers = isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
+        await_steps = _limit_schedule(model) if has_servers else lambda count: lambda: None
+
+        def follow(iterator: object) -> object:
+            if id(iterator) not in kept:
+                kept.add(id(iterator))
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
+            # One call runs several steps, but one with parameter servers, which would have to be asked for the number.
+            count = 1 if has_servers else int(model._steps_per_execution.numpy())
+            count_rows(rows_of_step() * count)
+            logs = step(iterator)
+            steps.advance(count, await_steps(count))
+            return logs
+
+        followed.append(follow)
+        return follow
+
+    model.make_train_function = make
+
+
+def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], object]]:
+    """Return a function that is called after each step, and returns a function that waits for all steps.
+
+    With parameter servers, Keras schedules all steps of an epoch at once. Then nobody knows which of them are finished
+    when a checkpoint must be saved soon. So the first function waits until few are left.
+    """
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(model.distribute_strategy)
+    limit = _SCHEDULED_STEPS * model.distribute_strategy.num_replicas_in_sync
+    updates, scheduled, finished = model.optimizer.iterations, 0, 0
+    before = int(updates.numpy())
+
+    def after(count: int) -> Callable[[], object]:
+        nonlocal scheduled, finished
+        scheduled += count
+        while scheduled - finished >= limit:
+            finished = int(updates.numpy()) - before
+            if scheduled - finished >= limit and coordinator.done():
+                finished = scheduled
+            elif scheduled - finished >= limit:
+                time.sleep(_POLL_SECONDS)
+        return coordinator.join
+
+    return after
+
+
+def fit_from(
+    model: tf_keras.Model,
+    rows: Callable[[int, int], object],
+    steps: Steps,
+    epochs: int,
+    end_epoch: Callable[[int, dict[str, float]], object],
+    callbacks: Sequence[tf_keras.callbacks.Callback] = (),
+) -> None:
+    """Train the remaining steps of an epoch, and the epochs after it. At least one epoch is not finished.
+
+    Args:
+        model: Compiled model.
+        rows: Returns the input of `fit` from an epoch on, after some of its steps.
+        steps: Steps of the training, with the position from which it continues.
+        epochs: Number of the last epoch.
+        end_epoch: Callback with the number of an epoch, from 0, and the metrics of its steps.
+        callbacks: Callbacks of Keras that run before it. Default: none.
+    """
+    epoch, step, _, metrics = steps.position
+    last = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
+    options = {"verbose": 0, "callbacks": [*callbacks, last]}
+    if step and metrics:
+        end_epoch(epoch, dict(metrics))
+        epoch += 1
+    elif step:
+        data = rows(epoch, step)
+        model.fit(data, initial_epoch=epoch, epochs=epoch + 1, steps_per_epoch=steps.number - step, **options)
+        epoch += 1
+    if epoch < epochs:
+        model.fit(rows(epoch, 0), initial_epoch=epoch, epochs=epochs, steps_per_epoch=steps.number, **options)
