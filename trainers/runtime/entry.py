@@ -132,7 +132,7 @@ def _run_replica() -> int:
     termination = None if elastic or program.kind == "command" else begin(job, name, leads)
     try:
         code = _run(program, paths, job)
-        if termination and termination.was_told:
+        if code == 0 and termination and termination.was_told:
             code = PREEMPTED
     except BaseException as error:
         sync.flush(at_rest=True)
