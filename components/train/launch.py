@@ -205,8 +205,9 @@ def _judge(
         return reduce(advance, facts, status), saved
     try:
         model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
-        if model.job != description.name:
-            raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
+        if model.request != description.request:
+            text = f"the one in {description.model_uri} is of the job {model.job!r} with another request"
+            raise ModelIncomplete(text)
     except (ModelIncomplete, StorageError) as error:
         fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
         raise _failed(f"The job succeeded, but {fault}: {error}.", status, description) from None

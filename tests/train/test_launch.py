@@ -449,9 +449,16 @@ def test_a_saved_model_is_replaced_only_by_a_complete_one(data, tmp_path):
     assert verify_model_folder(tmp_path / "model") == outcome.model
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
-    """The program of the replicas exits with 0 without saving a model."""
+@pytest.mark.parametrize(
+    ("earlier", "named"),
+    [
+        ({}, "model.json"),
+        ({"identity": ("an earlier run",)}, repr(job_name("train", ("an earlier run",)))),
+        ({"train_parameters": {"epochs": 2}}, "with another request"),
+    ],
+)
+def test_success_without_a_model_is_a_failure(data, tmp_path, earlier, named):
+    """The program of the replicas exits with 0 without saving a model. There may be one of another training."""
 
     class WithoutModel(LocalRunner):
         def check(self, job):
@@ -459,12 +466,12 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
 
     model = tmp_path / "model"
     if earlier:
-        run(request(data, tmp_path, identity=("an earlier run",)))
+        run(request(data, tmp_path, **earlier))
     with pytest.raises(TrainingFailed) as error:
         launch(request(data, tmp_path), WithoutModel(), lambda line: None)
     assert str(error.value).startswith("The job succeeded, but left no complete model: ")
     assert str(model) in str(error.value)
-    assert (repr(job_name("train", ("an earlier run",))) if earlier else "model.json") in str(error.value)
+    assert named in str(error.value)
 
 
 def test_a_model_that_cannot_be_read_is_not_reported_as_missing(data, tmp_path, monkeypatch):

@@ -135,7 +135,7 @@ def _run_replica() -> int:
     termination = begin(job, name, leads) if is_needed and program.kind != "command" else None
     try:
         code = _run(program, paths, job)
-        if termination and termination.was_told:
+        if code == 0 and termination and termination.was_told:
             code = PREEMPTED
     except BaseException as error:
         sync.flush(at_rest=True)
