@@ -26,6 +26,8 @@ _IDLE_SECONDS = 60.0
 def read_logs(api: ClusterApi, job: ClusterJob, replica: str = "") -> Iterator[LogEntry]:
     """Yield the lines of the replicas by time, without samples and without TensorFlow's remarks at each start.
 
+    If a container was restarted in its pod, the lines of the start before the current one are included.
+
     Args:
         api: The cluster.
         job: The training.
@@ -38,9 +40,9 @@ def read_logs(api: ClusterApi, job: ClusterJob, replica: str = "") -> Iterator[L
     core = f"/api/v1/namespaces/{api.namespace}"
     pods = api.call("GET", f"{core}/pods", query={"labelSelector": f"{JOB_LABEL}={job.name}"})["items"]
     logs = [
-        read_entries(replica_of(pod), _lines(api, f"{core}/pods/{pod['metadata']['name']}/log", container), spec)
+        _read_container(api, replica_of(pod), f"{core}/pods/{pod['metadata']['name']}/log", container, restarts, spec)
         for pod in pods
-        for container in started_containers(pod)
+        for container, (restarts, _) in started_containers(pod).items()
     ]
     for entry in merge(*logs, key=lambda entry: entry.time):
         if replica in ("", entry.replica):
@@ -69,8 +71,28 @@ def read_entries(replica: str, lines: Iterable[str], spec: DistributionSpecifica
             yield LogEntry(time, "INFO", *printed_by(replica, text, spec))
 
 
-def _lines(api: ClusterApi, path: str, container: str) -> Iterator[str]:
-    query: Mapping[str, Any] = {"container": container, "timestamps": "true"}
+def _read_container(
+    api: ClusterApi, replica: str, path: str, container: str, restarts: int, spec: DistributionSpecification
+) -> Iterator[LogEntry]:
+    """Yield the entries of a container. Those of its previous start come first. The kubelet keeps no earlier ones."""
+    mark, time = f"--- restart {restarts} of the container; only the start before it is kept ---", 0.0
+    is_marked = not restarts
+    if restarts:
+        for entry in read_entries(replica, _lines(api, path, container, {"previous": "true"}), spec):
+            if entry.time:  # If the log was deleted, the kubelet sends a text without a time instead.
+                yield entry
+            time = entry.time
+    for entry in read_entries(replica, _lines(api, path, container, {}), spec):
+        if not is_marked:
+            is_marked = True
+            yield LogEntry(entry.time, "WARNING", replica, mark)
+        yield entry
+    if not is_marked and time:
+        yield LogEntry(time, "WARNING", replica, mark)
+
+
+def _lines(api: ClusterApi, path: str, container: str, start: Mapping[str, str]) -> Iterator[str]:
+    query: Mapping[str, Any] = {"container": container, "timestamps": "true", **start}
     try:
         yield from api.lines(path, query, _IDLE_SECONDS)
     except ClusterError as error:

@@ -82,7 +82,7 @@ def job_row(job: ClusterJob, pods: Sequence[Object] | None, now: datetime) -> Jo
     """
     own = [pod for pod in pods or () if pod["metadata"].get("labels", {}).get(JOB_LABEL) == job.name]
     states = Counter[str](pod_state(pod).state for pod in own)
-    total = len(plan_topology(parse_distribution(read_distribution(job))).replicas)
+    total = sum(_counts(_replica_specs(job)).values()) if _replica_specs(job) else 1
     metadata = job.manifest["metadata"]
     created = datetime.strptime(metadata["creationTimestamp"], "%Y-%m-%dT%H:%M:%S%z")
     return JobRow(
@@ -129,22 +129,24 @@ def read_distribution(job: ClusterJob) -> dict[str, Any]:
         }
     if job.kind.kind == "PyTorchJob":
         counts, elastic = _counts(spec["pytorchReplicaSpecs"]), spec.get("elasticPolicy")
-        limits = {f"{key}_workers": elastic[f"{key}Replicas"] - 1 for key in ("min", "max")} if elastic else {}
+        replicas = counts.total()
+        limits = [elastic.get(f"{key}Replicas", replicas) - 1 for key in ("min", "max")] if elastic else []
         return {
             "distribution_type": "PyTorch",
-            "number_of_workers": counts["Worker"],
+            **_workers(counts["Worker"], limits),
             "slots_per_worker": int(spec.get("nprocPerNode") or 1),
             "restart_limit": max(0, backoff_limit // counts.total() - 1),
-            **limits,
         }
     if job.kind.kind == "MPIJob":
         return {
             "distribution_type": "MPI",
-            "number_of_workers": _counts(spec["mpiReplicaSpecs"])["Worker"],
+            **_workers(
+                _counts(spec["mpiReplicaSpecs"])["Worker"],
+                _limits(spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]),
+            ),
             "slots_per_worker": spec.get("slotsPerWorker") or 1,
             # See job_spec in manifests/mpi_job.py.
             "restart_limit": max(0, backoff_limit - (job.kind.version == "v1")),
-            **_elastic_mpi(spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]),
         }
     return {"restart_limit": backoff_limit}
 
@@ -171,13 +173,37 @@ def grace_seconds(job: ClusterJob) -> float:
     return max(float(role["template"]["spec"].get("terminationGracePeriodSeconds") or 30) for role in roles)
 
 
+def _replica_specs(job: ClusterJob) -> Mapping[str, Object]:
+    """Return the replicas of a job by role; none for a batch Job, which has one."""
+    name = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs", "MPIJob": "mpiReplicaSpecs"}
+    specs: Mapping[str, Object] = job.manifest["spec"].get(name.get(job.kind.kind, ""), {})
+    return specs
+
+
 def _counts(replica_specs: Mapping[str, Object]) -> Counter[str]:
     return Counter({role: spec.get("replicas", 1) for role, spec in replica_specs.items()})
 
 
-def _elastic_mpi(launcher: Object) -> dict[str, int]:
+def _workers(workers: int, limits: Sequence[int]) -> dict[str, int]:
+    """Return the number of workers and its limits, if the job is elastic.
+
+    Anyone who may change the job can set a number outside of the limits. The operator creates as many, so the limits
+    are widened.
+    """
+    if not limits:
+        return {"number_of_workers": workers}
+    workers = max(1, workers)
+    fewest, most = limits
+    return {
+        "number_of_workers": workers,
+        "min_workers": max(1, min(fewest, workers)),
+        "max_workers": max(most, workers),
+    }
+
+
+def _limits(launcher: Object) -> list[int]:
+    """Return the fewest and the most workers of an elastic MPI job; an empty list for another job."""
     words = list(launcher.get("command") or ())
     if _ELASTIC_LAUNCHER not in words:
-        return {}
-    _, fewest, most = map(int, words[words.index(_ELASTIC_LAUNCHER) + 1 :][:3])
-    return {"min_workers": fewest, "max_workers": most}
+        return []
+    return [int(word) for word in words[words.index(_ELASTIC_LAUNCHER) + 1 :][1:3]]

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
+from kfp_distributed.storage.buckets import creation_command
 from kfp_distributed.storage.kfp_store import WHAT_TO_SET, StoreReference
 from kfp_distributed.storage.uri import parse_uri
 
@@ -64,12 +65,11 @@ def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, 
         text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
         return Check("bucket", "warning", text, _forward(store, question.command))
     if "NoSuchBucket" in answer.error:
-        text = f"{uri} does not exist yet; the train step creates the bucket if its keys allow that"
+        text = f"{uri} does not exist; steps do not create buckets"
         endpoint, secure = question.endpoint or (store.endpoint, store.secure)
-        bucket = shlex.quote(f"s3://{parse_uri(uri).bucket}")
-        make = f"aws s3 mb {bucket} --endpoint-url {_url(endpoint, secure)}"
-        fix = f"to create it now, with the keys of {store.namespace}/{store.secret}: {make}"
-        return Check("bucket", "warning", text, fix)
+        make = creation_command(parse_uri(uri).bucket, _url(endpoint, secure))
+        fix = f"to create it, with the keys of {store.namespace}/{store.secret}: {make}"
+        return Check("bucket", "failed", text, fix)
     if answer.error:
         is_wrong_name = "InvalidBucketName" in answer.error
         fix = "choose another name" if is_wrong_name else "correct the Secret, or the permissions of its account"

@@ -7,6 +7,7 @@ import argparse
 import importlib
 import re
 import shlex
+import signal
 import site
 import subprocess
 import sys
@@ -103,8 +104,15 @@ def install_command(
     return [python, "-m", "kfp_distributed.library.packages", f"--folder={folder}", *options, "--", *requirements]
 
 
+def _end(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
-    """Install the requirements of the command line."""
+    """Install the requirements of the command line. SIGTERM ends the installation and pip at once."""
+    # Process 1 of a container ignores a signal without a handler, so that its pod would stay for the grace period.
+    # `subprocess.run` kills pip when the handler raises.
+    signal.signal(signal.SIGTERM, _end)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", default="", help="folder to install into")
     parser.add_argument("--alone", action="append", default=[], help="requirement to install without its dependencies")

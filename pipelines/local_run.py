@@ -18,12 +18,14 @@ from kfp import local
 from kfp.local.config import LocalExecutionConfig
 from rich.console import Console
 
-from kfp_distributed.components.train.runners.choose import EMBEDDED_STORE_VARIABLE, RUNNER_VARIABLE
+from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.run_view import RunView
+from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.processes.guard import Process, process_table
 from kfp_distributed.storage import embedded_object_store
+from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
 
 _STEP_END_SECONDS = 20.0
 """Seconds until an interrupted step is killed. kfp waits 0.25 s; replicas take up to 5 s to end."""
@@ -77,9 +79,10 @@ def local_run(
     Args:
         folder: Folder for artifacts and objects, which is created if missing. Default: "kfp-distributed-run".
         embedded_store: Whether to start an S3 server on a free port of 127.0.0.1, with random credentials, and to pass
-            it to the steps. False uses the object store of the environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID,
-            AWS_SECRET_ACCESS_KEY). Pods cannot reach the S3 server. With it, runner="auto" means this machine even if
-            KUBECONFIG is set, and runner="kubernetes" is refused. Default: True.
+            it to the steps. A step creates the buckets that it names there. False uses the object store of the
+            environment (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), where a bucket must exist. Pods
+            cannot reach the S3 server. With it, runner="auto" means this machine even if KUBECONFIG is set, and
+            runner="kubernetes" is refused. Default: True.
         progress: Whether to show progress in place of kfp's log. Default: None, which means in a terminal and in a
             notebook.
 
@@ -116,6 +119,9 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
         os.environ["TMPDIR"] = cleanup.enter_context(scratch)
+        cleanup.enter_context(
+            ProcessGroup(folder=scratch.name)
+        )  # If this process is killed, its guard deletes the folder.
         objects = _start_store(cleanup, root / "object-store") if embedded_store else None
         local.init(
             runner=local.SubprocessRunner(use_venv=False),

@@ -69,7 +69,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 Default: 0.9.
             model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. Example:
                 "flowers". Default: "digits".
-            bucket: Bucket to export to, with an optional prefix. A missing bucket is created. The model goes to
+            bucket: Bucket to export to, with an optional prefix. The bucket must exist. The model goes to
                 BUCKET/MODEL_NAME/VERSION/. Examples: "models", "s3://models/team-a". Default: "models".
 
         Returns:

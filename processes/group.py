@@ -32,13 +32,15 @@ class ProcessGroup:
     All methods are thread-safe.
     """
 
-    def __init__(self, grace_seconds: float = 5) -> None:
+    def __init__(self, grace_seconds: float = 5, folder: str | Path = "") -> None:
         """Create a group. No process is started.
 
         Args:
             grace_seconds: Seconds between SIGTERM and SIGKILL when children are stopped. Default: 5.
+            folder: Folder that the guard deletes if this process ends without leaving the context. Default: "", none.
         """
         self._grace_seconds = grace_seconds
+        self._folder = folder
         self._children: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
         self._guard: subprocess.Popen[bytes] | None = None
 
@@ -47,7 +49,7 @@ class ProcessGroup:
         # The guard has its own session, so Ctrl-C does not reach it. It shares no output with this process, so readers
         # of that output see its end.
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())],
+            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *_absolute(self._folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -137,3 +139,7 @@ class ProcessGroup:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(1)
             self._children.pop(name, None)
+
+
+def _absolute(folder: str | Path) -> list[str]:
+    return [str(Path(folder).absolute())] if folder else []

@@ -1,13 +1,15 @@
 """The guard: a small process that kills the registered sessions when its parent process ends.
 
-Run it by its path (`python guard.py PARENT_PID`). It needs only the standard library. It reads the process IDs of
-session leaders from its standard input, one on each line. When the parent has ended, or has sent the line `end`, the
-guard kills all processes of these sessions and all their descendants, and exits.
+Run it by its path (`python guard.py PARENT_PID [FOLDER]`). It needs only the standard library. It reads the process IDs
+of session leaders from its standard input, one on each line. When the parent has ended, or has sent the line `end`, the
+guard kills all processes of these sessions and all their descendants, and exits. If the parent has ended without the
+line `end`, the guard also deletes FOLDER, which the parent can no longer delete.
 """
 
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -125,6 +127,8 @@ def main() -> None:
         leaders |= {pid: table[pid].started if pid in table else "" for pid in registered}
     # 10 s, because a process that waits for a disk ends only after the disk has answered.
     end_families(leaders, signal.SIGKILL, 10)
+    if b"end" not in lines and len(sys.argv) > 2:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)
 
 
 if __name__ == "__main__":

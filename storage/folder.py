@@ -50,6 +50,10 @@ class FolderStore(Store):
                     if self.root in parent.parents:
                         parent.rmdir()
 
+    def bucket_exists(self) -> bool:
+        """See Store."""
+        return self.root.is_dir()
+
     def make_bucket(self) -> None:
         """See Store."""
         with self._errors(""):

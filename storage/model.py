@@ -27,7 +27,8 @@ class ModelManifest:
         format: Format of the model: a value of FORMATS ("saved_model" is TensorFlow's SavedModel), or "files" for any
             other format.
         files: All files except the manifest, sorted by path.
-        metrics: Final metrics of the training, such as {"accuracy": 0.97}.
+        metrics: Final metrics of the training, such as {"epoch": 15, "accuracy": 0.97}. "epoch" is the number of the
+            epoch after which the model was saved. Only built-in trainers record it.
         job: Name of the training job.
         columns: Columns of the training data, as JSON objects of the dataset's manifest.
         label: Label of the training data, as a JSON object of the dataset's manifest.

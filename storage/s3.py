@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -192,6 +193,11 @@ class S3Store(Store):
             for error in self._client.remove_objects(self.bucket, [DeleteObject(self._key(key)) for key in keys]):
                 raise MinioException(f"{error.name}: {error.code}: {error.message}")
 
+    def bucket_exists(self) -> bool:
+        """See Store."""
+        with self._errors(""):
+            return bool(self._client.bucket_exists(self.bucket))
+
     def make_bucket(self) -> None:
         """See Store."""
         with self._errors(""):
@@ -227,16 +233,41 @@ class S3Store(Store):
         # A part is held in memory while it is sent. S3 allows 10,000 parts.
         part = (8 << 20) + entry.size // 10_000
         with self._errors(key):
-            self._client.put_object(
-                self.bucket,
-                self._key(key),
-                _ObservedStream(source, on_bytes),  # type: ignore[arg-type]  # Only its read() is called.
-                entry.size,
-                content_type,
-                part_size=part,
-                num_parallel_uploads=1,
-            )
+            try:
+                self._client.put_object(
+                    self.bucket,
+                    self._key(key),
+                    _ObservedStream(source, on_bytes),  # type: ignore[arg-type]  # Only its read() is called.
+                    entry.size,
+                    content_type,
+                    part_size=part,
+                    num_parallel_uploads=1,
+                )
+            except MinioException as error:
+                # A retried completion gets this answer if the answer of the first one was lost.
+                if "NoSuchUpload" not in str(error) or not self._is_stored(entry, source, part):
+                    raise
         return entry
+
+    def _is_stored(self, entry: FileEntry, source: BinaryIO, part: int) -> bool:
+        """Return whether the object is the one that was sent, and not an earlier one of the same key.
+
+        Args:
+            entry: Key, size and hash of the content.
+            source: The content.
+            part: Size of each part of the multipart upload in bytes, except for the last one.
+        """
+        try:
+            item = self._client.stat_object(self.bucket, self._key(entry.path))
+            if item.size != entry.size:
+                return False
+            if (item.etag or "").strip('"') in _etags(source, part):
+                return True
+            # The ETag of an encrypted object does not follow from its content.
+            with self._client.get_object(self.bucket, self._key(entry.path)) as response:
+                return hash_stream(response, entry.path) == entry
+        except (MinioException, HTTPError):
+            return False
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
@@ -258,6 +289,17 @@ class _ObservedStream:
         if data := self._source.read(size):
             self._on_bytes(len(data))
         return data
+
+
+def _etags(source: BinaryIO, part: int) -> tuple[str, str]:
+    """Return the ETags that servers give a multipart object: that of AWS, and the MD5 of the content."""
+    source.seek(0)
+    digests, content = [], hashlib.md5(usedforsecurity=False)
+    while data := source.read(part):
+        digests.append(hashlib.md5(data, usedforsecurity=False).digest())
+        content.update(data)
+    parts = hashlib.md5(b"".join(digests), usedforsecurity=False).hexdigest()
+    return f"{parts}-{len(digests)}", content.hexdigest()
 
 
 def _state(key: str, item: Object) -> ObjectState:

@@ -60,6 +60,9 @@ class Store(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects. Keys that do not exist are ignored."""
 
+    def bucket_exists(self) -> bool:
+        """Return whether the bucket or the local folder exists."""
+
     def make_bucket(self) -> None:
         """Create the bucket or the local folder if it does not exist."""
 

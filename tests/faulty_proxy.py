@@ -24,6 +24,7 @@ class Fault:
         lose_answer: Forward the request, then reset the connection instead of sending the response.
         cut_after: Send this number of bytes of the response body, then reset the connection.
         change: Function that changes the response body.
+        headers: Headers of the response to replace.
         before: Callback before everything else.
     """
 
@@ -34,6 +35,7 @@ class Fault:
     lose_answer: bool = False
     cut_after: int | None = None
     change: Callable[[bytes], bytes] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     before: Callable[[], None] | None = None
 
 
@@ -84,7 +86,8 @@ def _handler(proxy, upstream):
             connection.request(self.command, self.path, body, dict(self.headers))
             response = connection.getresponse()
             data = response.read()
-            headers = dict(response.getheaders())
+            headers = {name.title(): value for name, value in response.getheaders()}
+            headers |= {name.title(): value for name, value in fault.headers.items()}
             connection.close()
             if fault.lose_answer:
                 self.reset()

@@ -24,7 +24,8 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 def command(context: click.Context, job: str, namespace: str, replica: str, follow: bool) -> None:
     """Print the output of the replicas of the training JOB, as TIME LEVEL REPLICA MESSAGE.
 
-    Lines are in the order of their times. With --follow the time of a line is when it was read.
+    Lines are in the order of their times. If a container was restarted in its pod, a line marks the restart, and the
+    lines of the start before it come first. With --follow the time of a line is when it was read.
     """
     api = connected(namespace)
     try:

@@ -22,8 +22,8 @@ def export_model(
         model: Model of `train`, as a SavedModel or an ONNX model.
         model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. It is the folder that
             model servers load. Example: "digits".
-        bucket: Bucket to export to, with an optional prefix, as a name, an s3:// address or a path. A missing bucket
-            is created. Examples: "models", "s3://models/team-a".
+        bucket: Bucket to export to, with an optional prefix, as a name, an s3:// address or a path. The bucket must
+            exist. Examples: "models", "s3://models/team-a".
         version: Number of the version, at least 1. An existing version is never overwritten. Default: 0, which means
             the number after the highest one in use.
         metrics: Metrics to store in the manifest, usually those of `evaluate`. Default: none.

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, keys_below
+from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import FORMATS, ModelIncomplete, verify_model_folder
 from kfp_distributed.storage.opener import open_store
@@ -63,7 +64,7 @@ def run_export(
         model_path: Folder of the model and its model.json.
         model_uri: Address of this folder, for the manifest.
         model_name: Name of the model.
-        bucket: Bucket, URI or folder (see `export_root`), which is created if it is missing.
+        bucket: Bucket, URI or folder (see `export_root`). A bucket must exist.
         version: Number of the version; 0 for the next free number.
         metrics: Metrics for the manifest. Values that are not finite numbers are left out.
         manifest: Output artifact for a copy of export.json. Its URI has the ID of the run.
@@ -72,8 +73,8 @@ def run_export(
         Address and number of the exported version.
 
     Raises:
-        ValueError: A name is not allowed, a value has a placeholder, the version exists, another export has claimed it,
-            or no server can load the model's format.
+        ValueError: A name is not allowed, a value has a placeholder, the bucket does not exist, the version exists,
+            another export has claimed it, or no server can load the model's format.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
         StorageError: The store refuses a request or does not answer. The uploaded files are deleted.
         LeaseLost: No bytes moved for too long. A later export deletes the uploaded files.
@@ -84,7 +85,7 @@ def run_export(
     folder = Path(model_path)
     files = check_model(folder, model_uri)
     store = open_store(export_root(bucket))
-    store.make_bucket()
+    require_bucket(store, "bucket", bucket)
     clear_dead(store, model_name)
     description = {"metrics": finite_numbers(metrics), "source_run": source_run, "source_uri": model_uri}
     for _ in range(_ATTEMPTS):

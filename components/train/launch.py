@@ -44,6 +44,7 @@ from kfp_distributed.components.train.status import (
 )
 from kfp_distributed.components.train.step_log import log_entry, split_samples
 from kfp_distributed.components.train.time_budgets import expired_budget
+from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
@@ -109,7 +110,7 @@ def launch(
         The result of the training.
 
     Raises:
-        ValueError: The request is wrong. Nothing was started.
+        ValueError: The request is wrong, or the bucket of the checkpoints does not exist. Nothing was started.
         StorageError: A dataset cannot be read. Nothing was started.
         TrainingFailed: The job failed, exceeded a timeout, or left no complete model.
         ClusterError: The cluster refused the job.
@@ -127,7 +128,7 @@ def launch(
         else:
             runner.check(job)
             # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here.
-            open_store(description.checkpoint_uri).make_bucket()
+            _require_bucket(request, description)
             if resumes_other:
                 name = copy_training(request.resume_from, description)
                 show(LogEntry(clock(), "INFO", JOB, f"starts from checkpoint {name} of {request.resume_from}"))
@@ -136,6 +137,14 @@ def launch(
             status = _follow(runner, job, show)
     status, model = _judge(status, description, show)
     return Outcome(status, model, read_metrics(description.metrics_uri))
+
+
+def _require_bucket(request: Request, description: JobDescription) -> None:
+    store = open_store(description.checkpoint_uri)
+    if request.checkpoint_uri:
+        require_bucket(store, "checkpoint_uri", request.checkpoint_uri)
+    else:
+        require_bucket(store, "the pipeline root, as the address of the model", request.model_uri)
 
 
 def _saved_model(description: JobDescription, retry_seconds: float = 60.0) -> ModelManifest | None:
@@ -196,8 +205,9 @@ def _judge(
         return reduce(advance, facts, status), saved
     try:
         model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
-        if model.job != description.name:
-            raise ModelIncomplete(f"the one in {description.model_uri} is of the job {model.job!r}")
+        if model.request != description.request:
+            text = f"the one in {description.model_uri} is of the job {model.job!r} with another request"
+            raise ModelIncomplete(text)
     except (ModelIncomplete, StorageError) as error:
         fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
         raise _failed(f"The job succeeded, but {fault}: {error}.", status, description) from None

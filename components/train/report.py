@@ -78,6 +78,7 @@ def job_page(
     metrics: Metrics,
     manifest: Mapping[str, Any] = MappingProxyType({}),
     cause: str = "",
+    model_epoch: float | None = None,
 ) -> JobPage:
     """Return the content of the report, for the template train.html.
 
@@ -86,6 +87,7 @@ def job_page(
         metrics: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
         manifest: Manifest of the job in the cluster.
         cause: Why the job failed: the last log lines of the replica that failed first, then one line of sentences.
+        model_epoch: Number of the epoch after which the model was saved. Default: None, unknown.
     """
     end = status.ended
     # A job may succeed and leave no complete model. Then the training failed.
@@ -103,7 +105,7 @@ def job_page(
         job=status.job,
         cause=sentences,
         last_lines="\n".join(map(_short_line, last_lines.splitlines())),
-        facts=_facts(status, metrics, duration),
+        facts=_facts(status, metrics, duration, model_epoch),
         curves=tuple(_curves(measure, metrics, max_points) for measure in measures[:MAX_CURVES]),
         measure_count=len(measures),
         timeline=timeline(
@@ -121,7 +123,9 @@ def job_page(
     )
 
 
-def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[str, str], ...]:
+def _facts(
+    status: JobStatus, metrics: Metrics, duration: str, model_epoch: float | None
+) -> tuple[tuple[str, str], ...]:
     """Return label and value of the job's most important numbers. Numbers that are not known are left out."""
     replicas = status.replicas.values()
     failed = sum(replica.state == "failed" for replica in replicas)
@@ -132,9 +136,11 @@ def _facts(status: JobStatus, metrics: Metrics, duration: str) -> tuple[tuple[st
     facts = [("Duration", duration), ("Replicas", f"{len(replicas)}" + (f", {failed} failed" if failed else ""))]
     if epochs is not None:
         facts.append(("Epochs", f"{epochs:g}"))
+    if model_epoch is not None:
+        facts.append(("Saved model", f"of epoch {model_epoch:g}"))
     for measure in _measures(metrics)[:_MAX_BEST]:
         if best := _best(_points(measure, metrics), measure):
-            facts.append((f"Best {measure}", f"{best.y:.4g}"))
+            facts.append((f"Best {measure}", f"{best.y:.4g} in epoch {best.x:g}"))
     facts.append(("Restarts of replicas", str(sum(replica.restart for replica in replicas))))
     if peak_memory:
         facts.append(("Peak memory of a replica", f"{peak_memory:,.0f} MiB"))

@@ -12,6 +12,7 @@ from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.request import Request, job_name
 from kfp_distributed.components.train.signals import ended_by_signals
+from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.opener import open_store
@@ -26,7 +27,8 @@ def staged(request: Request) -> Iterator[Request]:
     exception is a complete model that could not be downloaded. A request without local folders is yielded unchanged.
 
     Raises:
-        ValueError: There are local folders, but `checkpoint_uri` is not in object storage.
+        ValueError: There are local folders, but `checkpoint_uri` is not in object storage, or its bucket does not
+            exist.
         StorageError: A folder cannot be uploaded, or the model cannot be downloaded.
     """
     folders = {name: getattr(request, name) for name in ("train_uri", "validation_uri", "model_uri")}
@@ -41,7 +43,7 @@ def staged(request: Request) -> Iterator[Request]:
         )
     root = join_uri(request.checkpoint_uri, job_name(request.task_name, request.identity), "staged")
     store = open_store(root)
-    store.make_bucket()
+    require_bucket(store, "checkpoint_uri", request.checkpoint_uri)
 
     is_downloaded = False
 

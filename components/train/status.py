@@ -229,11 +229,13 @@ def final_failure(status: JobStatus, specification: DistributionSpecification) -
     """Return why a failed MPI launcher must not be restarted by its operator: a rank failed permanently. Else "".
 
     A launcher that names no worker may have failed to reach one. The launcher of an elastic job also fails if a
-    connection is lost.
+    connection is lost. A rank also fails because another one was preempted.
     """
     now = status.replicas.get("launcher-0")
     end = now if now and now.state == "failed" else status.failures.get("launcher-0")
     if not end or end.reason or status.spared or not specification.restart_limit:
+        return ""
+    if any(other.preempted and abs(other.time - end.time) <= RECENT_SECONDS for other in status.failures.values()):
         return ""
     is_final = 0 < (end.exit_code or 0) < 128 and failed_worker(end.tail, status.slots_per_worker)
     return FOR_GOOD if is_final else ""

@@ -124,14 +124,16 @@ def _run_job(
     with request_of_replicas as visible_request:
         outcome = launch(visible_request, runner, print_entry, tracker.start)
         # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
-        page = _render_report(outcome.status, outcome.metrics, runner)
+        page = _render_report(outcome.status, outcome.metrics, runner, model_epoch=outcome.model.metrics.get("epoch"))
         _write(report, page)
     return outcome, page
 
 
-def _render_report(status: JobStatus, metrics: Metrics, runner: Runner, cause: str = "") -> str:
+def _render_report(
+    status: JobStatus, metrics: Metrics, runner: Runner, cause: str = "", model_epoch: float | None = None
+) -> str:
     try:
-        return render_page("train.html", job_page(status, metrics, runner.manifest, cause))
+        return render_page("train.html", job_page(status, metrics, runner.manifest, cause, model_epoch))
     except Exception as error:  # noqa: BLE001  (a bug in the report must neither fail a training nor hide the cause)
         log("WARNING", f"the report cannot be rendered: {error!r}")
         return f"<!DOCTYPE html><title>{escape(status.job)}</title><pre>{escape(cause or repr(error))}</pre>"

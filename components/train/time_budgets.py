@@ -56,7 +56,8 @@ def _budgets_begun(status: JobStatus) -> dict[str, float | None]:
     """Return the time since which each time budget runs, by its key; None for budgets that do not run.
 
     A start runs from the time when all replicas have a node, an image and their packages until all are running and one
-    has printed a line or a sample. From then on silence counts, and progress.
+    has printed a line or a sample. From then on silence counts, and progress. When all have run, the budgets of a
+    replica that starts again run from the last progress of the others.
     """
     replicas = awaited(status)
     queued, waiting, pulling, installing = (
@@ -66,12 +67,18 @@ def _budgets_begun(status: JobStatus) -> dict[str, float | None]:
     is_done = _is_done(status)
     is_placed = not is_done and all(replica.state not in NOT_READY for replica in replicas)
     is_silent = all(replica.heard is None for replica in replicas)
-    return {
-        "queue_timeout": queued,
+    starts = {
         "scheduling_timeout": None if is_done else waiting,
         "image_pull_timeout": None if is_done else pulling,
         "install_timeout": None if is_done else installing,
         "start_timeout": status.attempt if is_placed and (is_silent or unstarted(status)) else None,
+    }
+    if status.running is not None:  # The others may train on while a lost replica comes back.
+        progressed = max(replica.progressed or 0.0 for replica in replicas)
+        starts = {name: begun and max(begun, progressed) for name, begun in starts.items()}
+    return {
+        "queue_timeout": queued,
+        **starts,
         "silence_timeout": _silent_since(status, replicas) if is_placed or is_done else None,
         "progress_timeout": stalled_since(status),
         "running_timeout": status.running,

@@ -92,6 +92,18 @@ def test_rows(metadata, status, pods, state, replicas):
     assert job_row(job, pods, NOW) == JobRow("a-job", "TFJob", state, replicas, "5 min 12 s", "4f5b0b1c")
 
 
+@pytest.mark.parametrize("kind", ["PyTorch", "MPI"])
+@pytest.mark.parametrize(("workers", "limits"), [(5, (1, 5)), (0, (1, 3))])
+def test_an_elastic_job_whose_workers_are_outside_of_its_limits_is_read(kind, workers, limits):
+    """Anyone who may change the job can scale it."""
+    elastic = {"distribution_type": kind, "min_workers": 1, "max_workers": 3, "number_of_workers": 2}
+    _, job = cluster_job(elastic, "v1" if kind == "MPI" else None)
+    job.manifest["spec"][f"{kind.lower()}ReplicaSpecs"]["Worker"]["replicas"] = workers
+    assert job_row(job, [], NOW) == JobRow("a-job", f"{kind}Job", "waiting", f"0/{workers + 1}", "5 min 12 s", "")
+    read = job_objects(job).job.specification
+    assert (read.number_of_workers, read.min_workers, read.max_workers) == (max(1, workers), *limits)
+
+
 def test_a_suspended_job_is_queued():
     _, job = cluster_job(workers(3, queue_name="team"))
     suspended = {**job.manifest["spec"], "runPolicy": {**job.manifest["spec"]["runPolicy"], "suspend": True}}

@@ -89,12 +89,12 @@ class TestBucket:
         ("endpoint", "url"),
         [(None, "http://minio-service.kubeflow:9000"), (("store.example.com", True), "https://store.example.com")],
     )
-    def test_a_missing_bucket_is_a_warning(self, endpoint, url):
+    def test_a_missing_bucket_is_a_failure(self, endpoint, url):
         assert self.judge(STORE, BucketAnswer(True, "NoSuchBucket: no such bucket"), endpoint=endpoint) == (
             "bucket",
-            "warning",
-            "s3://b/k does not exist yet; the train step creates the bucket if its keys allow that",
-            f"to create it now, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
+            "failed",
+            "s3://b/k does not exist; steps do not create buckets",
+            f"to create it, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
         )
 
     def test_wrong_keys_fail(self):

@@ -114,7 +114,7 @@ def test_permissions_for_volumes_are_checked(empty_namespace):
 
 def test_a_missing_bucket_and_wrong_keys_are_reported(api, prepared_namespace, object_store_secret):
     code, levels, output = doctor(prepared_namespace, "--bucket", "s3://kd-cli-missing-bucket")
-    assert (code, levels["bucket"]) == (0, "warning"), output
+    assert (code, levels["bucket"]) == (1, "failed"), output
     wrong = base64.b64encode(b"wrong-one").decode()
     api.patch_namespaced_secret(SECRET, prepared_namespace, {"data": {"secretkey": wrong}})
     code, levels, output = doctor(prepared_namespace, "--bucket", f"s3://{prepared_namespace}")

@@ -69,6 +69,8 @@ def test_every_step_runs_with_a_library_installed_by_pip(clean_python, wheel, tm
     pip = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTPS_"))}
     outputs = {}
     with embedded_object_store(tmp_path / "object-store") as store:
+        for bucket in ("checkpoints", "models"):
+            open_store(f"s3://{bucket}", store.credentials()).make_bucket()
         path = f"{clean_python.parent}:/usr/bin:/bin"
         variables = {"PATH": path, "HOME": str(tmp_path), **pip, **store.environment()}
         for step, command in whole_job(run, specs=tmp_path / "specs").items():

@@ -1,9 +1,14 @@
 """The installation of packages in steps and for replicas, with a real pip and a faulty index."""
 
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import kfp
+import psutil
 import pytest
 from package_index import package_index, write_wheel
 
@@ -121,6 +126,30 @@ def test_killed_pip_is_not_retried(run, tmp_path):
     done = run(*program(f"sys.executable = '{killed}'; packages.install('tiny-gadget')"))
     assert done.returncode == 137
     assert "next attempt" not in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root to make a PID namespace")
+def test_sigterm_ends_an_installation_that_is_process_1(run, index, python, tmp_path):
+    index.stalls = 9
+    environment = {
+        "PATH": f"{python}:/usr/bin:/bin",
+        "PYTHONPATH": str(tmp_path / "library.zip"),
+        "PIP_INDEX_URL": index.url,
+        "PIP_TIMEOUT": "60",
+    }
+    command = install_command(["tiny-gadget"], folder=str(tmp_path / "packages"))
+    with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", *command], env=environment) as unshare:
+        deadline = time.monotonic() + 30
+        while not index.downloads and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (process_1,) = psutil.Process(unshare.pid).children()
+        (pip,) = process_1.children()
+        process_1.terminate()
+        try:
+            assert unshare.wait(5) == 128 + signal.SIGTERM
+        finally:
+            unshare.kill()
+    assert not pip.is_running()
 
 
 def test_passwords_in_addresses_are_not_logged(run, index):

@@ -22,10 +22,12 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def bucket(server, monkeypatch):
-    """Name of a bucket that does not exist yet. The environment has the address of a real S3 server."""
+    """Name of an empty bucket. The environment has the address of a real S3 server."""
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
-    return f"bucket-{uuid.uuid4().hex}"
+    name = f"bucket-{uuid.uuid4().hex}"
+    open_store(f"s3://{name}").make_bucket()
+    return name
 
 
 class Clock:

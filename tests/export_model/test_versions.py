@@ -3,6 +3,7 @@ import math
 import pytest
 
 from kfp_distributed.components.export_model.export import check_request, export_root, finite_numbers, next_version
+from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
 
 
@@ -24,7 +25,7 @@ def test_export_root(bucket, expected):
 
 @pytest.mark.parametrize("name", ["ab", "Models", "my_models", "minio://X/y", "models-", "a" * 64])
 def test_invalid_names_of_buckets(bucket, make_model, export, name):
-    with pytest.raises(StorageError, match="name"):
+    with pytest.raises((StorageError, ValueError), match="name"):
         export(make_model(), name)
 
 
@@ -68,3 +69,9 @@ def test_next_version(keys, expected):
 def test_finite_numbers():
     values = {"a": 1, "b": 0.5, "c": math.inf, "d": "x", "e": True, "f": {"struct": {}}, "g": None, "h": -(10**400)}
     assert finite_numbers(values) == {"a": 1, "b": 0.5}
+
+
+def test_a_missing_bucket_is_refused_and_not_created(bucket, make_model, export):
+    with pytest.raises(ValueError, match=rf"^bucket='{bucket}-typo/team' names the bucket '{bucket}-typo', which"):
+        export(make_model(), f"{bucket}-typo/team")
+    assert not open_store(f"s3://{bucket}-typo").bucket_exists()

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -41,6 +42,33 @@ def test_family(table, leaders, expected):
 def test_process_table_contains_this_process():
     table = process_table()
     assert (table[os.getpid()].parent, table[os.getpid()].session) == (os.getppid(), os.getsid(0))
+
+
+OWNER = """
+import sys
+from kfp_distributed.processes import ProcessGroup
+with ProcessGroup(folder=sys.argv[1]) as group:
+    group.start("child", ["sleep", "1000"])
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_guard_deletes_the_folder_of_a_killed_parent_alone(tmp_path, is_killed):
+    for name in ("own/deep", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "own" / "link").symlink_to(tmp_path / "other")
+    argv = [sys.executable, "-c", OWNER, str(tmp_path / "own")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        parent.stdout.readline()
+        if is_killed:
+            parent.kill()
+    deadline = time.monotonic() + 20
+    while is_killed and (tmp_path / "own").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # A parent that leaves the context deletes its folder itself, or keeps it.
+    assert sorted(path.name for path in tmp_path.iterdir()) == (["other"] if is_killed else ["other", "own"])
 
 
 @pytest.mark.parametrize("lines", [["{0}\n{1}\nend\n"], ["{0}\n", "{1}\n", "end\n"], ["end\n"]])

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -191,6 +192,47 @@ def test_failed_part_of_an_upload_is_sent_again(store, proxy, tmp_path):
     assert store.upload(tmp_path / "big", "big") == entry("big", BIG)
     assert store.read("big") == BIG
     assert len([request for request in proxy.requests if "partNumber=1" in request]) == 1
+
+
+def test_upload_whose_completion_lost_its_answer_is_stored(store, proxy, tmp_path):
+    """The completion is retried, and the server does not know the upload any more."""
+    fill(tmp_path, {"big": BIG})
+    store.write("big", BIG[::-1])
+    proxy.requests.clear()
+    proxy.faults = [Fault("POST /" + store.bucket + "/root/big?uploadId=", lose_answer=True)]
+    assert store.upload(tmp_path / "big", "big") == entry("big", BIG)
+    assert methods(proxy) == ["POST", *["PUT"] * 3, "POST", "POST", "DELETE", "HEAD"]
+    assert store.read("big") == BIG
+
+
+def test_object_of_unknown_etag_is_compared_by_its_content(store, proxy, server, tmp_path):
+    """The ETag of an encrypted object does not follow from its content."""
+    fill(tmp_path, {"big": BIG})
+    direct = open_store(store.uri, server.credentials())
+    for stored, is_ours in ((BIG, True), (BIG[::-1], False)):
+        proxy.requests.clear()
+        proxy.faults = [
+            Fault("POST /" + store.bucket + "/root/big?uploadId=", lose_answer=True),
+            Fault("HEAD", before=lambda data=stored: direct.write("big", data), headers={"ETag": '"0-3"'}),
+        ]
+        with nullcontext() if is_ours else pytest.raises(StorageError, match="NoSuchUpload"):
+            assert store.upload(tmp_path / "big", "big") == entry("big", BIG)
+        assert methods(proxy)[-2:] == ["HEAD", "GET"]
+
+
+@pytest.mark.parametrize("stored", [None, BIG[:-1]], ids=["no object", "object of another size"])
+def test_upload_that_the_server_lost_has_failed(store, proxy, tmp_path, stored):
+    if stored:
+        store.write("big", stored)
+    fill(tmp_path, {"big": BIG})
+    proxy.requests.clear()
+    body = b"<Error><Code>NoSuchUpload</Code><Message>The upload does not exist</Message></Error>"
+    completion = "POST /" + store.bucket + "/root/big?uploadId="
+    proxy.faults = [Fault(completion, status=404, change=lambda _: body, headers={"Content-Type": "application/xml"})]
+    with pytest.raises(StorageError, match="NoSuchUpload"):
+        store.upload(tmp_path / "big", "big")
+    assert methods(proxy)[-3:] == ["POST", "DELETE", "HEAD"]
+    assert [item.size for item in store.list()] == ([len(stored)] if stored else [])
 
 
 def test_failed_upload_leaves_no_object(store, proxy, server, tmp_path):

@@ -1,6 +1,8 @@
 """Following a job on an API server with broken watches, refused requests or unreadable logs."""
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
@@ -9,6 +11,7 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.runners import newest_checkpoint
 from kfp_distributed.components.train.runners.kubernetes import last_lines, watching
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects
@@ -33,9 +36,11 @@ def watcher(api):
     watcher.close()
 
 
-def follow(api, watcher, **distribution):
+def follow(api, watcher, checkpoint_uri="", **distribution):
     """Return a follower of a new job."""
-    objects = plan_objects(make_job((), workers(2, **distribution)), ClusterSettings("default", image="image"))
+    job = make_job((), workers(2, **distribution))
+    job = replace(job, description=replace(job.description, checkpoint_uri=checkpoint_uri))
+    objects = plan_objects(job, ClusterSettings("default", image="image"))
     follower = Follower(api.connect(), watcher, objects)
     follower.attach(api.connect().call("POST", objects.jobs_path, objects.manifest))
     follower.begin()
@@ -114,6 +119,24 @@ def test_a_job_that_is_deleted_while_its_watch_is_interrupted_has_failed(api, wa
     assert (fact.succeeded, fact.reason) == (False, "The TFJob was deleted before it ended.")
 
 
+def test_an_api_server_that_does_not_answer_about_the_job_ends_no_training(api, watcher):
+    """The job is missing in a list, which may be older than the job, and cannot be read."""
+    follower = follow(api, watcher)
+    job, lines = api.objects[JOB], []
+    api.broken = {f"GET {JOB}"}
+    api.expire("tfjobs", lambda: api.delete(JOB))
+    deadline = time.monotonic() + 20
+    for fact in follower.facts():
+        assert time.monotonic() < deadline
+        if isinstance(fact, LogLine):
+            lines.append(fact.line)
+            api.put(JOB, {**job, **SUCCEEDED})
+            api.broken = set()
+        elif isinstance(fact, Quiet) and api.requests.count(f"GET {JOB}") > 2 and not lines:
+            watcher.news.put(Printed("worker-0", ["step"]))
+    assert (set(lines), fact.succeeded) == ({"step"}, True)
+
+
 def test_a_failed_job_ends_while_another_replica_prints(api, watcher):
     follower = follow(api, watcher, restart_limit=0)
     for index, status in enumerate(({"phase": "Running"}, {"phase": "Failed", "reason": "Evicted"})):
@@ -164,3 +187,23 @@ def test_a_restart_of_the_whole_job_is_returned_to_the_caller(api, watcher):
         ("worker-0", "waiting", 1),
         ("worker-1", "waiting", 1),
     ]
+
+
+def test_failures_are_counted_since_the_newest_checkpoint(api, watcher, tmp_path, monkeypatch):
+    monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
+    follower = follow(api, watcher, str(tmp_path), restart_limit=1)
+    killed = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "tensorflow", "state": {"terminated": {"exitCode": 137}}}],
+    }
+    failures = 0
+    for fact in follower.facts():
+        is_failure = isinstance(fact, ReplicaChanged) and fact.state == "failed"
+        if is_failure or (isinstance(fact, Quiet) and not failures):
+            failures += 1
+            (tmp_path / f"0000000{min(failures, 2)}.json").write_text("{}")
+            with suppress(KeyError):
+                api.delete("pods/a-job-worker-0")
+            api.put("pods/a-job-worker-0", pod(0, killed))
+    # Three failures, of which the first has an older checkpoint.
+    assert (failures, fact.reason) == (4, "Restart limit reached (restart_limit=1).")

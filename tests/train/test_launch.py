@@ -449,9 +449,16 @@ def test_a_saved_model_is_replaced_only_by_a_complete_one(data, tmp_path):
     assert verify_model_folder(tmp_path / "model") == outcome.model
 
 
-@pytest.mark.parametrize("earlier", [False, True])
-def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
-    """The program of the replicas exits with 0 without saving a model."""
+@pytest.mark.parametrize(
+    ("earlier", "named"),
+    [
+        ({}, "model.json"),
+        ({"identity": ("an earlier run",)}, repr(job_name("train", ("an earlier run",)))),
+        ({"train_parameters": {"epochs": 2}}, "with another request"),
+    ],
+)
+def test_success_without_a_model_is_a_failure(data, tmp_path, earlier, named):
+    """The program of the replicas exits with 0 without saving a model. There may be one of another training."""
 
     class WithoutModel(LocalRunner):
         def check(self, job):
@@ -459,12 +466,12 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier):
 
     model = tmp_path / "model"
     if earlier:
-        run(request(data, tmp_path, identity=("an earlier run",)))
+        run(request(data, tmp_path, **earlier))
     with pytest.raises(TrainingFailed) as error:
         launch(request(data, tmp_path), WithoutModel(), lambda line: None)
     assert str(error.value).startswith("The job succeeded, but left no complete model: ")
     assert str(model) in str(error.value)
-    assert (repr(job_name("train", ("an earlier run",))) if earlier else "model.json") in str(error.value)
+    assert named in str(error.value)
 
 
 def test_a_model_that_cannot_be_read_is_not_reported_as_missing(data, tmp_path, monkeypatch):
@@ -486,6 +493,20 @@ def test_a_model_that_cannot_be_read_is_not_reported_as_missing(data, tmp_path, 
     start = "The job succeeded, but its model could not be read: "
     assert re.match(rf"{start}.*bucket.*model", str(error.value)), error.value
     assert error.value.metrics["worker-0"][-1]["loss"] == 0.5
+
+
+def test_a_missing_bucket_is_refused_before_anything_starts(data, tmp_path, monkeypatch):
+    class NeverStarted(LocalRunner):
+        def start(self, job):
+            pytest.fail("the job was started")
+
+    with embedded_object_store(tmp_path / "objects") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        uri = "s3://bukcet/jobs"
+        with pytest.raises(ValueError, match=rf"^checkpoint_uri='{uri}' names the bucket 'bukcet', which"):
+            launch(request(data, tmp_path, checkpoint_uri=uri), NeverStarted(), lambda line: None)
+    assert list((tmp_path / "objects").iterdir()) == []
 
 
 def test_the_same_request_is_always_the_same_job(data, tmp_path):

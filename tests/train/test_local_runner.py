@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import uuid
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from train.programs.jobs import MARKER, make_job, marked, python, workers
 from kfp_distributed.components.train.failures import FOR_GOOD
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.launch import _follow
+from kfp_distributed.components.train.runners import newest_checkpoint
 from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.local import runner as local_runner
 from kfp_distributed.components.train.runners.local.gpus import visible_gpus
@@ -289,6 +291,19 @@ def test_restarts_are_limited():
     facts = run(make_job(shell("kill -9 $$"), {"restart_limit": 2}))
     assert verdict(facts) == (False, "Restart limit reached (restart_limit=2).")
     assert changes(facts, "failed") == [("worker-0", "failed", None, 9, restart) for restart in range(3)]
+
+
+def test_restarts_are_counted_since_the_newest_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
+    # The second start stores a checkpoint.
+    program = f"mkdir {tmp_path}/once 2> /dev/null || touch {tmp_path}/00000001.json; kill -9 $$"
+    job = make_job(shell(program), {"restart_limit": 1})
+    facts = run(replace(job, description=replace(job.description, checkpoint_uri=str(tmp_path))))
+    assert verdict(facts) == (False, "Restart limit reached (restart_limit=1).")
+    assert [fact.text for fact in facts if isinstance(fact, JobEvent) and fact.text.startswith("restart")] == [
+        "restart 1 of 1: all replicas (worker-0 failed)",
+        "restart 1 of 1: all replicas (worker-0 failed)",
+    ]
 
 
 def test_a_worker_of_parameter_servers_restarts_alone_with_the_same_address(tmp_path):

@@ -20,7 +20,6 @@ PROCESS_TREE = "trap 'exit 0' INT; sleep 1000 & setsid sleep 1000 & echo ready; 
 
 
 def start_step(marker, program, folder):
-    # A step that gets SIGKILL cannot delete the folder of its job, so that is below tmp_path.
     environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[1]), MARKER: marker}
     step = Path(__file__).parent / "programs" / "step.py"
     return started(
@@ -57,6 +56,8 @@ def test_no_process_survives_a_signal_to_the_step(tmp_path, number, code):
         step.send_signal(number)
         assert step.wait(timeout=60) == code
         assert wait_until(lambda: not marked(marker)), marked(marker)
+    # After SIGKILL, the guard deletes the folder of the job.
+    assert wait_until(lambda: not list(tmp_path.iterdir())), list(tmp_path.iterdir())
 
 
 def test_a_step_started_with_nohup_ignores_sighup(cancel):

@@ -75,6 +75,10 @@ def test_a_line_and_its_end_are_one_write(monkeypatch):
         (ReplicaChanged(TIME, "worker-0", "running"), "INFO job worker-0: running"),
         (ReplicaChanged(TIME, "ps-1", "failed", exit_code=3), "ERROR job ps-1: failed (exit code 3)"),
         (
+            ReplicaChanged(TIME, "ps-1", "failed", exit_code=1, reason="preempted: NodeLost", preempted=True),
+            "WARNING job ps-1: failed (exit code 1, preempted: NodeLost)",
+        ),
+        (
             ReplicaChanged(TIME, "ps-1", "waiting", reason="no node has room"),
             "WARNING job ps-1: waiting (no node has room)",
         ),

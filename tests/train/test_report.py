@@ -42,7 +42,7 @@ SUCCEEDED = (
 
 
 def test_content_of_a_report():
-    assert job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}) == JobPage(
+    assert job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, model_epoch=3) == JobPage(
         title="a-job",
         succeeded=True,
         outcome="succeeded after 1 min 2 s",
@@ -53,7 +53,8 @@ def test_content_of_a_report():
             ("Duration", "1 min 2 s"),
             ("Replicas", "2"),
             ("Epochs", "2"),
-            ("Best loss", "2"),
+            ("Saved model", "of epoch 3"),
+            ("Best loss", "2 in epoch 2"),
             ("Restarts of replicas", "2"),
             ("Peak memory of a replica", "610 MiB"),
         ),

@@ -255,3 +255,31 @@ def test_a_specification_is_frozen_and_validates_itself():
         spec.number_of_workers = 3
     with pytest.raises(ValueError, match="max_workers = 2 is less than number_of_workers, 3"):
         dataclasses.replace(spec, number_of_workers=3)
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"), [(None, None), ("", None), ("unlimited", None), (0, 0), ("3", 3), (3.0, 3)]
+)
+def test_preemption_limit_is_a_count_or_unlimited(value, limit):
+    assert parse_distribution({"preemption_limit": value}).preemption_limit == limit
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(None, 30), (5, 5), ("90", 90), ("2m", 120), ("1h", 3600), (60.0, 60)])
+def test_termination_grace_seconds_are_whole_seconds(value, seconds):
+    parsed = parse_distribution({"termination_grace_seconds": value}).termination_grace_seconds
+    assert (parsed, type(parsed)) == (seconds, int)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("preemption_limit", -1),
+        ("preemption_limit", "never"),
+        ("termination_grace_seconds", 4),
+        ("termination_grace_seconds", 30.5),
+        ("termination_grace_seconds", "unlimited"),
+    ],
+)
+def test_other_limits_of_preemptions_are_refused(key, value):
+    with pytest.raises(ValueError, match=rf"^distribution_specification: {key} = .* is not "):
+        parse_distribution({key: value})

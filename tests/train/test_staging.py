@@ -1,5 +1,7 @@
 """Local folders of a step whose replicas are pods, staged in a real object store."""
 
+from dataclasses import replace
+
 import pytest
 from step_lines import brief_lines
 
@@ -18,6 +20,7 @@ def request_(tmp_path, monkeypatch):
     with embedded_object_store(tmp_path / "objects") as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
+        open_store("s3://bucket").make_bucket()
         yield Request(str(data), str(tmp_path / "model"), {}, ("run",), checkpoint_uri="s3://bucket/jobs")
 
 
@@ -60,3 +63,10 @@ def test_an_incomplete_model_is_deleted(request_, capsys):
         train(visible, "weights/part-0", cancelled=True)
     assert staged_keys() == []
     assert capsys.readouterr().out == ""
+
+
+def test_a_missing_bucket_is_refused_and_not_created(request_):
+    request = replace(request_, checkpoint_uri="s3://bukcet/jobs")
+    with pytest.raises(ValueError, match=r"^checkpoint_uri='s3://bukcet/jobs' "), staged(request):
+        pytest.fail("the block was entered")
+    assert not open_store("s3://bukcet").bucket_exists()

@@ -418,6 +418,17 @@ def test_a_survived_preemption_is_not_the_cause_of_a_later_failure():
     assert "preempted: EvictionByEvictionAPI" in failure_cause(status)
 
 
+def test_the_exit_code_of_a_rank_is_not_final_after_a_preemption():
+    preempted = changed(5, "worker-1", "failed", exit_code=143, preempted=True)
+    specification = parse_distribution({"distribution_type": "MPI"})
+    status = begin(make_job(["unused"], {"distribution_type": "MPI"}), BEGIN)
+    facts = [line(4, "launcher-0", "  Process name: [[1,1],1]"), changed(4, "launcher-0", "failed", exit_code=3)]
+    for fact in facts:
+        status = advance(status, fact)
+    assert final_failure(status, specification) == FOR_GOOD
+    assert final_failure(advance(status, preempted), specification) == ""
+
+
 def test_a_preemption_is_the_root_of_failures_at_the_same_time():
     peer, preempted = (
         changed(4, "worker-0", "failed", exit_code=3),

@@ -115,6 +115,25 @@ SILENT = "worker-0: no output since it started 1 min 30 s ago; worker-1: no outp
             "image_pull_timeout ran out after 1 min: worker-1 not started (ErrImagePull); "
             "worker-0: no output since it started 1 min 19 s ago.",
         ),
+        # A training that goes on while a lost replica waits for a node, or for its image, is not ended.
+        (
+            {},
+            [*STARTED, changed(100, "worker-1", "waiting", restart=1), line(1000, "worker-0")],
+            1599,
+            "",
+        ),
+        (
+            {},
+            [*STARTED, changed(100, "worker-1", "waiting", restart=1), line(1000, "worker-0")],
+            1600,
+            'scheduling_timeout ran out after 10 min: worker-1 not started; worker-0: printed "a line" 10 min ago.',
+        ),
+        (
+            {"start_timeout": 90},
+            [*STARTED, line(5, "worker-0"), changed(80, "worker-1", "starting", restart=1), line(160, "worker-0")],
+            170,
+            "",
+        ),
         # Neither a start nor silence counts while packages are being installed, whatever pip prints.
         ({"start_timeout": 90, "silence_timeout": 90}, INSTALLED[:4], 494, ""),
         ({"start_timeout": 90, "silence_timeout": 90}, INSTALLED, 589, ""),

@@ -8,6 +8,7 @@ from train.test_pods import condition, terminated
 from train.test_tracker import RUNNING, job_of, pod_of, summarize
 
 from kfp_distributed.components.train.job import JobEvent, ReplicaChanged, clock
+from kfp_distributed.components.train.runners.kubernetes import judge
 from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
 from kfp_distributed.trainers.runtime.job import PEER_LOST
 
@@ -36,8 +37,8 @@ def test_preemptions_do_not_count_for_restart_limit():
     tracker = tracker_of()
     list(tracker.update_pod(preempted(1, **TERMINATED)))
     for number in range(1, 5):
-        list(tracker.update_pod(pod_of(1, f"pod-{number}", number, **RUNNING)))
-        list(tracker.update_pod(preempted(1, f"pod-{number}", number, **TERMINATED)))
+        list(tracker.update_pod(pod_of(1, f"next-{number}", number, **RUNNING)))
+        list(tracker.update_pod(preempted(1, f"next-{number}", number, **TERMINATED)))
     facts = summarize(tracker.update_pod(pod_of(1, "last", 5, **RUNNING)))
     assert facts[0] == ("worker-1", "failed", 143, PREEMPTED, 4)
     assert facts[-1] == ("worker-1", "running", None, "", 5)
@@ -148,3 +149,28 @@ def test_a_successor_of_the_same_second_is_accepted():
     list(tracker.restart())
     assert summarize(tracker.update_pod(pod_of(1, **RUNNING))) == []
     assert summarize(tracker.update_pod(pod_of(1, "second", **RUNNING))) == [("worker-1", "running", None, "", 1)]
+
+
+def test_a_preemption_is_over_when_its_pod_has_ended_without_a_failure():
+    """An evicted worker may save its results and exit with 0. A later failure of another replica is one of its own."""
+    tracker = tracker_of()
+    list(tracker.update_pod(preempted(1, deleted_at=None, phase="Succeeded", main=terminated(0))))
+    now = clock() + 3600
+    failure = ReplicaChanged(now, "worker-0", "failed", exit_code=137)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "clock", lambda: now)
+        assert tracker.judge.add(failure, begun=0) == "Restart limit reached (restart_limit=0)."
+
+
+def test_a_preempted_worker_of_an_elastic_job_does_not_excuse_later_failures():
+    elastic = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1, "max_workers": 2}
+    tracker = Tracker(make_job(["unused"], {**elastic, "restart_limit": 0}), "PyTorchJob")
+    list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(tracker.update_pod(preempted(1)))
+    list(tracker.update_pods([pod_of(0, **RUNNING)]))
+    facts = summarize(tracker.advance_time(clock() + 4))
+    assert facts == [("worker-1", "stopped", None, PREEMPTED, 0)]
+    now = clock() + 3600
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "clock", lambda: now)
+        assert not tracker.judge.is_preemption(ReplicaChanged(now, "worker-0", "failed", exit_code=137))

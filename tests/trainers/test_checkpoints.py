@@ -180,6 +180,17 @@ def test_a_rejected_checkpoint_is_not_restored_again(store, save, tmp_path):
     assert [reject_checkpoint(store, name) for name in ("00000004", "00000002")] == ["00000002", ""]
 
 
+def test_checkpoints_after_which_each_start_failed_are_good_again(store, save, tmp_path):
+    for text in ("one", "two", "three"):
+        save(text)
+    assert [reject_checkpoint(store, name) for name in ("00000003", "00000002", "00000001")] == [
+        "00000002",
+        "00000001",
+        "",
+    ]
+    assert restore(store, tmp_path) == ("00000003", {"part/weights": "three"})
+
+
 def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_replaced_by_a_newer_one(store, save, tmp_path):
     """The leader goes on while another replica starts."""
     save("one")

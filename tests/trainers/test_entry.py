@@ -381,10 +381,8 @@ def test_a_program_that_can_load_no_checkpoint_fails_with_their_names(make_repli
         replicas.start_all()
         codes.append(replicas.wait("worker-0"))
     assert codes == [CHECKPOINT_REJECTED, CHECKPOINT_REJECTED, 3 if command else 1]
-    assert [entry.key for entry in store.list() if entry.key.endswith(".failed")] == [
-        "00000002.failed",
-        "00000003.failed",
-    ]
+    # So no checkpoint is at fault: once the program is mended, it continues from the newest.
+    assert [entry.key for entry in store.list() if entry.key.endswith(".failed")] == []
 
 
 def write_and_fail(model_dir, checkpoint_dir):

@@ -226,6 +226,25 @@ def test_a_program_that_commits_is_never_guessed_about(folder, checkpoints):
     assert checkpoints == [({"before": "x", "a": "1"}, False)]
 
 
+def test_a_program_that_commits_may_rename_several_files(folder, checkpoints, tmp_path):
+    """Between two renames, the files belong to different checkpoints."""
+
+    def rename(name, text):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).rename(folder / name)
+
+    for epoch in ("1", "2"):
+        rename("weights", epoch)
+        if epoch == "2":
+            look()
+        rename("optimizer", epoch)
+        flush()
+    assert [(sent["weights"], sent["optimizer"], guessed) for sent, guessed in checkpoints] == [
+        ("1", "1", False),
+        ("2", "2", False),
+    ]
+
+
 def test_a_committed_checkpoint_that_could_not_be_sent_is_sent_later(folder):
     sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused")]
 

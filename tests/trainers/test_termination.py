@@ -7,7 +7,7 @@ import pytest
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import PREEMPTED
+from kfp_distributed.trainers.runtime.job import PEER_LOST, PREEMPTED
 
 pytestmark = pytest.mark.takes(20)
 
@@ -79,3 +79,27 @@ def test_a_replica_that_must_end_does_not_wait_longer_than_its_grace_period(make
     replicas.start("worker-0")
     replicas.wait_until(lambda: [entry.key for entry in metrics.list("notices/")] == ["notices/leader"])
     assert replicas.running["worker-0"].poll() is None
+
+
+def lose_peer(model_dir, checkpoint_dir):
+    """Lose the ending replica while the ranks write a checkpoint together."""
+    import time
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import is_ending
+
+    print("begins", flush=True)
+    while not is_ending():
+        time.sleep(0.01)
+    Path(checkpoint_dir, "state").write_text("half")
+    raise RuntimeError("Connection reset by peer")
+
+
+def test_a_leader_that_loses_a_peer_while_it_saves_has_not_saved(make_replicas, digits):
+    replicas = make_replicas(train_specification(lose_peer), {}, {"worker": 1}, digits)
+    replicas.start_all()
+    metrics = open_store(replicas.job.metrics_uri)
+    replicas.wait_until(lambda: metrics.exists("notices/leader"))
+    metrics.write("notices/worker-1", b"")
+    assert replicas.wait("worker-0", 20) == PEER_LOST
+    assert complete_checkpoints(open_store(replicas.job.checkpoint_uri)) == []

@@ -85,7 +85,7 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert {name for name, _ in lines(facts, "^epoch")} == {"master-0"}
     manifest = verify_model(open_store(str(model)))
     assert manifest.format == "onnx"
-    assert set(manifest.metrics) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+    assert set(manifest.metrics) == {"epoch", "loss", "accuracy", "val_loss", "val_accuracy"}
     assert accuracy(model, digits) >= 0.95
     # The evaluation, with another library, has the same results as the training.
     evaluation, _ = evaluate_model(model, digits.folder / "validation")

@@ -139,12 +139,16 @@ def reject_checkpoint(store: Store, name: str) -> str:
 
     Returns:
         Name of the checkpoint that the next start gets. "" if there is none, or if a newer one was stored since, which
-        means that the restored one was good. Nothing is recorded then.
+        means that the restored one was good. Nothing is recorded then. If there is none, the others count as good
+        again, because the program has failed after each of them.
     """
     complete = complete_checkpoints(store)
     failed = {match[1] for entry in store.list() if (match := _FAILED.fullmatch(entry.key))}
     usable = [other for other in complete if other not in {name, *failed}]
-    if not usable or usable[0] > name:
+    if not usable:  # The program failed after each of them, so the checkpoints are not at fault.
+        store.delete([f"{other}.failed" for other in failed])
+        return ""
+    if usable[0] > name:
         return ""
     store.write(f"{name}.failed", b"")
     return usable[0]

@@ -135,7 +135,7 @@ def _run_replica() -> int:
     termination = begin(job, name, leads) if is_needed and program.kind != "command" else None
     try:
         code = _run(program, paths, job)
-        if termination and termination.was_told:
+        if code == 0 and termination and termination.was_told:
             code = PREEMPTED
     except BaseException as error:
         sync.flush(at_rest=True)
@@ -161,7 +161,9 @@ def _run_replica() -> int:
 
 def _save(job: JobDescription, manifest: DatasetManifest, folders: Mapping[str, Path], awaits_evaluator: bool) -> None:
     metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
-    epoch = metrics.pop("epoch", 0)
+    epoch = metrics.get("epoch", 0)
+    if "trainer" not in job.program:
+        metrics.pop("epoch", 0)  # Only built-in trainers are known to save the model of their last epoch.
     save_model(job, manifest, folders["model_dir"], metrics)
     if awaits_evaluator and job.validation_uri:
         await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)

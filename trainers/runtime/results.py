@@ -103,9 +103,23 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     """Upload the files of model_dir to the job's model_uri, and then the manifest.
 
     A complete model of another job is replaced when all files of this one are in the store.
+
+    Args:
+        job: The job.
+        manifest: Manifest of the training data.
+        folder: The folder model_dir.
+        metrics: Metrics for the model's manifest. "epoch" is the number of the epoch after which the model was saved.
+
+    Raises:
+        FileNotFoundError: The folder has no file that can be stored.
+        FileExistsError: A file has the name of the manifest.
     """
     if not storable_files(folder):
-        raise FileNotFoundError(f"the program ended without an error, but left nothing in model_dir ({folder})")
+        raise FileNotFoundError(
+            f"the program ended without an error, but left nothing in model_dir ({folder}): save the model there. A "
+            "function gets the folder as its parameter model_dir, a command by the placeholder {model_dir} in its "
+            "words or the variable KFP_DISTRIBUTED_MODEL_DIR"
+        )
     if (folder / MODEL_MANIFEST).exists():
         raise FileExistsError(f"model_dir has a {MODEL_MANIFEST}, which is the name of the manifest; rename the file")
     store = open_store(job.model_uri, retry_seconds=STORE_SECONDS)
@@ -126,7 +140,8 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     label = asdict(manifest.label)
     model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, label, trained, job.request)
     store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
-    print(f"model saved to {job.model_uri}", flush=True)
+    epoch = f" of epoch {metrics['epoch']:g}" if "epoch" in metrics else ""
+    print(f"model{epoch} saved to {job.model_uri}", flush=True)
 
 
 def await_evaluator(store: Store, epoch: float) -> None:

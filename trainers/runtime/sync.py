@@ -86,7 +86,10 @@ class _Folder:
         if not at_rest:
             self._committed = state
         changed = frozenset(file for file, _ in state.items() - self._sent.items())
-        is_marked = bool(at_rest and self._is_complete and changed and self._is_complete(changed))
+        # Several files that are renamed one by one are a checkpoint only after the last. A program that commits says
+        # when that is.
+        asks_for_marks = at_rest and self._is_complete and self._committed is None
+        is_marked = bool(asks_for_marks and changed and self._is_complete(changed))  # type: ignore[misc]
         # Two looks may be close together: the last one is when the program ends.
         is_stable = state == before and time.monotonic() - self._since >= LOOK_SECONDS
         self._log_busy(at_rest and state != before and not is_marked)

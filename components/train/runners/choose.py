@@ -12,6 +12,7 @@ from kfp_distributed.components.train.runners.kubernetes.runner import Kubernete
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
+from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
 from kfp_distributed.storage.kfp_store import (
     KFP_SECRET,
     SECRET_VARIABLE,
@@ -25,9 +26,6 @@ from kfp_distributed.storage.kfp_store import (
 
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
 """Environment variable: the runner that "auto" means."""
-
-EMBEDDED_STORE_VARIABLE = "KFP_DISTRIBUTED_EMBEDDED_STORE"
-"""Environment variable: set if the object store is a server that only this machine reaches."""
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 

@@ -1,12 +1,14 @@
 """Client of the Kubernetes API for plain JSON: requests with retries, and streams of lines."""
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -52,6 +54,7 @@ class ClusterApi:
         self._client = client.ApiClient(configuration)
         # A stream occupies its connection. Streams have their own pool, so that a cancel finds an open connection.
         self._streams = client.ApiClient(configuration)
+        self._streams.rest_client.pool_manager.connection_pool_kw["socket_options"] = _stream_options()
         self._local_errors = (OSError, ConfigException)
         self.namespace = namespace
         self._renew_token = renew_token
@@ -207,6 +210,17 @@ def connect(namespace: str = "") -> ClusterApi:
 def install_advice(namespace: str) -> str:
     """Return what to do about a permission that a step lacks."""
     return f"run kfp-distributed install --namespace {namespace} (and --service-account, if it is not pipeline-runner)"
+
+
+def _stream_options() -> list[tuple[int, int, int | bytes]]:
+    """Return the socket options with which the kernel ends a stream whose peer is gone without closing it."""
+    options = [*HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    # Not all systems have all three. Their own values then apply, such as the two hours of macOS before the first.
+    values = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+    options += [
+        (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in values.items() if hasattr(socket, name)
+    ]
+    return options
 
 
 def _query_text(query: Mapping[str, str] | None) -> str:

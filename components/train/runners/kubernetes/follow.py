@@ -20,6 +20,7 @@ from kfp_distributed.components.train.runners.kubernetes.watching import (
     Changed,
     Listed,
     News,
+    ObjectRead,
     Printed,
     RequestFailed,
     ThreadFailed,
@@ -132,6 +133,8 @@ class Follower:
             spec = self._objects.job.specification
             yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
             self._last_lines.line_arrived(time.monotonic())
+        elif isinstance(news, ObjectRead):
+            yield from self._check_existence(news)
         elif news.source == "job":
             yield from self._read_job(news)
         elif news.source == "pods":
@@ -144,11 +147,17 @@ class Follower:
         if isinstance(news, Changed):
             yield from self._tracker.update_job(news.object, news.change == "DELETED")
             return
-        job = news.objects[0] if news.objects else None
-        if not self._tracker.end:
+        if news.objects and self._is_followed(news.objects[0]):
+            yield from self._tracker.update_job(news.objects[0])
+        elif not self._tracker.end:
             # The list may be older than a job that was recreated.
-            job = self._if_followed(job) or self._if_followed(self._api.read(self._objects.path))
-        yield from self._tracker.update_job(job)
+            self._watcher.read_once(self._objects.path, self._tracker.uid)
+
+    def _check_existence(self, news: ObjectRead) -> Iterator[Fact]:
+        if news.uid == self._tracker.uid:
+            yield from self._tracker.update_job(news.object if self._is_followed(news.object) else None)
+        elif not self._tracker.end:  # The job was recreated since the read was requested.
+            self._watcher.read_once(self._objects.path, self._tracker.uid)
 
     def _read_pods(self, news: Listed | Changed) -> Iterator[Fact]:
         if isinstance(news, Listed) or news.change == "DELETED" or is_ending(news.object):
@@ -167,5 +176,5 @@ class Follower:
             path = f"{self._objects.core_path}/pods/{pod['metadata']['name']}"
             self._watcher.follow_logs(replica_of(pod), path, pod, deleted)
 
-    def _if_followed(self, job: Object | None) -> Object | None:
-        return job if job and job["metadata"]["uid"] == self._tracker.uid else None
+    def _is_followed(self, job: Object | None) -> bool:
+        return job is not None and job["metadata"]["uid"] == self._tracker.uid

@@ -75,8 +75,6 @@ class Judge:
             Why the job ends, if a limit is reached; else "".
         """
         self._failures[failure.replica] = _Failure(failure, begun)
-        if failure.preempted:
-            self._close_disruptions(failure.replica)
         if failure.replica in self.job.topology.spared:
             return ""
         if self.is_preemption(failure):
@@ -122,13 +120,14 @@ class Judge:
             preempted: Whether its previous pod was preempted.
             failed: Whether its last failure ended the previous pod.
         """
-        self._close_disruptions(replica)
+        self.pod_ended(replica)
         if preempted:
             yield JobEvent(clock(), f"{self.restarts.last_preemption}: {replica}", "WARNING")
         elif not (failed and self.is_preemption(self._failures[replica].fact)):
             self.restarts = self.restarts.after_restart([replica])
 
-    def _close_disruptions(self, replica: str) -> None:
+    def pod_ended(self, replica: str) -> None:
+        """Note that the pod of a replica has ended, however it did. Its preemption, if there was one, is over."""
         for uid, disruption in self._disruptions.items():
             if disruption.replica == replica and disruption.until is None:
                 self._disruptions[uid] = disruption._replace(until=clock())

@@ -215,9 +215,9 @@ class KubernetesRunner:
         """Return whether the job has stored its model. An MPIJob whose step was lost may succeed without a model."""
         if self._objects.kind.kind != "MPIJob":
             return True
-        job = self._objects.job
+        description = self._objects.job.description
         with suppress(ModelIncomplete):
-            return verify_model(open_store(job.description.model_uri)).job == job.name
+            return verify_model(open_store(description.model_uri)).request == description.request
         return False
 
     def _begin_heartbeat(self) -> None:

@@ -347,6 +347,8 @@ class Tracker:
             self._reported.add((name, reason, record.restart))
         fact = record.change(name, time or clock())
         yield fact
+        if state in ENDED:
+            self.judge.pod_ended(name)
         if reason.startswith(("InvalidImageName", INSTALLATION_FAILED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":

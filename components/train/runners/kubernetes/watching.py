@@ -13,11 +13,14 @@ from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReade
 from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
-_WATCH_SECONDS = 240
-"""Seconds after which the server ends a watch. The watch is then resumed."""
+_WATCH_SECONDS = 60
+"""Seconds after which the server ends a watch, which is then resumed. A watch that is silent for longer is broken."""
+
+_LATE_SECONDS = 15.0
+"""Seconds after `_WATCH_SECONDS` within which the end of a watch arrives from a server that is there."""
 
 _IDLE_SECONDS = 300.0
-"""Seconds without data after which a connection counts as broken."""
+"""Seconds without data after which the connection of a log counts as broken. A replica may be silent for as long."""
 
 _LONGEST_DELAY = 5.0
 
@@ -66,6 +69,18 @@ class Printed(NamedTuple):
     lines: list[str]
 
 
+class ObjectRead(NamedTuple):
+    """An object was read.
+
+    Attributes:
+        object: The object; None if it does not exist.
+        uid: UID of the object that was followed when the read was requested.
+    """
+
+    object: dict[str, Any] | None
+    uid: str
+
+
 class RequestFailed(NamedTuple):
     """A request failed and is retried.
 
@@ -96,7 +111,7 @@ class _LogFollower(NamedTuple):
     failing: threading.Event
 
 
-News = Listed | Changed | Printed | RequestFailed | ThreadFailed
+News = Listed | Changed | ObjectRead | Printed | RequestFailed | ThreadFailed
 
 
 class Watcher:
@@ -110,7 +125,19 @@ class Watcher:
         closed: Set when the threads should end.
     """
 
-    def __init__(self, api: ClusterApi) -> None:
+    def __init__(
+        self, api: ClusterApi, watch_seconds: int = _WATCH_SECONDS, late_seconds: float = _LATE_SECONDS
+    ) -> None:
+        """Create a watcher without threads.
+
+        Args:
+            api: The cluster.
+            watch_seconds: Seconds after which the server is asked to end a watch. Default: 60.
+            late_seconds: Seconds after which the end of a watch is overdue, and the watch counts as broken. Default:
+                15.
+        """
+        self._watch_seconds = watch_seconds
+        self._idle_seconds = watch_seconds + late_seconds
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._free_chunks = threading.Semaphore(_QUEUED_CHUNKS)
         self._api = api
@@ -152,6 +179,15 @@ class Watcher:
                 is_over = restart < restarts or has_ended or deleted
                 if is_over and (follower := self._logs.get((uid, container, restart))):
                     follower.ended.set()
+
+    def read_once(self, path: str, uid: str) -> None:
+        """Read an object in a thread, which retries until the API server answers, and put an `ObjectRead`.
+
+        Args:
+            path: Path of the object.
+            uid: UID of the object that is followed, for the news.
+        """
+        self._start(self._read_once, path, uid)
 
     @property
     def unread(self) -> list[bool]:
@@ -212,9 +248,9 @@ class Watcher:
                     "watch": "1",
                     "resourceVersion": version,
                     "allowWatchBookmarks": "true",
-                    "timeoutSeconds": str(_WATCH_SECONDS),
+                    "timeoutSeconds": str(self._watch_seconds),
                 }
-                for line in self._api.lines(path, watch_query, _IDLE_SECONDS):
+                for line in self._api.lines(path, watch_query, self._idle_seconds):
                     event = json.loads(line)
                     if self.closed.is_set():
                         return
@@ -235,6 +271,18 @@ class Watcher:
                 pass
             self.closed.wait(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
+
+    def _read_once(self, path: str, uid: str) -> None:
+        logged_error = ""
+        while not self.closed.is_set():
+            try:
+                self.news.put(ObjectRead(self._api.read(path), uid))
+                return
+            except ClusterError as error:
+                if error.status and logged_error != str(error):
+                    logged_error = str(error)
+                    self.news.put(RequestFailed(f"cannot read {path}, retrying: {error}"))
+            self.closed.wait(_LONGEST_DELAY)
 
     def _follow_log(
         self,

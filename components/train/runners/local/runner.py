@@ -123,7 +123,9 @@ class LocalRunner:
         (self._code / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
         (self._code / "job.json").write_text(job.description.to_json())
         self._selector = self._resources.enter_context(selectors.DefaultSelector())
-        self._group = self._resources.enter_context(ProcessGroup(job.specification.termination_grace_seconds))
+        folder = "" if job.specification.keep_job else self._folder
+        group = ProcessGroup(job.specification.termination_grace_seconds, folder)
+        self._group = self._resources.enter_context(group)
 
     def adopt(self, job: TrainingJob) -> bool:
         """Return False: processes do not outlive the step that started them."""

@@ -1,0 +1,30 @@
+"""Missing buckets: a typo must not create one."""
+
+import pytest
+
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE, require_bucket
+
+
+def test_a_missing_bucket_is_refused_and_not_created(server):
+    store = open_store("s3://no-such-bucket/jobs", server.credentials())
+    with pytest.raises(ValueError, match=r"^checkpoint_uri='s3://no-such-bucket/jobs' .*'no-such-bucket'") as error:
+        require_bucket(store, "checkpoint_uri", "s3://no-such-bucket/jobs")
+    assert f"aws s3 mb s3://no-such-bucket --endpoint-url {server.endpoint} " in str(error.value)
+    assert not store.bucket_exists()
+
+
+def test_an_existing_bucket_is_accepted(server):
+    store = open_store("s3://existing-bucket/jobs", server.credentials())
+    store.make_bucket()
+    require_bucket(store, "checkpoint_uri", "s3://existing-bucket/jobs")
+    assert store.list() == []
+
+
+def test_buckets_of_the_server_of_a_local_run_and_folders_are_created(server, tmp_path, monkeypatch):
+    folder = open_store(str(tmp_path / "a" / "b"))
+    require_bucket(folder, "bucket", folder.uri)
+    monkeypatch.setenv(EMBEDDED_STORE_VARIABLE, "true")
+    store = open_store("s3://bucket-of-the-run/jobs", server.credentials())
+    require_bucket(store, "checkpoint_uri", store.uri)
+    assert (folder.bucket_exists(), store.bucket_exists()) == (True, True)

@@ -1,0 +1,101 @@
+"""Watches whose peer is gone without closing the connection."""
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+from train.kubernetes_api import KubernetesApi
+
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.watching import Changed, Listed, Watcher
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class SilencingProxy:
+    """Forwards bytes in both directions, until `silence` makes the connections so far swallow them."""
+
+    def __init__(self, port):
+        self._upstream = port
+        self._silent = set()
+        self._connections = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def silence(self):
+        self._silent |= {pair[0].fileno() for pair in self._connections}
+
+    def close(self):
+        self._server.close()
+        for pair in self._connections:
+            for end in pair:
+                end.close()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                pair = self._server.accept()[0], socket.create_connection(("127.0.0.1", self._upstream))
+                self._connections.append(pair)
+                for source, target in (pair, pair[::-1]):
+                    threading.Thread(target=self._forward, args=(source, target, pair[0].fileno()), daemon=True).start()
+
+    def _forward(self, source, target, key):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if key not in self._silent:
+                    target.sendall(data)
+            if key not in self._silent:
+                target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def server():
+    with KubernetesApi() as running:
+        yield running
+
+
+def port_of(server):
+    return int(server.connect()._client.configuration.host.rpartition(":")[2])
+
+
+def connect(port):
+    configuration = client.Configuration()
+    configuration.host = f"http://127.0.0.1:{port}"
+    return ClusterApi(configuration, "default")
+
+
+def test_a_watch_that_stays_silent_beyond_its_end_is_replaced(server):
+    proxy = SilencingProxy(port_of(server))
+    watcher = Watcher(connect(proxy.port), watch_seconds=1, late_seconds=0.5)
+    watcher.watch("pods", PODS, {})
+    assert watcher.take(20) == Listed("pods", [])
+    deadline = time.monotonic() + 20
+    while "WATCH pods" not in server.requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    proxy.silence()
+    pod = server.put("pods/a", {"metadata": {"name": "a"}})
+    assert watcher.take(20) == Changed("pods", "ADDED", pod)
+    watcher.close()
+    proxy.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="finds sockets by /proc")
+def test_the_kernel_probes_the_peer_of_a_stream(server):
+    server.put("pods/a", {"metadata": {"name": "a"}})
+    lines = connect(port_of(server)).lines(PODS, {"watch": "1", "resourceVersion": "0"}, 20)
+    next(lines)
+    probed = []
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as end:
+            if end.getpeername()[1] == port_of(server) and end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+                options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+                probed.append([end.getsockopt(socket.IPPROTO_TCP, option) for option in options])
+    assert probed == [[30, 10, 3]]
+    lines.close()
