@@ -3,8 +3,8 @@ import pytest
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
 
 
-def exception(package, name):
-    return type(name, (RuntimeError,), {"__module__": package})("no answer")
+def exception(package, name, message="no answer"):
+    return type(name, (RuntimeError,), {"__module__": package})(message)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,11 @@ def exception(package, name):
         (exception("tensorflow.python.framework.errors_impl", "UnavailableError"), True),
         (exception("tensorflow.python.framework.errors_impl", "AbortedError"), True),
         (exception("tensorflow.python.framework.errors_impl", "InvalidArgumentError"), False),
+        (exception("tensorflow.python.framework.errors_impl", "UnknownError"), False),
+        (
+            exception("tensorflow.python.framework.errors_impl", "UnknownError", "{{node Adam/HorovodAllreduce_0}}"),
+            True,
+        ),
         (exception("horovod.common.exceptions", "HorovodInternalError"), True),
         (exception("torch.distributed", "DistBackendError"), True),
         (exception("torch.distributed", "DistNetworkError"), True),

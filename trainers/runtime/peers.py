@@ -16,6 +16,9 @@ _MESSAGES: dict[type[BaseException], re.Pattern[str]] = {
 }
 """Beginning of the message of a built-in exception that Horovod, or torch with Gloo, raises for a lost peer."""
 
+_HOROVOD_OPERATION = re.compile("Horovod(Allreduce|Allgather|Broadcast)")
+"""Name of a node in the message of an UnknownError, which TensorFlow raises if another rank has ended."""
+
 
 def is_lost_peer(error: BaseException) -> bool:
     """Return whether an exception means that another process of the job does not answer any more.
@@ -25,5 +28,7 @@ def is_lost_peer(error: BaseException) -> bool:
     kind = type(error)
     if kind.__name__ in _CLASSES.get(kind.__module__.partition(".")[0], ()):
         return True
+    if kind.__name__ == "UnknownError" and kind.__module__.startswith("tensorflow."):
+        return bool(_HOROVOD_OPERATION.search(str(error)))
     message = _MESSAGES.get(kind)
     return bool(message and message.match(str(error)))
