@@ -107,11 +107,11 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
         steps: Steps of the training, which may end the program.
     """
-    make_train_function, followed = model.make_train_function, []
+    make_train_function, followed = model.make_train_function, list[Callable[[object], object]]()
     kept: set[int] = set()
 
     def make(force: bool = False) -> Callable[[object], object]:
-        step = make_train_function(force)
+        step: Callable[[object], object] = make_train_function(force)
         if step in followed:  # By an earlier call of `fit`.
             return step
         has_servers = isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
@@ -154,7 +154,8 @@ def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], objec
                 finished = scheduled
             elif scheduled - finished >= limit:
                 time.sleep(_POLL_SECONDS)
-        return coordinator.join
+        join: Callable[[], object] = coordinator.join
+        return join
 
     return after
 
