@@ -57,6 +57,30 @@ def test_the_latest_three_checkpoints_are_kept(store, save, tmp_path):
     assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})
 
 
+def test_the_same_content_is_no_newer_checkpoint(store, save, tmp_path):
+    """A program that saves what it has restored, and is killed, has not advanced: its restarts count."""
+    assert [save(text) for text in ("one", "one", "two", "two")][1:] == [["00000001"], *[["00000002", "00000001"]] * 2]
+    keys = ["00000001.json", "00000001/part/weights", "00000002.json", "00000002/part/weights"]
+    assert [entry.key for entry in store.list()] == keys
+    overwrite(store)
+    save("two")
+    assert restore(store, tmp_path) == ("00000002", {"part/weights": "two"}), "it is repaired"
+    assert reject_checkpoint(store, "00000002") == "00000001"
+    assert save("two")[0] == "00000003", "the rejected one is not restored any more"
+
+
+def test_a_guess_that_the_program_commits_is_no_guess_any_more(store, save, tmp_path):
+    save("one")
+    for guessed in (True, False):
+        save_checkpoint(store, tmp_path / "local", guessed=guessed)
+        assert json.loads(store.read("00000001.json"))["guessed"] is False
+    (tmp_path / "local" / "more").write_text("2")
+    for guessed in (True, True, False):
+        save_checkpoint(store, tmp_path / "local", guessed=guessed)
+        assert complete_checkpoints(store) == ["00000002", "00000001"]
+        assert json.loads(store.read("00000002.json"))["guessed"] is guessed
+
+
 def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save, tmp_path):
     save("one")
     store.write("00000002/part/weights", b"half")  # Killed before the manifest.

@@ -5,9 +5,12 @@ import signal
 import pytest
 
 from kfp_distributed.storage import open_store
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime import termination
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job import PEER_LOST, PREEMPTED
+from kfp_distributed.trainers.runtime.termination import Termination
 
 pytestmark = pytest.mark.takes(20)
 
@@ -103,3 +106,43 @@ def test_a_leader_that_loses_a_peer_while_it_saves_has_not_saved(make_replicas, 
     metrics.write("notices/worker-1", b"")
     assert replicas.wait("worker-0", 20) == PEER_LOST
     assert complete_checkpoints(open_store(replicas.job.checkpoint_uri)) == []
+
+
+def test_a_leader_that_is_killed_and_starts_again_learns_of_a_replica_that_still_waits(make_replicas, digits):
+    replicas = make_replicas(train_specification(count), {"asks": True}, {"worker": 2}, digits)
+    replicas.start_all()
+    metrics = open_store(replicas.job.metrics_uri)
+    replicas.wait_until(lambda: metrics.exists("notices/leader"))
+    replicas.wait_for("worker-1", "continues after step 0")
+    replicas.running["worker-0"].kill()
+    replicas.wait("worker-0")
+    replicas.running["worker-1"].terminate()
+    replicas.start("worker-0")
+    assert replicas.wait("worker-0", 20) == PREEMPTED
+    assert replicas.wait("worker-1", 20) == 128 + signal.SIGTERM
+
+
+def test_a_notice_of_an_earlier_start_that_cannot_be_deleted_at_first_ends_nothing(make_replicas, digits, monkeypatch):
+    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
+    job = make_replicas(train_specification(count), {}, {"worker": 2}, digits).job
+    store, refusals = open_store(job.metrics_uri), [StorageError("http://store", "bucket", "key", "SlowDown")] * 3
+    store.write("notices/worker-1", b"")
+    delete = store.delete
+
+    def refuse(keys):
+        if refusals:
+            raise refusals.pop()
+        delete(keys)
+
+    monkeypatch.setattr(store, "delete", refuse)
+    leader = Termination(job, "worker-0", leads=True)
+    monkeypatch.setattr(leader, "_store", lambda: store)
+    answers = [leader.is_ending()]
+    while not store.exists("notices/leader"):
+        answers.append(leader.is_ending())
+    assert (set(answers), refusals) == ({False}, [])
+    store.write("notices/worker-1", b"")
+    while not leader.is_ending():
+        pass
+    leader.leave()
+    assert [entry.key for entry in store.list("notices/")] == ["notices/worker-1"]

@@ -53,6 +53,8 @@ def save_checkpoint(
 ) -> None:
     """Store a folder as the latest checkpoint, and delete all checkpoints except the latest three.
 
+    If the latest one has the same content, it remains the latest.
+
     A file that cannot be stored, such as a broken link, is left out, and the log names it.
 
     Args:
@@ -79,6 +81,11 @@ def save_checkpoint(
         shutil.rmtree(copy, ignore_errors=True)
     if not in_use:
         check()
+    previous, was_guessed = _usable_manifest(store, complete[0]) if complete else ([], False)
+    if previous == list(files):  # The program has not advanced, so its failures go on to count for restart_limit.
+        for file in files:  # They may be damaged there.
+            store.copy(store, f"{name}/{file.path}", f"{complete[0]}/{file.path}")
+        name, complete, guessed = complete[0], complete[1:], guessed and was_guessed
     manifest = {"files": [asdict(file) for file in files], "guessed": guessed}
     store.write(f"{name}.json", json.dumps(manifest).encode())
     kept = [name, *complete][:KEPT]
@@ -87,6 +94,14 @@ def save_checkpoint(
     # Manifests first, so that a partly deleted checkpoint does not look complete.
     store.delete([key for key in old if "/" not in key])
     store.delete([key for key in old if "/" in key])
+
+
+def _usable_manifest(store: Store, name: str) -> tuple[list[FileEntry], bool]:
+    """Return the manifest of a checkpoint as `parse_manifest` does; no files if it was rejected or is damaged."""
+    try:
+        return ([], False) if store.exists(f"{name}.failed") else parse_manifest(store.read(f"{name}.json"))
+    except (KeyNotFound, KeyError, TypeError, ValueError):
+        return [], False
 
 
 def restore_checkpoint(store: Store, folder: Path) -> str:

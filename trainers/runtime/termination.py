@@ -129,6 +129,8 @@ class Termination:
                 time.sleep(1)
                 if (newer := store.read(_LEADER)) != look:
                     look, changed = newer, time.monotonic()
+                    # A leader that has started again has deleted the notice.
+                    store.write(_FOLDER + self._replica, b"")
 
     def leave(self) -> None:
         """Tell the other replicas that the leader has ended."""
@@ -142,12 +144,12 @@ class Termination:
         return open_store(self._job.metrics_uri, retry_seconds=0)
 
     def _look(self) -> None:
-        store = self._store()
-        with suppress(StorageError):
-            # Those of an earlier start.
-            store.delete([entry.key for entry in store.list(_FOLDER)])
+        store, is_cleared = self._store(), False
         for number in count():
             with suppress(StorageError):
+                if not is_cleared:  # The notices are those of an earlier start.
+                    store.delete([entry.key for entry in store.list(_FOLDER)])
+                    is_cleared = True
                 store.write(_LEADER, f"{os.getpid()} {number}".encode())
                 if notices := [entry.key for entry in store.list(_FOLDER) if entry.key != _LEADER]:
                     names = ", ".join(key.removeprefix(_FOLDER) for key in notices)
