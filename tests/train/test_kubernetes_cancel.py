@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import signal
+from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
@@ -180,6 +181,17 @@ def test_a_repeated_step_returns_the_model_of_its_job_whatever_happened_to_the_j
     assert (outcome.model.job, outcome.status.ended.succeeded) == (NAME, True)
     assert [request for request in api.requests if request.startswith(("POST tfjobs", "TRY"))] == []
     assert api.objects == {}
+
+
+@pytest.mark.parametrize("change", [ENDED, SUCCEEDED], ids=["failed", "succeeded"])
+def test_a_repeated_step_that_finds_its_model_keeps_the_ended_job_that_keep_job_kept(api, training, change):
+    training = replace(training, distribution_specification=workers(2, keep_job=True))
+    create_previous_job(api, training)
+    save_model(training)
+    key = f"tfjobs/{NAME}"
+    api.put(key, {**api.objects[key], **change})
+    assert launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print).model.job == NAME
+    assert key in api.objects
 
 
 def test_a_repeated_step_returns_the_model_of_its_job_if_the_api_server_refuses_all_requests(api, training):

@@ -226,6 +226,16 @@ def test_a_program_that_commits_is_never_guessed_about(folder, checkpoints):
     assert checkpoints == [({"before": "x", "a": "1"}, False)]
 
 
+def test_a_change_after_the_commit_is_logged_once(folder, checkpoints, capsys):
+    """The program calls record_epoch before it writes the checkpoint of the epoch."""
+    for text in ("1", "2"):
+        flush()
+        (folder / "a").write_text(text * int(text))
+        look(40)
+    assert checkpoints == [({"before": "x", "a": "1"}, False)]
+    assert capsys.readouterr().out.count("the next call of flush() or record_epoch()") == 1
+
+
 def test_a_program_that_commits_may_rename_several_files(folder, checkpoints, tmp_path):
     """Between two renames, the files belong to different checkpoints."""
 

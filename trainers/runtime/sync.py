@@ -76,7 +76,7 @@ class _Folder:
         self._folder, self._send, self._grows, self._is_complete = folder, send, grows, is_complete
         self._seen = self._sent = _state(folder)
         self._committed: _State | None = None
-        self._busy, self._since = 0, time.monotonic()
+        self._busy, self._uncommitted, self._since = 0, 0, time.monotonic()
 
     def look(self, at_rest: bool) -> None:
         """Send the folder if it has changed and is complete. See `flush`."""
@@ -93,6 +93,7 @@ class _Folder:
         # Two looks may be close together: the last one is when the program ends.
         is_stable = state == before and time.monotonic() - self._since >= LOOK_SECONDS
         self._log_busy(at_rest and state != before and not is_marked)
+        self._log_uncommitted(at_rest and self._committed is not None and state not in (self._committed, self._sent))
         if state == self._sent or not (is_marked or self._may_send(state, at_rest, is_stable, changed)):
             return
 
@@ -118,6 +119,11 @@ class _Folder:
         self._busy = self._busy + 1 if is_busy and not self._grows and self._committed is None else 0
         if self._busy == _BUSY_LOOKS:
             print(f"{self._folder.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
+
+    def _log_uncommitted(self, is_uncommitted: bool) -> None:
+        self._uncommitted = self._uncommitted + 1 if is_uncommitted and self._is_complete else 0
+        if self._uncommitted == _BUSY_LOOKS:
+            leave_out(f"{self._folder.name} has changed, and is stored at the next call of flush() or record_epoch()")
 
 
 def flush(at_rest: bool = False) -> bool:

@@ -150,12 +150,14 @@ class KubernetesRunner:
         existing = self._api.read(self._objects.path)
         if not existing or not self._objects.is_same_job(existing):
             return False
-        self._is_ours, self._uid = True, existing["metadata"]["uid"]
         end = job_end(existing)
+        # A finished job is kept by keep_job, also one that failed after it had saved its model.
+        self._is_ours = not (end and job.specification.keep_job)
+        self._uid = existing["metadata"]["uid"]
         if "deletionTimestamp" in existing["metadata"] or (end and not end[0]):
             return False
         self._begin_heartbeat()
-        self._is_adopted = True
+        self._is_ours = self._is_adopted = True
         self._own(existing)
         return True
 
