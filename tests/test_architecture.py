@@ -83,6 +83,8 @@ TRAINERS_LAYERS = (
         "keras_fit",
         "keras_horovod",
         "keras_model",
+        "keras_steps",
+        "position",
         "sync",
         "torch_classifier",
         "torch_fit",

@@ -42,7 +42,7 @@ def steps_at_once(model: tf_keras.Model, steps: int, batch: int) -> int:
         batch: Rows of one device in a step.
     """
     # Two operations for each weight and row in the forward pass, and four in the backward pass.
-    operations = 6 * batch * model.count_params()
+    operations = 6 * batch * int(model.count_params())
     return max(1, min(steps, _STEPS_AT_ONCE, _OPERATIONS_AT_ONCE // operations))
 
 

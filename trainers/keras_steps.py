@@ -107,7 +107,8 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
         steps: Steps of the training, which may end the program.
     """
-    make_train_function, followed = model.make_train_function, []
+    make_train_function: Callable[[bool], Callable[[object], object]] = model.make_train_function
+    followed: list[Callable[[object], object]] = []
     kept: set[int] = set()
 
     def make(force: bool = False) -> Callable[[object], object]:
@@ -141,7 +142,8 @@ def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], objec
     when a checkpoint must be saved soon. So the first function waits until few are left.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(model.distribute_strategy)
-    limit = _SCHEDULED_STEPS * model.distribute_strategy.num_replicas_in_sync
+    cluster = model.distribute_strategy.cluster_resolver.cluster_spec()
+    limit = _SCHEDULED_STEPS * cluster.num_tasks("worker")
     updates, scheduled, finished = model.optimizer.iterations, 0, 0
     before = int(updates.numpy())
 
@@ -154,7 +156,7 @@ def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], objec
                 finished = scheduled
             elif scheduled - finished >= limit:
                 time.sleep(_POLL_SECONDS)
-        return coordinator.join
+        return lambda: coordinator.join()
 
     return after
 
