@@ -142,11 +142,8 @@ def _check_agreement(strategy: tf.distribute.Strategy, epoch: int, step: int) ->
     Raises:
         tf.errors.UnavailableError: They do not. It counts as the loss of a peer, so all workers restart.
     """
-    own = tf.constant([epoch, step], tf.int64)
-    # Created in each replica: MirroredStrategy adds up only values of several devices.
-    values = strategy.run(lambda: tf.constant([epoch, step], tf.int64))
-    total = strategy.reduce("SUM", values, axis=None)
-    if (total != own * strategy.num_replicas_in_sync).numpy().any():
+    total = strategy.reduce("SUM", strategy.run(lambda: tf.constant([epoch, step], tf.int64)), axis=None)
+    if total.numpy().tolist() != [number * strategy.num_replicas_in_sync for number in (epoch, step)]:
         where = f"of epoch {epoch}" + (f" and {step} steps" if step else "")
         message = f"the checkpoint of this worker is {where}, and that of another worker is not"
         raise tf.errors.UnavailableError(None, None, message)

@@ -107,11 +107,12 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
         steps: Steps of the training, which may end the program.
     """
-    make_train_function, followed = model.make_train_function, list[Callable[[object], object]]()
+    make_train_function: Callable[[bool], Callable[[object], object]] = model.make_train_function
+    followed: list[Callable[[object], object]] = []
     kept: set[int] = set()
 
     def make(force: bool = False) -> Callable[[object], object]:
-        step: Callable[[object], object] = make_train_function(force)
+        step = make_train_function(force)
         if step in followed:  # By an earlier call of `fit`.
             return step
         has_servers = isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
@@ -141,7 +142,8 @@ def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], objec
     when a checkpoint must be saved soon. So the first function waits until few are left.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(model.distribute_strategy)
-    limit = _SCHEDULED_STEPS * model.distribute_strategy.num_replicas_in_sync
+    cluster = model.distribute_strategy.cluster_resolver.cluster_spec()
+    limit = _SCHEDULED_STEPS * cluster.num_tasks("worker")
     updates, scheduled, finished = model.optimizer.iterations, 0, 0
     before = int(updates.numpy())
 
@@ -154,8 +156,7 @@ def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], objec
                 finished = scheduled
             elif scheduled - finished >= limit:
                 time.sleep(_POLL_SECONDS)
-        join: Callable[[], object] = coordinator.join
-        return join
+        return lambda: coordinator.join()
 
     return after
 
