@@ -5,26 +5,26 @@ import time
 
 import pytest
 from cluster.jobs import left_behind
-from cluster.test_mpi import pod_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
+MPI = {"distribution_type": "MPI", "number_of_workers": 2}
+TF = {"distribution_type": "TF", "number_of_workers": 2}
 
 
 @pytest.mark.takes(60)
 @pytest.mark.parametrize(
     ("trainer", "image", "distribution", "evicted"),
     [
+        ("keras_classifier", "tensorflow", {}, "worker-0"),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1"),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0"),
         ("torch_classifier", "pytorch", PYTORCH, "worker-0"),
-        pytest.param(
-            "torch_horovod",
-            "horovod-pytorch",
-            {"distribution_type": "MPI", "number_of_workers": 2},
-            "worker-1",
-            marks=pytest.mark.mpi,
-        ),
+        pytest.param("keras_horovod", "horovod", MPI, "worker-1", marks=pytest.mark.mpi),
+        pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", marks=pytest.mark.mpi),
     ],
+    ids=["Job", "TFJob", "TFJob with a parameter server", "PyTorchJob", "MPIJob of Keras", "MPIJob of PyTorch"],
 )
 def test_no_finished_step_is_lost_by_an_eviction(
     start, api, open_namespace, image_name, trainer, image, distribution, evicted
@@ -34,7 +34,9 @@ def test_no_finished_step_is_lost_by_an_eviction(
     step = start(program, {**distribution, "restart_limit": 0}, parameters, namespace=open_namespace)
     step.wait_for(r"epoch 1/12 ", 200)
     time.sleep(4)  # The leader looks for notices every three seconds.
-    pod = pod_of(api, step, evicted)
+    label = f"kfp-distributed/job={step.name}"
+    pods = [pod.metadata.name for pod in api.list_namespaced_pod(step.namespace, label_selector=label).items]
+    (pod,) = (name for name in pods if not distribution or evicted in name)
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
     assert step.verdict(300)["succeeded"], step.log
     (saved,) = re.findall(r"saved a checkpoint in epoch (\d+) after step (\d+)", step.log)

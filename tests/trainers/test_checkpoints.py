@@ -201,7 +201,20 @@ def test_a_rejected_checkpoint_is_not_restored_again(store, save, tmp_path):
     assert save("four")[0] == "00000004"
     assert reject_checkpoint(store, "00000002") == "", "a newer one was stored since"
     assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})
-    assert [reject_checkpoint(store, name) for name in ("00000004", "00000002")] == ["00000002", ""]
+    names = ("00000004", "00000002", "00000001")
+    assert [reject_checkpoint(store, name) for name in names] == ["00000002", "00000001", ""]
+
+
+def test_a_rejected_checkpoint_does_not_take_the_place_of_one_that_can_be_loaded(store, save, tmp_path):
+    for text in ("one", "two", "three"):
+        save(text)
+    assert [reject_checkpoint(store, name) for name in ("00000003", "00000002")] == ["00000002", "00000001"]
+    assert save("four") == ["00000004", "00000003", "00000002", "00000001"]
+    store.write("00000004/part/weights", b"damaged")
+    assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
+    save("five")
+    assert save("six") == ["00000006", "00000005", "00000004"]
+    assert {entry.key[:8] for entry in store.list()} == {"00000006", "00000005", "00000004"}
 
 
 def test_checkpoints_after_which_each_start_failed_are_good_again(store, save, tmp_path):

@@ -53,9 +53,9 @@ def save_checkpoint(
 ) -> None:
     """Store a folder as the latest checkpoint, and delete all checkpoints except the latest three.
 
-    If the latest one has the same content, it remains the latest.
-
-    A file that cannot be stored, such as a broken link, is left out, and the log names it.
+    If the latest one has the same content, it remains the latest. A checkpoint that a program could not load does not
+    count. It is deleted when it is older than these three. A file that cannot be stored, such as a broken link, is left
+    out, and the log names it.
 
     Args:
         store: Store of the checkpoints.
@@ -88,8 +88,11 @@ def save_checkpoint(
         name, complete, guessed = complete[0], complete[1:], guessed and was_guessed
     manifest = {"files": [asdict(file) for file in files], "guessed": guessed}
     store.write(f"{name}.json", json.dumps(manifest).encode())
-    kept = [name, *complete][:KEPT]
     keys = [entry.key for entry in store.list()]
+    failed = {match[1] for key in keys if (match := _FAILED.fullmatch(key))}
+    # A checkpoint that no start gets does not count, but is kept as long as an older one is.
+    oldest = [name, *(other for other in complete if other not in failed)][:KEPT][-1]
+    kept = {other for other in (name, *complete) if other >= oldest}
     old = [key for key in keys if (match := _OWN.match(key)) and match[1] not in kept]
     # Manifests first, so that a partly deleted checkpoint does not look complete.
     store.delete([key for key in old if "/" not in key])
