@@ -93,7 +93,7 @@ class Steps:
         raise EndedEarly
 
 
-def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: Steps) -> None:
+def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: Steps, workers: int = 1) -> None:
     """Follow the steps of `fit`: count them and their rows, and keep the input iterator alive.
 
     The iterator lives until the process ends. Its destructor, here or in a remote worker, waits for a thread of
@@ -106,6 +106,7 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         model: Compiled model, before the call of `fit`.
         rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
         steps: Steps of the training, which may end the program.
+        workers: Number of workers that compute the steps of a chief. Default: 1.
     """
     make_train_function: Callable[[bool], Callable[[object], object]] = model.make_train_function
     followed: list[Callable[[object], object]] = []
@@ -116,7 +117,7 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         if step in followed:  # By an earlier call of `fit`.
             return step
         has_servers = isinstance(model.distribute_strategy, tf.distribute.ParameterServerStrategy)
-        await_steps = _limit_schedule(model) if has_servers else lambda count: lambda: None
+        await_steps = _limit_schedule(model, workers) if has_servers else lambda count: lambda: None
 
         def follow(iterator: object) -> object:
             if id(iterator) not in kept:
@@ -135,15 +136,14 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
     model.make_train_function = make
 
 
-def _limit_schedule(model: tf_keras.Model) -> Callable[[int], Callable[[], object]]:
+def _limit_schedule(model: tf_keras.Model, workers: int) -> Callable[[int], Callable[[], object]]:
     """Return a function that is called after each step, and returns a function that waits for all steps.
 
     With parameter servers, Keras schedules all steps of an epoch at once. Then nobody knows which of them are finished
     when a checkpoint must be saved soon. So the first function waits until few are left.
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(model.distribute_strategy)
-    cluster = model.distribute_strategy.cluster_resolver.cluster_spec()
-    limit = _SCHEDULED_STEPS * cluster.num_tasks("worker")
+    limit = _SCHEDULED_STEPS * workers
     updates, scheduled, finished = model.optimizer.iterations, 0, 0
     before = int(updates.numpy())
 
