@@ -15,24 +15,24 @@ TF = {"distribution_type": "TF", "number_of_workers": 2}
 
 @pytest.mark.takes(60)
 @pytest.mark.parametrize(
-    ("trainer", "image", "distribution", "evicted"),
+    ("trainer", "image", "distribution", "evicted", "epochs"),
     [
-        ("keras_classifier", "tensorflow", {}, "worker-0"),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1"),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0"),
-        ("torch_classifier", "pytorch", PYTORCH, "worker-0"),
-        pytest.param("keras_horovod", "horovod", MPI, "worker-1", marks=pytest.mark.mpi),
-        pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", marks=pytest.mark.mpi),
+        ("keras_classifier", "tensorflow", {}, "worker-0", 80),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 12),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0", 6),
+        ("torch_classifier", "pytorch", PYTORCH, "worker-0", 12),
+        pytest.param("keras_horovod", "horovod", MPI, "worker-1", 12, marks=pytest.mark.mpi),
+        pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", 12, marks=pytest.mark.mpi),
     ],
     ids=["Job", "TFJob", "TFJob with a parameter server", "PyTorchJob", "MPIJob of Keras", "MPIJob of PyTorch"],
 )
 def test_no_finished_step_is_lost_by_an_eviction(
-    start, api, open_namespace, image_name, trainer, image, distribution, evicted
+    start, api, open_namespace, image_name, trainer, image, distribution, evicted, epochs
 ):
     program = {"trainer": trainer, "image": image_name(image)}
-    parameters = {"epochs": 12, "batch_size": 4}
+    parameters = {"epochs": epochs, "batch_size": 4}
     step = start(program, {**distribution, "restart_limit": 0}, parameters, namespace=open_namespace)
-    step.wait_for(r"epoch 1/12 ", 200)
+    step.wait_for(rf"epoch 1/{epochs} ", 200)
     time.sleep(4)  # The leader looks for notices every three seconds.
     label = f"kfp-distributed/job={step.name}"
     pods = [pod.metadata.name for pod in api.list_namespaced_pod(step.namespace, label_selector=label).items]
@@ -43,5 +43,5 @@ def test_no_finished_step_is_lost_by_an_eviction(
     continued = re.findall(r"continues epoch (\d+) after step (\d+) of \d+", step.log)
     assert set(continued) == {saved}, step.log
     assert re.search(r"^preemption 1: ", step.log, re.MULTILINE), step.log
-    assert sorted({int(epoch) for epoch in re.findall(r"\] epoch (\d+)/12 ", step.log)}) == list(range(1, 13))
+    assert sorted({int(epoch) for epoch in re.findall(r"\] epoch (\d+)/\d+ ", step.log)}) == list(range(1, epochs + 1))
     assert left_behind(step) == []
