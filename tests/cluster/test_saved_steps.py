@@ -39,9 +39,10 @@ def test_no_finished_step_is_lost_by_an_eviction(
     (pod,) = (name for name in pods if not distribution or evicted in name)
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
     assert step.verdict(300)["succeeded"], step.log
-    (saved,) = re.findall(r"saved a checkpoint in epoch (\d+) after step (\d+)", step.log)
+    saved = re.findall(r"saved a checkpoint in epoch (\d+) after step (\d+)", step.log)
+    assert len(saved) == 1, step.log
     continued = re.findall(r"continues epoch (\d+) after step (\d+) of \d+", step.log)
-    assert set(continued) == {saved}, step.log
+    assert set(continued) == {*saved}, step.log
     assert re.search(r"^preemption 1: ", step.log, re.MULTILINE), step.log
     assert sorted({int(epoch) for epoch in re.findall(r"\] epoch (\d+)/\d+ ", step.log)}) == list(range(1, epochs + 1))
     assert left_behind(step) == []

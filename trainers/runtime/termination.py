@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from itertools import count
 
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.job import PREEMPTED, JobDescription
@@ -120,17 +120,18 @@ class Termination:
             if self._looking:
                 time.sleep(grace_seconds())
             return
-        with suppress(StorageError):
-            store = self._store()
-            look = store.read(_LEADER)  # If there is none, no leader looks.
-            store.write(_FOLDER + self._replica, b"")
-            changed = time.monotonic()
-            while time.monotonic() < min(until, changed + _SILENT_LOOKS * _LOOK_SECONDS):
-                time.sleep(1)
+        store, look, changed = self._store(), b"", time.monotonic()
+        while time.monotonic() < min(until, changed + _SILENT_LOOKS * _LOOK_SECONDS):
+            try:
                 if (newer := store.read(_LEADER)) != look:
                     look, changed = newer, time.monotonic()
-                    # A leader that has started again has deleted the notice.
+                    # Again each time: a leader that has started again has deleted the notice.
                     store.write(_FOLDER + self._replica, b"")
+            except KeyNotFound:  # No leader looks, or it has ended.
+                return
+            except StorageError:  # It may answer the next request.
+                pass
+            time.sleep(1)
 
     def leave(self) -> None:
         """Tell the other replicas that the leader has ended."""
