@@ -45,7 +45,7 @@ def assert_resumed(replicas, leader, epoch, step, steps, epochs):
     position = json.loads(stored.read(f"{name}/position.json"))
     assert (position["epoch"], position["step"]) == (epoch - 1, step)
     replicas.start_all()
-    assert replicas.wait(leader, 60) == 0, replicas.text(leader)
+    assert replicas.wait(leader) == 0, replicas.text(leader)
     assert f"continues epoch {epoch} after step {step} of {steps}" in replicas.text(leader)
     assert replicas.epochs(leader) == list(range(1, epochs + 1))
     newest = complete_checkpoints(stored)[0]
@@ -68,7 +68,7 @@ def weights_without_interruption(replicas, leader):
         store = open_store(uri)
         store.delete([entry.key for entry in store.list()])
     replicas.start_all()
-    assert replicas.wait(leader, 60) == 0, replicas.text(leader)
+    assert replicas.wait(leader) == 0, replicas.text(leader)
     return weights(replicas, leader)
 
 
@@ -87,7 +87,7 @@ def test_two_workers_continue_after_the_step_when_one_is_preempted(make_replicas
     replicas = make_replicas(PROGRAM, parameters, {"worker": 2}, digits)
     epoch, step = preempt(replicas, "worker-0", "worker-1")
     assert_resumed(replicas, "worker-0", epoch, step, 650, 3)
-    assert replicas.wait("worker-1", 10) == 0
+    assert replicas.wait("worker-1", 20) == 0
     interrupted, whole = weights(replicas, "worker-0"), weights_without_interruption(replicas, "worker-0")
     for name in whole:
         np.testing.assert_allclose(interrupted[name], whole[name], rtol=1e-3, atol=1e-4, err_msg=name)
