@@ -94,7 +94,9 @@ def test_the_kernel_probes_the_peer_of_a_stream(server):
     probed = []
     for file in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as end:
-            if end.getpeername()[1] == port_of(server) and end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            if end.family != socket.AF_INET or end.getpeername()[1] != port_of(server):
+                continue
+            if end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
                 options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
                 probed.append([end.getsockopt(socket.IPPROTO_TCP, option) for option in options])
     assert probed == [[30, 10, 3]]

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -108,6 +109,13 @@ def test_an_interrupted_copy_is_not_a_checkpoint(tmp_path, copies):
     assert complete_checkpoints(target) == ["00000001"]
 
 
+def save_epoch(uri, state):
+    """Save a checkpoint of three files whose content is new."""
+    for name in ("a", "b", "c"):
+        (state / name).write_text(uuid.uuid4().hex)
+    save_checkpoint(open_store(uri), state)
+
+
 class RotatingStore(FolderStore):
     """The checkpoints of a training that goes on: some epochs end between the first manifest and its files."""
 
@@ -119,7 +127,7 @@ class RotatingStore(FolderStore):
         with self.lock:
             while "/" in key and self.epochs:
                 self.epochs -= 1
-                save_checkpoint(open_store(self.uri), self.state)
+                save_epoch(self.uri, self.state)
         return super()._fetch(key, target)
 
 
@@ -129,10 +137,8 @@ class RotatingStore(FolderStore):
 def test_a_copy_takes_a_complete_checkpoint_of_a_training_that_goes_on(tmp_path, epochs, copied):
     state = tmp_path / "state"
     state.mkdir()
-    for name in ("a", "b", "c"):
-        (state / name).touch()
     for _ in range(3):
-        save_checkpoint(open_store(str(tmp_path / "other")), state)
+        save_epoch(str(tmp_path / "other"), state)
     own = open_store(str(tmp_path / "own"))
     newest = _copy_newest(RotatingStore(tmp_path / "other", state, epochs), own)
     assert [newest, complete_checkpoints(own)] == [f"0000000{copied[0]}", [f"0000000{name}" for name in copied]]
