@@ -5,8 +5,8 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
+import psutil
 import pytest
 from kubernetes import client
 from train.kubernetes_api import KubernetesApi
@@ -86,16 +86,15 @@ def test_a_watch_that_stays_silent_beyond_its_end_is_replaced(server):
     proxy.close()
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="finds sockets by /proc")
 def test_the_kernel_probes_the_peer_of_a_stream(server):
     server.put("pods/a", {"metadata": {"name": "a"}})
     lines = connect(port_of(server)).lines(PODS, {"watch": "1", "resourceVersion": "0"}, 20)
     next(lines)
     probed = []
-    for file in Path("/proc/self/fd").iterdir():
-        with suppress(OSError), socket.socket(fileno=os.dup(int(file.name))) as end:
-            if end.family != socket.AF_INET or end.getpeername()[1] != port_of(server):
-                continue
+    for connection in psutil.Process().net_connections("tcp4"):
+        if not connection.raddr or connection.raddr.port != port_of(server):
+            continue
+        with socket.socket(fileno=os.dup(connection.fd)) as end:
             if end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
                 options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
                 probed.append([end.getsockopt(socket.IPPROTO_TCP, option) for option in options])

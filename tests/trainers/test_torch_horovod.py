@@ -86,9 +86,7 @@ def test_a_training_loses_no_step_when_a_rank_is_preempted(digits, tmp_path):
             kill_rank("1", signal.SIGTERM)
 
     _, lines = train(digits, tmp_path, 2, see=end_once, parameters={"epochs": 8, "batch_size": 4})
-    (saved,) = (
-        re.search(r"epoch (\d) after step (\d+)", line).groups() for line in lines if "saved a checkpoint" in line
-    )
+    (saved,) = re.findall(r"saved a checkpoint in epoch (\d) after step (\d+)", "\n".join(lines))
     assert re.findall(r"continues epoch (\d) after step (\d+) of 325", "\n".join(lines)) == [saved] * 2
     epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
     assert epochs == list(range(1, 9))
