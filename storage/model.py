@@ -97,6 +97,23 @@ def verify_model(store: ReadableStore) -> ModelManifest:
     return _verify(store.uri, store.read, "size", {entry.key: entry.size for entry in store.list()})
 
 
+def model_of_request(store: ReadableStore, request: str) -> ModelManifest | None:
+    """Return the manifest of the complete model that one request has trained; None if there is none.
+
+    Args:
+        store: A Store whose root is the model's folder.
+        request: Hash of what was requested, see `ModelManifest`.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    try:
+        model = verify_model(store)
+    except ModelIncomplete:
+        return None
+    return model if model.request == request else None
+
+
 def verify_model_folder(folder: Path) -> ModelManifest:
     """Check that all files of a model in a local folder exist and have the right SHA-256.
 

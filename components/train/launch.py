@@ -46,7 +46,7 @@ from kfp_distributed.components.train.step_log import log_entry, split_samples
 from kfp_distributed.components.train.time_budgets import expired_budget
 from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, model_of_request, verify_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
@@ -123,7 +123,7 @@ def launch(
         show(LogEntry(clock(), "WARNING", JOB, warning))
     # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
-        if _saved_model(description):
+        if model_of_request(open_store(description.model_uri), description.request):
             status = _follow_previous(runner, job, show, on_start)
         else:
             runner.check(job)
@@ -147,21 +147,9 @@ def _require_bucket(request: Request, description: JobDescription) -> None:
         require_bucket(store, "the pipeline root, as the address of the model", request.model_uri)
 
 
-def _saved_model(description: JobDescription, retry_seconds: float = 60.0) -> ModelManifest | None:
-    """Return the manifest of the complete model that this job has saved; None if it has saved none.
-
-    Raises:
-        StorageError: The store cannot be read.
-    """
-    with suppress(ModelIncomplete):
-        model = verify_model(open_store(description.model_uri, retry_seconds=retry_seconds))
-        return model if model.request == description.request else None
-    return None
-
-
 def _saved_if_readable(description: JobDescription) -> ModelManifest | None:
     with suppress(StorageError):
-        return _saved_model(description, retry_seconds=0)
+        return model_of_request(open_store(description.model_uri, retry_seconds=0), description.request)
     return None
 
 

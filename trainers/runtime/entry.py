@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -19,6 +19,7 @@ from typing import NoReturn
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
+from kfp_distributed.storage.model import model_of_request
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
@@ -46,7 +47,6 @@ from kfp_distributed.trainers.runtime.results import (
     STORE_SECONDS,
     SYNC_RETRY_SECONDS,
     await_evaluator,
-    has_saved_model,
     keep_results,
     record_training_data,
     save_model,
@@ -74,6 +74,61 @@ def main() -> int:
         return STORE_AWAY
 
 
+@dataclass(frozen=True)
+class _Replica:
+    """What this process is in its job.
+
+    Attributes:
+        job: The job.
+        program: Its program.
+        cluster: The processes of the job according to TF_CONFIG; without addresses for other kinds.
+        rank: The rank of this process; None in jobs without ranks.
+        name: Name of the replica, such as "worker-1".
+        elastic: Whether the job may get more or fewer ranks while it runs.
+    """
+
+    job: JobDescription
+    program: Program
+    cluster: Cluster
+    rank: Rank | None
+    name: str
+    elastic: bool
+
+    @property
+    def role(self) -> str:
+        """Role of the replica, such as "worker"."""
+        return self.name.rpartition("-")[0]
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process stores results. In an elastic job any rank may become the first, which does."""
+        return self.elastic or (self.rank.rank == 0 if self.rank else self.name == self.job.leader)
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the parameter servers and workers of the job only serve, because the chief uses them."""
+        return self.program.kind != "command" and self.job.parameter_servers > 0
+
+    @property
+    def reads(self) -> tuple[int, int] | None:
+        """Index of the part of the training rows to download, and number of parts; None for no rows.
+
+        Any rank of an elastic job may have to read any rows. A chief that runs a user's function may need all data.
+        The chief of a built-in trainer leaves them to the workers.
+        """
+        every_row = (0, 1) if self.leads and self.program.kind != "trainer" else None
+        return (0, 1) if self.elastic else part_of(self.name, self.job, self.rank) or every_row
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the job cannot continue without this replica, as far as is known.
+
+        An elastic job of Horovod continues without a replica that ends, and so does a job without its evaluator, or
+        without a worker if there are parameter servers. Nobody knows what a command does.
+        """
+        return not self.elastic and self.role != "evaluator" and self.program.kind != "command"
+
+
 def _run_replica() -> int:
     for stream in (sys.stdout, sys.stderr):
         # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
@@ -89,50 +144,74 @@ def _run_replica() -> int:
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process keeps reading the heartbeat.
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
         return run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
-    elastic = is_elastic(os.environ)
-    _start_samples(job, rank, elastic)
-    if elastic:
+    replica = _Replica(job, program, cluster, rank, name, is_elastic(os.environ))
+    _start_samples(job, rank, replica.elastic)
+    if replica.elastic:
         end_without_launcher(lambda: end(PEER_LOST))
-    # Only the first rank stores results. In an elastic job any rank may become the first.
-    role, leads = name.rpartition("-")[0], elastic or (rank.rank == 0 if rank else name == job.leader)
-    prepare_tensorflow(program, cluster, rank, role)
+    prepare_tensorflow(program, cluster, rank, replica.role)
     if rank:
         _enter_rank(rank.rank)
-    if has_saved_model(job):
+    if model_of_request(open_store(job.model_uri, retry_seconds=STORE_SECONDS), job.request):
         print("this job has saved its model already; nothing is trained again", flush=True)
         return 0
-    is_served = program.kind != "command" and job.parameter_servers > 0
-    if is_served and role == "ps":
-        begin(job, name, leads)
-        _serve(name)
+    return _train(replica)
+
+
+def _train(replica: _Replica) -> int:
+    """Fetch the data and the checkpoint, run the program, and store its results; return the exit code."""
+    job, program = replica.job, replica.program
+    if replica.is_served and replica.role == "ps":
+        begin(job, replica.name, replica.leads)
+        _serve(replica.name)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    # Any rank of an elastic job may have to read any rows. A chief that runs a user's function may need all data. The
-    # chief of a built-in trainer leaves them to the workers.
-    all_rows = (0, 1) if leads and program.kind != "trainer" else None
-    reads = (0, 1) if elastic else part_of(name, job, rank) or all_rows
-    manifest = _fetch_data(job, program.kind == "trainer", reads, folders)
-    if is_served and role == "worker":
-        _serve(name)
+    manifest = _fetch_data(job, program.kind == "trainer", replica.reads, folders)
+    if replica.is_served and replica.role == "worker":
+        _serve(replica.name)
     if job.validation_uri:
-        observe = partial(observed, "validation data")
-        validation = fetch_shards(job.validation_uri, folders["validation_dir"], None, STORE_SECONDS, observe)
-        # Programs read the columns in the order of the manifest. It may be another one in other files of the source.
-        aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
-        Path(folders["validation_dir"], DATASET_MANIFEST).write_text(aligned.to_json())
+        _fetch_validation(job.validation_uri, folders["validation_dir"], manifest)
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS)
     restored = restore_checkpoint(checkpoints, folders["checkpoint_dir"])
-    if leads:
+    if replica.leads:
         record_training_data(job, manifest)
-    keep_results(job, leads, role == "evaluator", folders)
+    keep_results(job, replica.leads, replica.role == "evaluator", folders)
+    code = _run_program(replica, folders, partial(_reject_checkpoint, checkpoints, restored))
+    until = time.monotonic() + STORE_SECONDS
+    if code == 0 and replica.leads and not (replica.elastic and not any(folders["model_dir"].iterdir())):
+        awaits_evaluator = "evaluator" in replica.cluster.addresses and program.kind == "trainer"
+        _save(job, manifest, folders, awaits_evaluator)
+    # A program that failed may have been writing a file.
+    is_committed = code in (0, PREEMPTED)
+    while not sync.flush(at_rest=not is_committed) and code == 0 and time.monotonic() < until:
+        time.sleep(SYNC_RETRY_SECONDS)
+    return code
+
+
+def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest) -> None:
+    """Download the validation rows, with the columns in the order of the manifest of the training rows.
+
+    The order may be another one in other files of the source.
+    """
+    validation = fetch_shards(uri, folder, None, STORE_SECONDS, partial(observed, "validation data"))
+    aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
+    (folder / DATASET_MANIFEST).write_text(aligned.to_json())
+
+
+def _run_program(replica: _Replica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
+    """Run the program; return the exit code.
+
+    Args:
+        replica: This replica.
+        folders: The folders of the program by name.
+        reject_checkpoint: Records that the program failed right after it had restored a checkpoint, and returns
+            whether the next start gets another one.
+    """
+    job, program = replica.job, replica.program
     if program.kind != "trainer":
         threading.Thread(target=sync.flush_at_rest, daemon=True).start()
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
-    # An elastic job of Horovod continues without a replica that ends, and so does a job without its evaluator, or
-    # without a worker if there are parameter servers. Nobody knows what a command does.
-    is_needed = not elastic and role != "evaluator"
-    termination = begin(job, name, leads) if is_needed and program.kind != "command" else None
+    termination = begin(job, replica.name, replica.leads) if replica.is_needed else None
     try:
         code = _run(program, paths, job)
         if code == 0 and termination and termination.was_told:
@@ -140,22 +219,15 @@ def _run_replica() -> int:
     except BaseException as error:
         sync.flush(at_rest=True)
         # SystemExit is a decision of the program.
-        if elastic or not isinstance(error, Exception) or not _reject_checkpoint(checkpoints, restored):
+        if replica.elastic or not isinstance(error, Exception) or not reject_checkpoint():
             raise
         traceback.print_exc()
         return CHECKPOINT_REJECTED
     finally:
         if termination:
             termination.leave()
-    if 0 < code < 128 and not elastic and _reject_checkpoint(checkpoints, restored):
-        code = CHECKPOINT_REJECTED
-    until = time.monotonic() + STORE_SECONDS
-    if code == 0 and leads and not (elastic and not any(folders["model_dir"].iterdir())):
-        _save(job, manifest, folders, awaits_evaluator="evaluator" in cluster.addresses and program.kind == "trainer")
-    # A program that failed may have been writing a file.
-    is_committed = code in (0, PREEMPTED)
-    while not sync.flush(at_rest=not is_committed) and code == 0 and time.monotonic() < until:
-        time.sleep(SYNC_RETRY_SECONDS)
+    if 0 < code < 128 and not replica.elastic and reject_checkpoint():
+        return CHECKPOINT_REJECTED
     return code
 
 

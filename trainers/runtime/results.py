@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Container, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
-from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
@@ -86,17 +85,6 @@ def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
     for path in storable_files(folder, sync.leave_out):
         if folder / path in changed:
             store.upload(folder / path, f"{TENSORBOARD}/{path}")
-
-
-def has_saved_model(job: JobDescription) -> bool:
-    """Return whether this job has saved its complete model, before its replicas were restarted.
-
-    Raises:
-        StorageError: The store cannot be read.
-    """
-    with suppress(ModelIncomplete):
-        return verify_model(open_store(job.model_uri, retry_seconds=STORE_SECONDS)).request == job.request
-    return False
 
 
 def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, metrics: Mapping[str, float]) -> None:
