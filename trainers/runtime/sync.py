@@ -57,8 +57,8 @@ def keep(
         grows: Whether its files only grow, such as logs. They are sent at any time, even if they never stop changing.
             Default: false.
         is_complete: Returns whether a mark says that the files of the folder are complete. Its arguments are all files,
-            and those that changed since the folder was sent. Given for a folder of checkpoints: it is never sent empty, and once the program has called `flush`, only what it has committed
-            so. Default: none.
+            and those that changed since the folder was sent. Given for a folder of checkpoints: it is never sent empty,
+            and once the program has called `flush`, only what it has committed so. Default: none.
     """
     _kept.append(_Folder(folder, send, grows, is_complete))
 
