@@ -70,6 +70,25 @@ def list_files(folder: Path | str) -> list[str]:
     )
 
 
+def list_children(folder: Path | str) -> list[str]:
+    """Return the names of the files and folders in a folder, sorted. "/" ends the name of a folder.
+
+    Unfinished files, folders without a file, and links to folders are skipped, as `list_files` does.
+    """
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries if _has_file(entry))
+    return []
+
+
+def _has_file(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a finished file, or a folder with one. Ends at the first one."""
+    if entry.is_dir(follow_symlinks=False):
+        with suppress(OSError), os.scandir(entry) as entries:
+            return any(map(_has_file, entries))
+        return False
+    return not entry.name.startswith(_UNFINISHED) and entry.is_file()
+
+
 class UnsupportedFileError(OSError):
     """An entry of a folder cannot be stored: a broken link, a link to a target outside, a FIFO, socket or device."""
 

@@ -1,7 +1,7 @@
 """A local folder as a store."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,6 +11,7 @@ from kfp_distributed.storage.files import (
     OnBytes,
     hash_stream,
     ignore_bytes,
+    list_children,
     list_files,
     relative_path,
     unfinished_file,
@@ -33,6 +34,11 @@ class FolderStore(Store):
                     with contextlib.suppress(FileNotFoundError):  # Deleted since list_files().
                         entries.append(Entry(path, (self.root / path).stat().st_size))
         return entries
+
+    def children(self, folder: str = "") -> Sequence[str]:
+        """See Store."""
+        with self._errors(folder):
+            return list_children(self._path(folder))
 
     def exists(self, key: str) -> bool:
         """See Store."""

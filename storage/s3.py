@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -150,6 +150,14 @@ class S3Store(Store):
         """See Store."""
         with self._errors(prefix):
             return sorted(Entry(key, item.size) for key, item in self._objects(prefix))
+
+    def children(self, folder: str = "") -> Sequence[str]:
+        """See Store."""
+        start = "".join(f"{part}/" for part in (self.root, folder) if part)
+        with self._errors(folder):
+            items = self._client.list_objects(self.bucket, start)
+            # The object of the folder itself, which some tools create, has no name here.
+            return sorted({item.object_name[len(start) :] for item in items} - {""})
 
     def states(self) -> tuple[ObjectState, ...]:
         """Return the state of the object at the root, or if there is none, of all objects below it."""

@@ -54,6 +54,16 @@ class Store(Protocol):
     def list(self, prefix: str = "") -> list[Entry]:
         """Return all objects whose key starts with `prefix`, sorted by key. The prefix need not be a folder."""
 
+    def children(self, folder: str = "") -> Sequence[str]:
+        """Return the names of the objects and folders directly in a folder, sorted. "/" ends the name of a folder.
+
+        It takes as long as one level has names, however many objects the folders in it have. A folder without objects
+        does not exist.
+
+        Args:
+            folder: The folder. Default: the root.
+        """
+
     def exists(self, key: str) -> bool:
         """Return whether the object exists."""
 

@@ -130,8 +130,8 @@ def launch(
             # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here.
             _require_bucket(request, description)
             if resumes_other:
-                name = copy_training(request.resume_from, description)
-                show(LogEntry(clock(), "INFO", JOB, f"starts from checkpoint {name} of {request.resume_from}"))
+                copied = copy_training(request.resume_from, description)
+                show(LogEntry(clock(), "INFO", JOB, copied.describe(request.resume_from)))
             runner.start(job)
             on_start(job)
             status = _follow(runner, job, show)

@@ -5,16 +5,45 @@ import re
 from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple
 
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, parse_manifest
+from kfp_distributed.trainers.runtime.checkpoints import (
+    StoredCheckpoints,
+    complete_checkpoints,
+    list_checkpoints,
+    parse_manifest,
+)
 from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TRAINING_DATA, TRAINING_METRICS, JobDescription
 
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics"
+
+
+class CopiedTraining(NamedTuple):
+    """What was copied of another training.
+
+    Attributes:
+        newest: Name of the newest checkpoint that was copied.
+        rejected: Names of the newer ones that were not copied, because their program failed right after it had restored
+            them; latest first.
+    """
+
+    newest: str
+    rejected: tuple[str, ...]
+
+    def describe(self, resume_from: str) -> str:
+        """Return the line of the step's log: which checkpoint is taken, and which newer ones are not, and why."""
+        line = f"starts from checkpoint {self.newest} of {resume_from}"
+        if not self.rejected:
+            return line
+        return (
+            f"{line}. Newer checkpoints are left out, because the program failed right after it had restored them: "
+            f"{', '.join(self.rejected)} (to take one, delete its NUMBER.failed)"
+        )
 
 
 def training_folder(description: JobDescription) -> str:
@@ -33,14 +62,20 @@ def check_resume(resume_from: str, description: JobDescription) -> bool:
         Whether to copy the checkpoints of the other training. False if this training has a complete checkpoint itself.
 
     Raises:
-        ValueError: The folder of the other training has no complete checkpoint.
+        ValueError: The folder of the other training has no complete checkpoint, or all of them were rejected.
     """
     if not resume_from or _has_checkpoint(description.checkpoint_uri):
         return False
     try:
-        if complete_checkpoints(open_store(join_uri(resume_from, CHECKPOINTS))):
+        stored = list_checkpoints(open_store(join_uri(resume_from, CHECKPOINTS)))
+        if _usable(stored):
             return True
         cause = "the folder has no complete checkpoint"
+        if stored.complete:
+            cause = (
+                "its program failed right after it had restored each of its complete checkpoints: "
+                f"{', '.join(stored.complete)}. To take one of them, delete its NUMBER.failed"
+            )
     except (StorageError, ValueError) as error:
         cause = str(error)
     raise ValueError(
@@ -50,16 +85,18 @@ def check_resume(resume_from: str, description: JobDescription) -> bool:
     )
 
 
-def copy_training(resume_from: str, description: JobDescription) -> str:
+def copy_training(resume_from: str, description: JobDescription) -> CopiedTraining:
     """Copy the checkpoints and epoch metrics of another training, and what is known about its training data.
 
+    Checkpoints after whose restore the program failed are not copied.
+
     Returns:
-        Name of the newest checkpoint.
+        The newest checkpoint, and the newer ones that were not copied.
 
     Raises:
         StorageError: An object cannot be read or written. A checkpoint that was not copied completely is ignored later.
     """
-    name = _copy_newest(open_store(join_uri(resume_from, CHECKPOINTS)), open_store(description.checkpoint_uri))
+    copied = _copy_newest(open_store(join_uri(resume_from, CHECKPOINTS)), open_store(description.checkpoint_uri))
     # After the checkpoints: a training that goes on may have recorded more epochs by now. They are replaced when this
     # training reaches them.
     metrics = open_store(join_uri(resume_from, METRICS))
@@ -71,11 +108,16 @@ def copy_training(resume_from: str, description: JobDescription) -> str:
         own_metrics.copy(metrics, TRAINING_DATA, TRAINING_DATA)
     else:  # Version 0.1 did not store it.
         own_metrics.write(TRAINING_DATA, json.dumps([{}]).encode())
-    return name
+    return copied
 
 
-def _copy_newest(source: Store, target: Store) -> str:
-    """Copy the complete checkpoints, latest first; return the name of the latest that was copied.
+def _usable(stored: StoredCheckpoints) -> list[str]:
+    """Return the names of the complete checkpoints that were not rejected, latest first."""
+    return [name for name in stored.complete if name not in stored.rejected]
+
+
+def _copy_newest(source: Store, target: Store) -> CopiedTraining:
+    """Copy the complete checkpoints that were not rejected, latest first.
 
     The other training may go on. A checkpoint that it deletes meanwhile is left out, and a newer one is copied if the
     latest is deleted.
@@ -85,7 +127,7 @@ def _copy_newest(source: Store, target: Store) -> str:
     """
     copied: list[str] = []
     gone: set[str] = set()
-    while name := _next_to_copy(complete_checkpoints(source), copied, gone):
+    while name := _next_to_copy(_usable(stored := list_checkpoints(source)), copied, gone):
         try:
             copy_checkpoint(source, target, name)
             copied.append(name)
@@ -93,7 +135,8 @@ def _copy_newest(source: Store, target: Store) -> str:
             gone.add(name)
     if not copied:
         raise StorageError("", "", source.uri, "all checkpoints were deleted while they were copied")
-    return copied[0]
+    rejected = (name for name in stored.complete if name > copied[0] and name in stored.rejected)
+    return CopiedTraining(copied[0], tuple(rejected))
 
 
 def _next_to_copy(names: Sequence[str], copied: Sequence[str], gone: Set[str]) -> str:

@@ -63,6 +63,18 @@ class StoreContract:
         assert store.list("b/1") == [Entry("b/10", 4)]
         assert store.list("none") == []
 
+    def test_children_are_the_objects_and_folders_of_one_level(self, store):
+        for key in (*KEYS, "deep/er/other", "deep/2", "deeper"):
+            store.write(key, b"x")
+        root = sorted({key.partition("/")[0] + "/" * ("/" in key) for key in KEYS} | {"deeper"})
+        assert store.children() == root
+        assert store.children("deep") == ["2", "er/"]
+        assert store.children("deep/er") == ["and/", "other"]
+        assert store.children("ünï/cødé") == ["日本"]
+        assert [store.children(folder) for folder in ("none", "plain", "dee")] == [[], [], []]
+        store.delete(["deep/er/and/deeper", "deep/er/other"])
+        assert store.children("deep") == ["2"]
+
     def test_missing_object_error_has_the_key(self, store, tmp_path):
         for read in (store.read, lambda key: store.download(key, tmp_path / "file")):
             with pytest.raises(KeyNotFound, match="no/such thing"):

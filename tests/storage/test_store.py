@@ -59,6 +59,7 @@ class TestFolder(StoreContract):
             with unfinished_file(store.root / "x") as stream:
                 stream.write(b"half")
                 assert store.list() == [Entry("other", 1)]
+                assert store.children() == ["other"]
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

@@ -1,6 +1,7 @@
 """Resuming from another training, from one bucket of a real object store to another."""
 
 import json
+import re
 import threading
 import uuid
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.components.train.resume import (
+    CopiedTraining,
     _copy_newest,
     check_resume,
     copy_checkpoint,
@@ -19,7 +21,12 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.store import BYTES
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints import (
+    complete_checkpoints,
+    reject_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
 from kfp_distributed.trainers.runtime.job import JobDescription
 
 OTHER = "s3://other/jobs/train-1"
@@ -62,7 +69,7 @@ def test_complete_checkpoints_and_metrics_are_copied_once(other, tmp_path):
     own = description()
     assert check_resume(OTHER, own)
     open_store("s3://own").make_bucket()
-    assert copy_training(OTHER, own) == "00000002"
+    assert copy_training(OTHER, own) == CopiedTraining("00000002", ())
     assert [entry.key for entry in open_store(training_folder(own)).list()] == [
         "checkpoints/00000001.json",
         "checkpoints/00000001/epoch",
@@ -76,6 +83,31 @@ def test_complete_checkpoints_and_metrics_are_copied_once(other, tmp_path):
     assert (tmp_path / "restored" / "epoch").read_text() == "2"
     assert not check_resume(OTHER, own)
     assert not check_resume("s3://deleted/jobs/train-1", own)
+
+
+def test_a_rejected_checkpoint_is_not_taken_again(other, tmp_path):
+    assert reject_checkpoint(other, "00000002") == "00000001"
+    own = description()
+    assert check_resume(OTHER, own)
+    open_store("s3://own").make_bucket()
+    assert copy_training(OTHER, own) == CopiedTraining("00000001", ("00000002",))
+    assert complete_checkpoints(open_store(own.checkpoint_uri)) == ["00000001"]
+    assert restore_checkpoint(open_store(own.checkpoint_uri), tmp_path / "restored") == "00000001"
+
+
+def test_a_training_whose_checkpoints_are_all_rejected_is_refused(other):
+    for name in ("00000001", "00000002"):
+        other.write(f"{name}.failed", b"")
+    with pytest.raises(ValueError, match=rf"^resume_from = '{OTHER}': .*00000002, 00000001.*\.failed"):
+        check_resume(OTHER, description())
+    with pytest.raises(StorageError, match="NoSuchBucket"):
+        open_store("s3://own").list()
+
+
+def test_the_log_names_the_checkpoint_that_is_taken_and_the_rejected_ones():
+    text = CopiedTraining("00000001", ("00000003", "00000002")).describe("s3://other")
+    assert re.findall(r"\d{8}", text) == ["00000001", "00000003", "00000002"]
+    assert re.findall(r"\d{8}", CopiedTraining("00000001", ()).describe("s3://other")) == ["00000001"]
 
 
 class InterruptedStore(FolderStore):
@@ -140,7 +172,8 @@ def test_a_copy_takes_a_complete_checkpoint_of_a_training_that_goes_on(tmp_path,
     for _ in range(3):
         save_epoch(str(tmp_path / "other"), state)
     own = open_store(str(tmp_path / "own"))
-    newest = _copy_newest(RotatingStore(tmp_path / "other", state, epochs), own)
+    newest, rejected = _copy_newest(RotatingStore(tmp_path / "other", state, epochs), own)
+    assert rejected == ()
     assert [newest, complete_checkpoints(own)] == [f"0000000{copied[0]}", [f"0000000{name}" for name in copied]]
     assert restore_checkpoint(own, tmp_path / "restored") == newest
 

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from kfp_distributed.storage import open_store
+from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.trainers.runtime.checkpoints import (
     NoUsableCheckpoint,
     complete_checkpoints,
@@ -55,6 +56,40 @@ def test_the_latest_three_checkpoints_are_kept(store, save, tmp_path):
         key for name in names for key in (f"{name}.json", f"{name}/part/weights")
     ]
     assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})
+
+
+class ListedStore(FolderStore):
+    """A store that records what is listed."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.listed = []
+
+    def children(self, folder=""):
+        self.listed.append(("children", folder))
+        return super().children(folder)
+
+    def list(self, prefix=""):
+        self.listed.append(("list", prefix))
+        return super().list(prefix)
+
+
+def test_only_the_files_of_a_deleted_checkpoint_are_listed(tmp_path):
+    """A checkpoint may have very many files."""
+    store, folder = ListedStore(tmp_path / "store"), tmp_path / "local"
+    folder.mkdir()
+    listed = []
+    for text in ("one", "two", "three", "four", "four"):
+        (folder / "weights").write_text(text)
+        save_checkpoint(store, folder)
+        listed.append(tuple(store.listed))
+        store.listed.clear()
+    level = ("children", "")
+    assert listed == [*[(level,)] * 3, (level, ("list", "00000001/")), (level, ("list", "00000005/"))]
+    assert complete_checkpoints(store) == ["00000004", "00000003", "00000002"]
+    assert reject_checkpoint(store, "00000004") == "00000003"
+    assert restore_checkpoint(store, tmp_path / "restored") == "00000003"
+    assert {name for name, _ in store.listed} == {"children"}
 
 
 def test_the_same_content_is_no_newer_checkpoint(store, save, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import shutil
 import threading
 import time
 
@@ -7,7 +8,7 @@ import pytest
 
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers.runtime import sync
-from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_written
+from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
 from kfp_distributed.trainers.runtime.sync import keep, read_epochs
 from kfp_distributed.trainers.sync import flush, record_epoch
 
@@ -23,7 +24,7 @@ def folder(tmp_path):
 
 
 def content(folder):
-    return {file.name: file.read_text() for file in folder.iterdir()}
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_a_folder_is_sent_when_it_has_changed(folder):
@@ -158,11 +159,18 @@ def checkpoints(folder, monkeypatch):
     monkeypatch.setattr(sync, "LOOK_SECONDS", 0)
     sent, renamed = [], RenamedFiles(folder)
 
-    def is_complete(files):
-        return files <= renamed.read() and not is_written(folder)
+    def is_complete(files, changed):
+        return is_marked(files, changed, renamed) and not is_written(folder)
 
     keep(folder, lambda state: sent.append((content(folder), state.guessed)), is_complete=is_complete)
     return sent
+
+
+def rename(folder, name, text):
+    """Replace a file of a folder atomically."""
+    unfinished = folder.with_name("unfinished")
+    unfinished.write_text(text)
+    unfinished.rename(folder / name)
 
 
 def look(times=3):
@@ -206,16 +214,65 @@ def test_a_file_that_is_being_written_is_not_sent(folder, checkpoints):
 
 
 def test_a_renamed_file_is_sent_at_once_and_is_no_guess(folder, checkpoints, tmp_path):
+    (folder / "before").unlink()
     for number, unfinished in enumerate([folder / "a.tmp", tmp_path / "outside"]):
         unfinished.write_text(str(number))
         unfinished.rename(folder / "a")
         flush(at_rest=True)
-        assert checkpoints[number:] == [({"before": "x", "a": str(number)}, False)]
+        assert checkpoints[number:] == [({"a": str(number)}, False)]
     (folder / "a").write_text("written in place")
     flush(at_rest=True)
     assert len(checkpoints) == 2
     look()
-    assert checkpoints[2:] == [({"before": "x", "a": "written in place"}, True)]
+    assert checkpoints[2:] == [({"a": "written in place"}, True)]
+
+
+@pytest.mark.parametrize("suffixes", [("", ""), ("-1", "-2")], ids=["replaced", "new names"])
+def test_files_that_are_renamed_one_by_one_are_a_guess(folder, checkpoints, suffixes):
+    """The program pauses between the renames of two files, and never commits."""
+    (folder / "before").unlink()
+    first, second = suffixes
+    for name in (f"weights{first}", f"optimizer{first}"):
+        rename(folder, name, "1")
+        look()
+    both = {f"weights{first}": "1", f"optimizer{first}": "1"}
+    assert checkpoints == [({f"weights{first}": "1"}, False), (both, True)]
+    rename(folder, f"weights{second}", "2")
+    flush(at_rest=True)
+    assert len(checkpoints) == 2, "half of the next checkpoint is not sent at once"
+    look()
+    assert checkpoints[2:] == [(both | {f"weights{second}": "2"}, True)]
+    rename(folder, f"optimizer{second}", "2")
+    flush(at_rest=True)
+    look()
+    assert checkpoints[3:] == [(both | {f"weights{second}": "2", f"optimizer{second}": "2"}, True)]
+
+
+def test_two_files_that_are_renamed_between_two_looks_are_a_guess(folder, checkpoints):
+    (folder / "before").unlink()
+    for name in ("weights", "optimizer"):
+        rename(folder, name, "1")
+    flush(at_rest=True)
+    assert checkpoints == []
+    look()
+    assert checkpoints == [({"weights": "1", "optimizer": "1"}, True)]
+
+
+def test_a_renamed_folder_is_no_guess_once_it_is_alone(folder, checkpoints, tmp_path):
+    """The program deletes the previous checkpoint after it has renamed the new one."""
+    (folder / "before").unlink()
+    for epoch in ("1", "2"):
+        fresh = tmp_path / "fresh"
+        fresh.mkdir()
+        for name in ("weights", "optimizer"):
+            (fresh / name).write_text(epoch)
+        fresh.rename(folder / epoch)
+        if epoch == "2":
+            flush(at_rest=True)
+            assert len(checkpoints) == 1, "two folders are no state with a mark"
+            shutil.rmtree(folder / "1")
+        flush(at_rest=True)
+    assert checkpoints == [({f"{epoch}/weights": epoch, f"{epoch}/optimizer": epoch}, False) for epoch in ("1", "2")]
 
 
 def test_a_program_that_commits_is_never_guessed_about(folder, checkpoints):
@@ -236,18 +293,13 @@ def test_a_change_after_the_commit_is_logged_once(folder, checkpoints, capsys):
     assert capsys.readouterr().out.count("the next call of flush() or record_epoch()") == 1
 
 
-def test_a_program_that_commits_may_rename_several_files(folder, checkpoints, tmp_path):
+def test_a_program_that_commits_may_rename_several_files(folder, checkpoints):
     """Between two renames, the files belong to different checkpoints."""
-
-    def rename(name, text):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).rename(folder / name)
-
     for epoch in ("1", "2"):
-        rename("weights", epoch)
+        rename(folder, "weights", epoch)
         if epoch == "2":
             look()
-        rename("optimizer", epoch)
+        rename(folder, "optimizer", epoch)
         flush()
     assert [(sent["weights"], sent["optimizer"], guessed) for sent, guessed in checkpoints] == [
         ("1", "1", False),
@@ -263,7 +315,7 @@ def test_a_committed_checkpoint_that_could_not_be_sent_is_sent_later(folder):
             raise errors.pop()
         sent.append((content(folder), state.guessed))
 
-    keep(folder, send, is_complete=lambda files: False)
+    keep(folder, send, is_complete=lambda files, changed: False)
     (folder / "a").write_text("1")
     assert not flush()
     look()

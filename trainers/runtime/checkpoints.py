@@ -3,9 +3,10 @@
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound
 from kfp_distributed.storage.files import FileEntry
@@ -20,16 +21,41 @@ KEPT = 3
 
 _MANIFEST = re.compile(r"(\d{8})\.json")
 _FAILED = re.compile(r"(\d{8})\.failed")
-_OWN = re.compile(r"(\d{8})(?:/|\.json$|\.failed$)")
+_FOLDER = re.compile(r"(\d{8})/")
 
 
 class NoUsableCheckpoint(Exception):
     """There are complete checkpoints, but none can be used."""
 
 
+class StoredCheckpoints(NamedTuple):
+    """Names of the checkpoints in a store, such as "00000003", latest first.
+
+    Attributes:
+        complete: Checkpoints with a manifest.
+        rejected: Checkpoints with a mark that a program failed right after it had restored them.
+        folders: Checkpoints with files. Not all of them are complete.
+    """
+
+    complete: list[str]
+    rejected: list[str]
+    folders: list[str]
+
+
+def list_checkpoints(store: Store) -> StoredCheckpoints:
+    """List the checkpoints of a store. It takes one request, however many files they have."""
+    names = store.children()
+    return StoredCheckpoints(
+        *(
+            sorted((match[1] for name in names if (match := pattern.fullmatch(name))), reverse=True)
+            for pattern in (_MANIFEST, _FAILED, _FOLDER)
+        )
+    )
+
+
 def complete_checkpoints(store: Store) -> list[str]:
     """Return the names of the complete checkpoints, such as "00000003", latest first."""
-    return sorted((match[1] for entry in store.list() if (match := _MANIFEST.fullmatch(entry.key))), reverse=True)
+    return list_checkpoints(store).complete
 
 
 def parse_manifest(text: bytes) -> tuple[list[FileEntry], bool]:
@@ -66,7 +92,8 @@ def save_checkpoint(
         guessed: Whether nothing but the rest of the folder says that it is complete. The manifest records it.
             Default: false.
     """
-    complete = complete_checkpoints(store)
+    stored = list_checkpoints(store)
+    complete = stored.complete
     name = f"{int(complete[0]) + 1 if complete else 1:08d}"
     copy = folder.with_name(f"{folder.name}-copy")
     shutil.rmtree(copy, ignore_errors=True)
@@ -81,28 +108,34 @@ def save_checkpoint(
         shutil.rmtree(copy, ignore_errors=True)
     if not in_use:
         check()
-    previous, was_guessed = _usable_manifest(store, complete[0]) if complete else ([], False)
+    uploaded, latest = name, complete[0] if complete else ""
+    previous, was_guessed = _usable_manifest(store, latest) if latest and latest not in stored.rejected else ([], False)
     if previous == list(files):  # The program has not advanced, so its failures go on to count for restart_limit.
         for file in files:  # They may be damaged there.
-            store.copy(store, f"{name}/{file.path}", f"{complete[0]}/{file.path}")
-        name, complete, guessed = complete[0], complete[1:], guessed and was_guessed
+            store.copy(store, f"{name}/{file.path}", f"{latest}/{file.path}")
+        name, complete, guessed = latest, complete[1:], guessed and was_guessed
     manifest = {"files": [asdict(file) for file in files], "guessed": guessed}
     store.write(f"{name}.json", json.dumps(manifest).encode())
-    keys = [entry.key for entry in store.list()]
-    failed = {match[1] for key in keys if (match := _FAILED.fullmatch(key))}
     # A checkpoint that no start gets does not count, but is kept as long as an older one is.
-    oldest = [name, *(other for other in complete if other not in failed)][:KEPT][-1]
+    oldest = [name, *(other for other in complete if other not in stored.rejected)][:KEPT][-1]
     kept = {other for other in (name, *complete) if other >= oldest}
-    old = [key for key in keys if (match := _OWN.match(key)) and match[1] not in kept]
+    _delete(store, stored._replace(folders=[uploaded, *stored.folders]), kept)
+
+
+def _delete(store: Store, stored: StoredCheckpoints, kept: Set[str]) -> None:
+    """Delete all checkpoints except those to keep."""
     # Manifests first, so that a partly deleted checkpoint does not look complete.
-    store.delete([key for key in old if "/" not in key])
-    store.delete([key for key in old if "/" in key])
+    marks = {"json": stored.complete, "failed": stored.rejected}
+    store.delete([f"{name}.{suffix}" for suffix, names in marks.items() for name in names if name not in kept])
+    for name in dict.fromkeys(stored.folders):
+        if name not in kept:
+            store.delete([entry.key for entry in store.list(f"{name}/")])
 
 
 def _usable_manifest(store: Store, name: str) -> tuple[list[FileEntry], bool]:
-    """Return the manifest of a checkpoint as `parse_manifest` does; no files if it was rejected or is damaged."""
+    """Return the manifest of a checkpoint as `parse_manifest` does; no files if it is damaged."""
     try:
-        return ([], False) if store.exists(f"{name}.failed") else parse_manifest(store.read(f"{name}.json"))
+        return parse_manifest(store.read(f"{name}.json"))
     except (KeyNotFound, KeyError, TypeError, ValueError):
         return [], False
 
@@ -160,8 +193,7 @@ def reject_checkpoint(store: Store, name: str) -> str:
         means that the restored one was good. Nothing is recorded then. If there is none, the others count as good
         again, because the program has failed after each of them.
     """
-    complete = complete_checkpoints(store)
-    failed = {match[1] for entry in store.list() if (match := _FAILED.fullmatch(entry.key))}
+    complete, failed, _ = list_checkpoints(store)
     usable = [other for other in complete if other not in {name, *failed}]
     if not usable:  # The program failed after each of them, so the checkpoints are not at fault.
         store.delete([f"{other}.failed" for other in failed])

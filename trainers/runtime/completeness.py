@@ -1,6 +1,7 @@
 """What tells that the files of a checkpoint are complete, although their program does not say so.
 
-A file that was renamed into its folder was complete before. The file `checkpoint` of TensorFlow names a complete
+A file or a folder that was renamed into its folder was complete before. Several of them may belong to different
+checkpoints, so only a single one is a complete checkpoint. The file `checkpoint` of TensorFlow names a complete
 checkpoint. A file that a process has open for writing is not complete. All of this needs Linux. On other systems
 nothing is known.
 """
@@ -9,6 +10,7 @@ import ctypes
 import os
 import re
 import struct
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +30,8 @@ class RenamedFiles:
         Args:
             folder: The folder. Folders in it are observed as they are created.
         """
-        self._renamed: set[Path] = set()
+        self._renamed: dict[Path, int] = {}
+        self._renames = 0
         self._folders: dict[int, Path] = {}
         self._descriptor = -1
         with suppress(OSError, AttributeError):  # AttributeError: this is not Linux.
@@ -36,12 +39,15 @@ class RenamedFiles:
             self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._observe(folder)
 
-    def read(self) -> frozenset[Path]:
-        """Return the files that are complete because of a rename, as of now."""
+    def read(self) -> Mapping[Path, int]:
+        """Return the number of the rename for each file that is complete because of one, as of now.
+
+        The files of a renamed folder have the same number.
+        """
         with suppress(OSError):  # Nothing has happened since, or nothing is observed.
             while data := os.read(self._descriptor, _BUFFER):
                 self._handle(data)
-        return frozenset(self._renamed)
+        return dict(self._renamed)
 
     def _observe(self, folder: Path) -> None:
         if self._descriptor < 0:
@@ -67,24 +73,42 @@ class RenamedFiles:
                 self._note(self._folders[watch] / os.fsdecode(name), mask)
 
     def _note(self, path: Path, mask: int) -> None:
+        if mask & _MOVED_TO:
+            self._renames += 1
         if mask & _IS_DIR:
             self._observe(path)
             if mask & _MOVED_TO:
-                self._renamed |= {file for file in path.rglob("*") if not file.is_dir()}
+                self._renamed |= {file: self._renames for file in path.rglob("*") if not file.is_dir()}
         elif mask & _MOVED_TO:
-            self._renamed.add(path)
-        elif mask & _CLOSE_WRITE:
-            self._renamed.discard(path)
+            self._renamed[path] = self._renames
+        elif mask & (_CLOSE_WRITE | _CREATE):
+            self._renamed.pop(path, None)
+
+
+def is_marked(files: Set[Path], changed: Set[Path], renamed: RenamedFiles) -> bool:
+    """Return whether the files of a folder have a mark that says that together they are a complete checkpoint.
+
+    They have one if a single rename of a file or a folder brought all of them, or if TensorFlow's file `checkpoint`
+    names what has changed.
+
+    Args:
+        files: All files of the folder.
+        changed: Those that changed since the folder was stored.
+        renamed: Observer of the folder.
+    """
+    renames = renamed.read()
+    is_one_rename = files <= renames.keys() and len({renames[file] for file in files}) == 1
+    return is_one_rename or all(named_by_tensorflow(file) for file in changed)
 
 
 def named_by_tensorflow(file: Path) -> bool:
-    """Return whether a file belongs to the checkpoint that the file `checkpoint` beside it names."""
+    """Return whether a file belongs to a checkpoint that the file `checkpoint` beside it names, latest or older."""
     state = file.with_name("checkpoint")
     try:
-        newest = re.search(r'^model_checkpoint_path: "(.*)"$', state.read_text(), re.MULTILINE)
+        paths = re.findall(r'^(?:all_)?model_checkpoint_paths?: "(.*)"$', state.read_text(), re.MULTILINE)
     except (OSError, UnicodeDecodeError):
         return False
-    return bool(newest) and (file == state or file.name.startswith(f"{Path(newest[1]).name}."))  # type: ignore[index]
+    return bool(paths) and (file == state or any(file.name.startswith(f"{Path(path).name}.") for path in paths))
 
 
 def is_written(folder: Path, proc: Path = Path("/proc")) -> bool:

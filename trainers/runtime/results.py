@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
-from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_written, named_by_tensorflow
+from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
 from kfp_distributed.trainers.runtime.job import (
     EVALUATOR_METRICS,
     TENSORBOARD,
@@ -59,9 +59,8 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
         renamed = RenamedFiles(folder)
 
-        def is_complete(files: frozenset[Path]) -> bool:
-            marked = renamed.read()
-            return all(file in marked or named_by_tensorflow(file) for file in files) and not is_written(folder)
+        def is_complete(files: Set[Path], changed: Set[Path]) -> bool:
+            return is_marked(files, changed, renamed) and not is_written(folder)
 
         sync.keep(
             folder,

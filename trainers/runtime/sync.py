@@ -5,7 +5,7 @@ import math
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -47,7 +47,7 @@ def keep(
     folder: Path,
     send: Callable[[Snapshot], object],
     grows: bool = False,
-    is_complete: Callable[[frozenset[Path]], bool] | None = None,
+    is_complete: Callable[[Set[Path], Set[Path]], bool] | None = None,
 ) -> None:
     """Register a folder, which `flush` sends each time it has changed. Its current content counts as sent.
 
@@ -56,9 +56,9 @@ def keep(
         send: Sends the folder.
         grows: Whether its files only grow, such as logs. They are sent at any time, even if they never stop changing.
             Default: false.
-        is_complete: Returns whether changed files are complete by a mark of their own. Given for a folder of
-            checkpoints: it is never sent empty, and once the program has called `flush`, only what it has committed
-            so. Default: none.
+        is_complete: Returns whether a mark says that the files of the folder are complete. Its arguments are all files,
+            and those that changed since the folder was sent. Given for a folder of checkpoints: it is never sent empty,
+            and once the program has called `flush`, only what it has committed so. Default: none.
     """
     _kept.append(_Folder(folder, send, grows, is_complete))
 
@@ -71,7 +71,7 @@ class _Folder:
         folder: Path,
         send: Callable[[Snapshot], object],
         grows: bool,
-        is_complete: Callable[[frozenset[Path]], bool] | None,
+        is_complete: Callable[[Set[Path], Set[Path]], bool] | None,
     ) -> None:
         self._folder, self._send, self._grows, self._is_complete = folder, send, grows, is_complete
         self._seen = self._sent = _state(folder)
@@ -86,10 +86,9 @@ class _Folder:
         if not at_rest:
             self._committed = state
         changed = frozenset(file for file, _ in state.items() - self._sent.items())
-        # Several files that are renamed one by one are a checkpoint only after the last. A program that commits says
-        # when that is.
+        # A program that commits says itself when its checkpoint is complete.
         asks_for_marks = at_rest and self._is_complete and self._committed is None
-        is_marked = bool(asks_for_marks and changed and self._is_complete(changed))  # type: ignore[misc]
+        is_marked = bool(asks_for_marks and changed and self._is_complete(state.keys(), changed))  # type: ignore[misc]
         # Two looks may be close together: the last one is when the program ends.
         is_stable = state == before and time.monotonic() - self._since >= LOOK_SECONDS
         self._log_busy(at_rest and state != before and not is_marked)
@@ -133,7 +132,7 @@ def flush(at_rest: bool = False) -> bool:
 
     Args:
         at_rest: Whether the program has not called this function itself. A checkpoint may be incomplete then, so it is
-            sent if the program has committed it before, if marks of its files say that they are complete, or if it
+            sent if the program has committed it before, if a mark says that it is complete, or if it
             has not changed for `LOOK_SECONDS` and is not being written. Default: false.
 
     Returns:
