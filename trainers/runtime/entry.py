@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
-from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
@@ -36,8 +36,10 @@ from kfp_distributed.trainers.runtime.job import (
     JOB_VARIABLE,
     PEER_LOST,
     PREEMPTED,
+    PROGRAM_CODE_RESERVED,
     REPLICA_VARIABLE,
     STORE_AWAY,
+    STORE_FAILED,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -69,9 +71,9 @@ def main() -> int:
         return _run_replica()
     except (KeyNotFound, ChecksumMismatch):
         raise
-    except StorageError:
+    except StorageError as error:
         traceback.print_exc()
-        return STORE_AWAY
+        return STORE_AWAY if isinstance(error, StoreAway) else STORE_FAILED
 
 
 def _run_replica() -> int:
@@ -281,11 +283,13 @@ def _serve(name: str) -> NoReturn:
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
     if program.kind == "command":
-        return run_child(command_line(program, folders, job.parameters))
+        return _code_of_program(run_child(command_line(program, folders, job.parameters)))
     try:
         paths = {name: folders[name] for name in program.folders}
         load_function(program)(**paths, **function_arguments(program, job.parameters))
     except SystemExit as error:  # A program may end with sys.exit().
+        if error.code == STORE_AWAY:
+            return _code_of_program(STORE_AWAY)
         if error.code not in (None, 0):
             raise
     except Exception as error:
@@ -295,6 +299,15 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
         traceback.print_exc()
         return PEER_LOST
     return 0
+
+
+def _code_of_program(code: int) -> int:
+    """Return the exit code of a replica whose program ended with a code. STORE_AWAY would not count as a failure."""
+    if code != STORE_AWAY:
+        return code
+    text = f"the program ended with exit code {STORE_AWAY}, which stands for an object store that does not answer"
+    print(f"{text}: this replica ends with {PROGRAM_CODE_RESERVED} instead", flush=True)
+    return PROGRAM_CODE_RESERVED
 
 
 def load_function(program: Program) -> Callable[..., object]:
