@@ -74,6 +74,8 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
     assert left_behind(step) == []
 
 
+NO_RESTARTS = {"restart_limit": 0, "preemption_limit": 0}
+
 # The first two starts end as after an outage of the object store. A checkpoint is uploaded in the background.
 ENDS_IN_AN_OUTAGE = f"""\
 import os, time
@@ -90,20 +92,24 @@ if number < 3:
 @pytest.mark.takes(60)
 def test_an_outage_of_the_object_store_counts_for_no_limit(start):
     """The Job controller replaces the pod of a Job. The whole TFJob is created again, because of restart_limit 0."""
-    limits = {"restart_limit": 0, "preemption_limit": 0}
     steps = {
-        "worker-0": start(function(ENDS_IN_AN_OUTAGE), limits),
-        "the whole job": start(function(ENDS_IN_AN_OUTAGE), {**WORKERS, **limits}),
+        "worker-0": start(function(ENDS_IN_AN_OUTAGE), NO_RESTARTS),
+        "the whole job": start(function(ENDS_IN_AN_OUTAGE), {**WORKERS, **NO_RESTARTS}),
     }
     for restarted, step in steps.items():
-        assert step.verdict()["succeeded"], step.log
-        restarts = re.findall(r"^(?:restart|preemption).*: .*$", step.log, re.MULTILINE)
-        assert len(restarts) == 2, step.log
-        assert {re.sub(r"worker-\d: the", "worker: the", text) for text in restarts} == {
-            f"restart: {restarted} (worker: the object store did not answer)"
-        }
-        assert re.search(r"^\[worker-0\] start 3$", step.log, re.MULTILINE), step.log
-        assert left_behind(step) == []
+        assert_survived(step, restarted)
+
+
+def assert_survived(step, restarted: str) -> None:
+    """Assert that the training ended well after two restarts, which count for no limit."""
+    assert step.verdict()["succeeded"], step.log
+    restarts = re.findall(r"^(?:restart|preemption).*: .*$", step.log, re.MULTILINE)
+    assert len(restarts) == 2, step.log
+    assert {re.sub(r"worker-\d: the", "worker: the", text) for text in restarts} == {
+        f"restart: {restarted} (worker: the object store did not answer)"
+    }
+    assert re.search(r"^\[worker-0\] start 3$", step.log, re.MULTILINE), step.log
+    assert left_behind(step) == []
 
 
 @pytest.mark.takes(80)
