@@ -16,6 +16,10 @@ class StorageError(Exception):
         super().__init__(f"{endpoint}, bucket {bucket!r}, key {key!r}: {cause}" if endpoint else f"{key}: {cause}")
 
 
+class StoreAway(StorageError):
+    """The server did not answer, or answered that it cannot serve now, until the retries had ended."""
+
+
 class KeyNotFound(StorageError):
     """The object does not exist."""
 

@@ -18,10 +18,10 @@ from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
 from urllib3 import PoolManager, Retry, Timeout
-from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, TimeoutError
+from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
 from kfp_distributed.storage.credentials import Credentials
-from kfp_distributed.storage.errors import KeyNotFound, StorageError
+from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes
 from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, Store
 from kfp_distributed.storage.uri import parse_uri
@@ -283,7 +283,8 @@ class S3Store(Store):
             yield
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
             cause = _explain(error, self._asks_for_region)
-            raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else StorageError) from None
+            kind = StoreAway if _is_transient(error) else StorageError
+            raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else kind) from None
 
 
 class _ObservedStream:
@@ -313,6 +314,11 @@ def _etags(source: BinaryIO, part: int) -> tuple[str, str]:
 def _state(key: str, item: Object) -> ObjectState:
     modified = item.last_modified.isoformat() if item.last_modified else ""
     return ObjectState(key, item.size, item.etag or "", modified)
+
+
+def _is_transient(error: Exception) -> bool:
+    """Return whether a request that was retried failed with an error that may pass. A wrong certificate does not."""
+    return isinstance(error, HTTPError) and not isinstance(getattr(error, "reason", error), SSLError)
 
 
 def _explain(error: Exception, asks_for_region: bool = False) -> str:

@@ -2,9 +2,21 @@
 
 import signal
 from collections.abc import Iterable
+from typing import Literal
 
 from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, PREEMPTED, STORE_AWAY
+from kfp_distributed.trainers.runtime.job import (
+    CHECKPOINT_REJECTED,
+    PEER_LOST,
+    PREEMPTED,
+    PROGRAM_CODE_RESERVED,
+    STORE_AWAY,
+    STORE_FAILED,
+)
+
+Cause = Literal["program", "preemption", "outage"]
+"""Cause of a failure, which decides for what it counts: the program for restart_limit, a preemption for
+preemption_limit, and an outage of the object store for no limit."""
 
 SAME_MOMENT_SECONDS = 2.0
 """Failures within so many seconds have one cause. A peer of a failed replica loses its connection within milliseconds.
@@ -17,13 +29,24 @@ worker exit after up to 25 s."""
 FOR_GOOD = "Exit codes 1 to 127 are permanent failures and are not retried."
 """Reason of a failed job whose program would fail in the same way again."""
 
+STORE_DID_NOT_ANSWER = "the object store did not answer"
+
 _OWN_CODES = {
-    STORE_AWAY: "the object store did not answer",
+    STORE_AWAY: STORE_DID_NOT_ANSWER,
+    STORE_FAILED: "a request to the object store failed",
+    PROGRAM_CODE_RESERVED: f"the program ended with exit code {STORE_AWAY}, which has a meaning of its own",
     PREEMPTED: "it saved a checkpoint because a replica must end soon",
     CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
 }
 
 _SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+def own_cause(failure: ReplicaChanged) -> Cause:
+    """Return the cause of a failure, apart from the failures of other replicas."""
+    if failure.preempted:
+        return "preemption"
+    return "outage" if failure.exit_code == STORE_AWAY else "program"
 
 
 def how_it_ended(end: ReplicaChanged) -> str:
@@ -47,15 +70,15 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """Return the failure that caused the others: the first one, unless the order of detection is not reliable.
 
     When a replica is killed, its peers fail too and may be detected first. Within `SAME_MOMENT_SECONDS` of the first
-    failure, the order of precedence is: a preemption, a signal or the loss of a pod, an exit code, SIGABRT or
-    PEER_LOST. The peers of a failed replica end with the last two.
+    failure, the order of precedence is: a preemption, an outage of the object store, a signal or the loss of a pod, an
+    exit code, SIGABRT or PEER_LOST. The peers of a failed replica end with the last two.
     """
     by_time = sorted(failed, key=lambda failure: failure.time)
     moment = [failure for failure in by_time if failure.time - by_time[0].time <= SAME_MOMENT_SECONDS]
     return min(
         moment,
         key=lambda failure: (
-            not failure.preempted,
+            ("preemption", "outage", "program").index(own_cause(failure)),
             failure.exit_code == PEER_LOST or _killed_by(failure) == signal.SIGABRT,
             failure.exit_code is not None and not _killed_by(failure),
         ),

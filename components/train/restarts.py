@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from kfp_distributed.components.train.failures import RECENT_SECONDS
+from kfp_distributed.components.train.failures import RECENT_SECONDS, STORE_DID_NOT_ANSWER
 from kfp_distributed.components.train.specification import DistributionSpecification
 
 
@@ -14,7 +14,8 @@ class Restarts:
 
     Attributes:
         specification: The limits of the job.
-        restarts: Restarts after failures since the newest checkpoint changed, by replica. Preemptions do not count.
+        restarts: Restarts after failures since the newest checkpoint changed, by replica. Preemptions and outages of
+            the object store do not count.
         preemptions: Number of preemptions of the job.
         checkpoint: Name of the newest checkpoint at the last counted failure; "" if there was none.
         preempted: Time of the last preemption that was counted; None before the first.
@@ -35,12 +36,17 @@ class Restarts:
         """
         return replace(self, restarts={}, checkpoint=checkpoint) if checkpoint > self.checkpoint else self
 
-    def after_preemption(self, time: float) -> "Restarts":
+    def after_preemption(self, time: float, begun: float) -> "Restarts":
         """Return the counts after a preemption.
 
-        Replicas that are preempted within `RECENT_SECONDS` count as one preemption, such as those of a drained node.
+        Replicas that are preempted within `RECENT_SECONDS` count as one preemption, such as those of a drained node. A
+        replica that has started since the last counted preemption is preempted anew.
+
+        Args:
+            time: Time of the preemption.
+            begun: Time when this start of the preempted replica began.
         """
-        if self.preempted is not None and time - self.preempted <= RECENT_SECONDS:
+        if self.preempted is not None and time - self.preempted <= RECENT_SECONDS and begun <= self.preempted:
             return self
         return replace(self, preemptions=self.preemptions + 1, preempted=time)
 
@@ -81,3 +87,13 @@ class Restarts:
     def preemption_limit_reached(self) -> str:
         """Why a job ends that was preempted too often, as a sentence."""
         return f"Preemption limit reached (preemption_limit={self.specification.preemption_limit})."
+
+
+def outage_restart(restarted: str, replica: str) -> str:
+    """Return the text of a restart after an outage of the object store. It has no number, because it has no limit.
+
+    Args:
+        restarted: What is restarted, such as "all replicas".
+        replica: Name of the replica whose object store did not answer.
+    """
+    return f"restart: {restarted} ({replica}: {STORE_DID_NOT_ANSWER})"

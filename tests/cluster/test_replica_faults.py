@@ -12,11 +12,13 @@ from kubernetes import client
 from kubernetes.stream import stream
 
 from kfp_distributed.storage import credentials_from_environment, open_store
+from kfp_distributed.trainers.runtime.job import STORE_AWAY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 EPOCHS = 20
 WITH_SERVERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
+WORKERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
 
 
 def end(api, namespace: str, pod: str) -> None:
@@ -72,11 +74,48 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
     assert left_behind(step) == []
 
 
+NO_RESTARTS = {"restart_limit": 0, "preemption_limit": 0}
+
+# The first two starts end as after an outage of the object store. A checkpoint is uploaded in the background.
+ENDS_IN_AN_OUTAGE = f"""\
+import os, time
+from pathlib import Path
+starts = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "starts")
+number = int(starts.read_text()) + 1 if starts.exists() else 1
+print("start", number, flush=True)
+if number < 3:
+    starts.write_text(str(number))
+    time.sleep(8)
+    os._exit({STORE_AWAY})"""
+
+
+@pytest.mark.takes(60)
+def test_an_outage_of_the_object_store_counts_for_no_limit(start):
+    """The Job controller replaces the pod of a Job. The whole TFJob is created again, because of restart_limit 0."""
+    steps = {
+        "worker-0": start(function(ENDS_IN_AN_OUTAGE), NO_RESTARTS),
+        "the whole job": start(function(ENDS_IN_AN_OUTAGE), {**WORKERS, **NO_RESTARTS}),
+    }
+    for restarted, step in steps.items():
+        assert_survived(step, restarted)
+
+
+def assert_survived(step, restarted: str) -> None:
+    """Assert that the training ended well after two restarts, which count for no limit."""
+    assert step.verdict()["succeeded"], step.log
+    restarts = re.findall(r"^(?:restart|preemption).*: .*$", step.log, re.MULTILINE)
+    assert len(restarts) == 2, step.log
+    assert {re.sub(r"worker-\d: the", "worker: the", text) for text in restarts} == {
+        f"restart: {restarted} (worker: the object store did not answer)"
+    }
+    assert re.search(r"^\[worker-0\] start 3$", step.log, re.MULTILINE), step.log
+    assert left_behind(step) == []
+
+
 @pytest.mark.takes(80)
 def test_mirrored_workers_resume_from_their_checkpoint_after_the_loss_of_a_worker(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
-    workers = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
-    step = start({"trainer": "keras_classifier"}, workers, {"epochs": 12})
+    step = start({"trainer": "keras_classifier"}, WORKERS, {"epochs": 12})
     step.wait_for(r"\[worker-1\] epoch 3/12 ", 240)
     ended = time.time()
     end(api, step.namespace, f"{step.name}-worker-1")

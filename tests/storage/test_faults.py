@@ -15,6 +15,7 @@ from store_contract import content, entry, fill
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store, s3
+from kfp_distributed.storage.errors import StoreAway
 from kfp_distributed.storage.s3 import S3Store
 from kfp_distributed.storage.uri import parse_endpoint
 
@@ -64,6 +65,16 @@ def test_permanent_errors_are_not_retried(store, proxy, status):
     with pytest.raises(StorageError, match=str(status)) as error:
         store.write("key", b"data")
     assert methods(proxy) == ["PUT"]
+    assert (type(error.value), error.value.endpoint, error.value.key) == (StorageError, proxy.url, "root/key")
+
+
+@pytest.mark.parametrize("fault", [{"status": 503}, {"reset": True}], ids=str)
+def test_an_error_that_outlasts_the_retries_says_that_the_store_is_away(server, proxy, fault):
+    host, secure = parse_endpoint(proxy.url)
+    credentials = replace(server.credentials(), endpoint=host, secure=secure)
+    proxy.faults = [Fault("HEAD", times=99, **fault)]
+    with pytest.raises(StoreAway) as error:
+        open_store("s3://bucket/root", credentials, retry_seconds=1).exists("key")
     assert (error.value.endpoint, error.value.key) == (proxy.url, "root/key")
 
 
@@ -82,7 +93,7 @@ def test_retries_end_after_retry_seconds(server, caplog):
     start = time.monotonic()
     with (
         caplog.at_level(logging.WARNING),
-        pytest.raises(StorageError, match=r"check AWS_ENDPOINT_URL .*Connection refused") as error,
+        pytest.raises(StoreAway, match=r"check AWS_ENDPOINT_URL .*Connection refused") as error,
     ):
         store.read("key")
     assert time.monotonic() - start < 30

@@ -50,6 +50,7 @@ def test_untrusted_certificate_fails_without_retries(credentials):
     with pytest.raises(StorageError, match=r"set AWS_CA_BUNDLE .*CERTIFICATE_VERIFY_FAILED.*self-signed") as error:
         open_store("s3://bucket", credentials).read("key")
     assert time.monotonic() - start < 30
+    assert type(error.value) is StorageError
     assert str(error.value).startswith(f"https://{credentials.endpoint}, bucket 'bucket', key 'key': ")
     assert "hush" not in repr(error.getrepr())
 

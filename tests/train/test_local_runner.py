@@ -293,6 +293,19 @@ def test_restarts_are_limited():
     assert changes(facts, "failed") == [("worker-0", "failed", None, 9, restart) for restart in range(3)]
 
 
+def test_an_outage_of_the_object_store_does_not_count_for_the_restart_limit(tmp_path):
+    """The third start is killed, and its failure counts."""
+    program = f"mkdir {tmp_path}/once 2> /dev/null || mkdir {tmp_path}/twice 2> /dev/null || kill -9 $$; exit 140"
+    facts = run(make_job(shell(program), {"restart_limit": 0}))
+    assert events(facts) == ["restart: all replicas (worker-0: the object store did not answer)"] * 2
+    assert changes(facts, "failed") == [
+        ("worker-0", "failed", 140, None, 0),
+        ("worker-0", "failed", 140, None, 1),
+        ("worker-0", "failed", None, 9, 2),
+    ]
+    assert verdict(facts) == (False, "Restart limit reached (restart_limit=0).")
+
+
 def test_restarts_are_counted_since_the_newest_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
     # The second start stores a checkpoint.

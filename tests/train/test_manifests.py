@@ -149,6 +149,10 @@ def test_the_manifest_of_a_job():
                 "rules": [
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                     {
+                        "action": "Ignore",
+                        "onExitCodes": {"containerName": "training", "operator": "In", "values": [140]},
+                    },
+                    {
                         "action": "FailJob",
                         "onExitCodes": {"containerName": "training", "operator": "In", "values": list(range(1, 128))},
                     },

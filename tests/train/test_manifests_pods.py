@@ -110,11 +110,18 @@ def test_keep_job_removes_the_time_to_live():
 
 
 def test_only_exit_codes_of_own_containers_fail_a_job_without_a_retry():
-    """The cluster may add other containers to the pod. Preemptions come first, whatever the exit code is."""
+    """The cluster may add other containers to the pod. Preemptions come first, whatever the exit code is.
+
+    The second rule is for code 140 of the training's container, with which no other container ends for this reason.
+    """
     spec = job_manifest(job(), replace(SETTINGS, packages=("numpy",)))["spec"]
     preempted, *rules = spec["podFailurePolicy"]["rules"]
     assert preempted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert [rule["onExitCodes"]["containerName"] for rule in rules] == ["packages", "training"]
+    assert [(rule["action"], rule["onExitCodes"]["containerName"]) for rule in rules] == [
+        ("Ignore", "training"),
+        ("FailJob", "packages"),
+        ("FailJob", "training"),
+    ]
 
 
 @pytest.mark.parametrize(("distribution_type", "mpi_version"), [("TF", None), ("PyTorch", None), ("MPI", "v1")])

@@ -10,6 +10,7 @@ from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.runners.local.restart_policy import END_GRACE_SECONDS, Decision, decide
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.topology import plan_topology
+from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY
 
 WORKERS = plan_topology(
     parse_distribution(
@@ -24,6 +25,7 @@ NOW = 1000.0
 ALL_WORKERS = ("worker-0", "worker-1", "evaluator-0")
 ALL_SERVERS = ("chief-0", "ps-0", "worker-0", "worker-1")
 LIMIT_REACHED = "Restart limit reached (restart_limit=3)."
+AWAY = "worker-1: the object store did not answer"
 
 
 def succeeded(seconds_ago=0.0):
@@ -81,6 +83,19 @@ def killed(number=signal.SIGKILL, seconds_ago=5.0):
             {"worker-0": killed(signal.SIGABRT, 5.0), "worker-1": exited(3, 4.9)},
             Decision("fail", ALL_WORKERS, FOR_GOOD),
         ),
+        # An outage of the object store does not count, whatever its peers end with.
+        (WORKERS, {"worker-1": exited(STORE_AWAY)}, Decision("restart", ALL_WORKERS, AWAY, counts=False)),
+        (
+            WORKERS,
+            {"worker-0": exited(PEER_LOST, 5.0), "worker-1": exited(STORE_AWAY, 4.9)},
+            Decision("restart", ALL_WORKERS, AWAY, counts=False),
+        ),
+        (
+            WORKERS,
+            {"worker-0": exited(1, 4.0), "worker-1": exited(STORE_AWAY, 5.0)},
+            Decision("restart", ALL_WORKERS, AWAY, counts=False),
+        ),
+        (SERVERS, {"worker-1": exited(STORE_AWAY)}, Decision("restart", ("worker-1",), AWAY, counts=False)),
         # Evaluators, and workers of parameter servers, restart alone.
         (WORKERS, {"evaluator-0": killed()}, Decision("restart", ("evaluator-0",), "evaluator-0 failed")),
         (SERVERS, {"worker-1": killed()}, Decision("restart", ("worker-1",), "worker-1 failed")),
@@ -130,6 +145,13 @@ def test_decide(topology, changes, decision):
         ),
         (SERVERS, {"worker-1": killed()}, {"worker-1": 3}, set(), Decision("fail", ALL_SERVERS, LIMIT_REACHED)),
         (SERVERS, {"ps-0": killed()}, {"worker-0": 3}, set(), Decision("fail", ALL_SERVERS, LIMIT_REACHED)),
+        (
+            WORKERS,
+            {"worker-1": exited(STORE_AWAY)},
+            {"worker-1": 3},
+            set(),
+            Decision("restart", ALL_WORKERS, AWAY, counts=False),
+        ),
     ],
 )
 def test_decide_at_the_restart_limit_and_with_a_taken_port(topology, changes, restarts, taken, decision):

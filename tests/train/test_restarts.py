@@ -48,6 +48,15 @@ def test_restarts_are_counted_for_each_replica():
 def test_preemptions_within_a_minute_are_one(limit, expected):
     counts, judged = restarts(restart_limit=0, preemption_limit=limit), []
     for time in (1000, 1059, 1070):
-        counts = counts.after_preemption(time)
+        counts = counts.after_preemption(time, begun=0)
         judged.append((counts.last_preemption, counts.can_be_preempted))
     assert judged == expected
+
+
+def test_a_replica_that_started_anew_and_is_preempted_again_within_a_minute_counts_twice():
+    counts, numbers = restarts(), []
+    # The second one is another replica of the first node, the last one another replica of the second node.
+    for time, begun in ((1000, 0), (1001, 0), (1030, 1010), (1031, 1011)):
+        counts = counts.after_preemption(time, begun)
+        numbers.append(counts.last_preemption)
+    assert numbers == ["preemption 1", "preemption 1", "preemption 2", "preemption 2"]

@@ -20,7 +20,7 @@ from kfp_distributed.components.train.status import (
     final_failure,
 )
 from kfp_distributed.components.train.time_budgets import expired_budget
-from kfp_distributed.trainers.runtime.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY
 
 BEGIN = 1000.0
 
@@ -226,6 +226,10 @@ def test_how_it_ended(details, text):
         ([(1.0, {"exit_code": 134}), (1.1, {"exit_code": 3})], 1),
         ([(1.0, {"signal": int(signal.SIGABRT)}), (1.1, {"signal": 9})], 1),
         ([(1.0, {"signal": int(signal.SIGABRT)})], 0),
+        # No replica ends so because it has lost another one.
+        ([(1.0, {"signal": 9}), (1.1, {"exit_code": STORE_AWAY})], 1),
+        ([(1.0, {"exit_code": 1}), (1.1, {"exit_code": STORE_AWAY})], 1),
+        ([(1.0, {"exit_code": 1}), (3.1, {"exit_code": STORE_AWAY})], 0),
     ],
 )
 def test_root_failure(ends, root):

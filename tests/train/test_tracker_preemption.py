@@ -173,4 +173,4 @@ def test_a_preempted_worker_of_an_elastic_job_does_not_excuse_later_failures():
     now = clock() + 3600
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "clock", lambda: now)
-        assert not tracker.judge.is_preemption(ReplicaChanged(now, "worker-0", "failed", exit_code=137))
+        assert tracker.judge.cause(ReplicaChanged(now, "worker-0", "failed", exit_code=137)) == "program"

@@ -28,7 +28,7 @@ from kfp_distributed.trainers.runtime import ending
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
-from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST
+from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, PROGRAM_CODE_RESERVED, STORE_AWAY
 
 pytestmark = pytest.mark.takes(50)
 
@@ -125,6 +125,8 @@ def leave(model_dir, code: int):
         (train_specification(fail), {}, 1, 'numbers["two"]'),
         (train_specification(leave), {"code": 3}, 3, ""),
         (train_specification(leave), {"code": 0}, 0, "model saved to"),
+        (train_specification(leave), {"code": STORE_AWAY}, PROGRAM_CODE_RESERVED, ""),
+        (["sh", "-c", f"exit {STORE_AWAY}"], {}, PROGRAM_CODE_RESERVED, ""),
         (["sh", "-c", "echo {train_dir} $0; exit 4", "--x"], {"epochs": 2}, 4, "train_dir --x"),
         (["sh", "-c", "kill -9 $$"], {}, 137, ""),
         (

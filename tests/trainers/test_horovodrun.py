@@ -8,8 +8,8 @@ import pytest
 
 from kfp_distributed.trainers.runtime import horovodrun
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank
-from kfp_distributed.trainers.runtime.entry import replica_name
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, run_marked, slot_number
+from kfp_distributed.trainers.runtime.replica import replica_name
 
 
 @pytest.mark.parametrize(

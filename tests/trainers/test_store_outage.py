@@ -16,7 +16,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import STORE_AWAY
+from kfp_distributed.trainers.runtime.job import STORE_AWAY, STORE_FAILED
 
 pytestmark = pytest.mark.takes(50)
 
@@ -157,6 +157,23 @@ def test_a_replica_whose_store_is_away_for_longer_is_restarted(make_replicas, di
     replicas = make_replicas(specification, {}, {"worker": 1}, digits, "s3://bucket/run", environment)
     replicas.start_all()
     assert replicas.wait("worker-0") == STORE_AWAY
+
+
+def test_a_request_that_the_store_refuses_is_no_outage(make_replicas, digits, object_store):
+    """The restarts after code 140 have no limit."""
+    with faulty_proxy(object_store.endpoint) as proxy:
+        proxy.faults = [Fault("", times=10**9, status=403)]
+        environment = {
+            **object_store.environment(),
+            "AWS_ENDPOINT_URL": proxy.url,
+            "AWS_ENDPOINT_URL_S3": proxy.url,
+        }
+        specification = train_specification(train_two_epochs)
+        replicas = make_replicas(specification, {}, {"worker": 1}, digits, "s3://bucket/run", environment)
+        uris = {f"{split}_uri": f"s3://bucket/data/{split}" for split in ("train", "validation")}
+        replicas.job = replace(replicas.job, **uris)
+        replicas.start_all()
+        assert replicas.wait("worker-0") == STORE_FAILED, replicas.text("worker-0")
 
 
 def wait_to_end(model_dir, go: str):

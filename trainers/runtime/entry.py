@@ -11,14 +11,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
-from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.model import model_of_request
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
@@ -26,7 +26,7 @@ from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
-from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, read_cluster, read_rank
+from kfp_distributed.trainers.runtime.cluster import Rank, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.downloads import observed
 from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end
 from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
@@ -37,12 +37,15 @@ from kfp_distributed.trainers.runtime.job import (
     JOB_VARIABLE,
     PEER_LOST,
     PREEMPTED,
+    PROGRAM_CODE_RESERVED,
     REPLICA_VARIABLE,
     STORE_AWAY,
+    STORE_FAILED,
     TRAINING_METRICS,
     JobDescription,
 )
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.replica import Replica, replica_name
 from kfp_distributed.trainers.runtime.results import (
     STORE_SECONDS,
     SYNC_RETRY_SECONDS,
@@ -69,64 +72,9 @@ def main() -> int:
         return _run_replica()
     except (KeyNotFound, ChecksumMismatch):
         raise
-    except StorageError:
+    except StorageError as error:
         traceback.print_exc()
-        return STORE_AWAY
-
-
-@dataclass(frozen=True)
-class _Replica:
-    """What this process is in its job.
-
-    Attributes:
-        job: The job.
-        program: Its program.
-        cluster: The processes of the job according to TF_CONFIG; without addresses for other kinds.
-        rank: The rank of this process; None in jobs without ranks.
-        name: Name of the replica, such as "worker-1".
-        elastic: Whether the job may get more or fewer ranks while it runs.
-    """
-
-    job: JobDescription
-    program: Program
-    cluster: Cluster
-    rank: Rank | None
-    name: str
-    elastic: bool
-
-    @property
-    def role(self) -> str:
-        """Role of the replica, such as "worker"."""
-        return self.name.rpartition("-")[0]
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process stores results. In an elastic job any rank may become the first, which does."""
-        return self.elastic or (self.rank.rank == 0 if self.rank else self.name == self.job.leader)
-
-    @property
-    def is_served(self) -> bool:
-        """Whether the parameter servers and workers of the job only serve, because the chief uses them."""
-        return self.program.kind != "command" and self.job.parameter_servers > 0
-
-    @property
-    def reads(self) -> tuple[int, int] | None:
-        """Index of the part of the training rows to download, and number of parts; None for no rows.
-
-        Any rank of an elastic job may have to read any rows. A chief that runs a user's function may need all data.
-        The chief of a built-in trainer leaves them to the workers.
-        """
-        every_row = (0, 1) if self.leads and self.program.kind != "trainer" else None
-        return (0, 1) if self.elastic else part_of(self.name, self.job, self.rank) or every_row
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the job cannot continue without this replica, as far as is known.
-
-        An elastic job of Horovod continues without a replica that ends, and so does a job without its evaluator, or
-        without a worker if there are parameter servers. Nobody knows what a command does.
-        """
-        return not self.elastic and self.role != "evaluator" and self.program.kind != "command"
+        return STORE_AWAY if isinstance(error, StoreAway) else STORE_FAILED
 
 
 def _run_replica() -> int:
@@ -144,7 +92,7 @@ def _run_replica() -> int:
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process keeps reading the heartbeat.
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
         return run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
-    replica = _Replica(job, program, cluster, rank, name, is_elastic(os.environ))
+    replica = Replica(job, program, cluster, rank, name, is_elastic(os.environ))
     _start_samples(job, rank, replica.elastic)
     if replica.elastic:
         end_without_launcher(lambda: end(PEER_LOST))
@@ -157,7 +105,7 @@ def _run_replica() -> int:
     return _train(replica)
 
 
-def _train(replica: _Replica) -> int:
+def _train(replica: Replica) -> int:
     """Fetch the data and the checkpoint, run the program, and store its results; return the exit code."""
     job, program = replica.job, replica.program
     if replica.is_served and replica.role == "ps":
@@ -196,7 +144,7 @@ def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest) -> None
     (folder / DATASET_MANIFEST).write_text(aligned.to_json())
 
 
-def _run_program(replica: _Replica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
+def _run_program(replica: Replica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
     """Run the program; return the exit code.
 
     Args:
@@ -256,26 +204,6 @@ def _reject_checkpoint(store: Store, restored: str) -> bool:
     return bool(following)
 
 
-def replica_name(
-    environment: Mapping[str, str], cluster: Cluster, job: JobDescription, rank: Rank | None = None
-) -> str:
-    """Return the name of this replica.
-
-    It follows from the rank, from the runner's environment variable, or from TF_CONFIG or RANK. The default is the
-    leader's.
-    """
-    # mpirun passes the launcher's environment to each rank, so the variable does not count.
-    if rank and not (is_rank(environment) or is_elastic(environment)):
-        return job.data_replicas[rank.rank * len(job.data_replicas) // rank.size]
-    if environment.get(REPLICA_VARIABLE):
-        return environment[REPLICA_VARIABLE]
-    if cluster.addresses:
-        return f"{cluster.role}-{cluster.index}"
-    # An elastic job may get more workers than it was created with.
-    number = int(environment.get("RANK", 0))
-    return f"worker-{number - 1}" if number else job.leader
-
-
 def _start_samples(job: JobDescription, rank: Rank | None, elastic: bool) -> None:
     """Sample this process. Of the ranks of one replica only one prints."""
     local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("HOROVOD_LOCAL_RANK") or 0)
@@ -290,19 +218,6 @@ def _start_samples(job: JobDescription, rank: Rank | None, elastic: bool) -> Non
             store_usage(rank.rank)
     elif not (elastic and local_rank):
         print_samples()
-
-
-def part_of(name: str, job: JobDescription, rank: Rank | None) -> tuple[int, int] | None:
-    """Return the index of the part of the rows that this rank or replica reads, and the number of parts.
-
-    Returns:
-        None if it does not read training rows.
-    """
-    if rank:
-        return rank.rank, rank.size
-    if name in job.data_replicas:
-        return job.data_replicas.index(name), len(job.data_replicas)
-    return None
 
 
 def _enter_rank(rank: int) -> None:
@@ -353,11 +268,13 @@ def _serve(name: str) -> NoReturn:
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
     if program.kind == "command":
-        return run_child(command_line(program, folders, job.parameters))
+        return _code_of_program(run_child(command_line(program, folders, job.parameters)))
     try:
         paths = {name: folders[name] for name in program.folders}
         load_function(program)(**paths, **function_arguments(program, job.parameters))
     except SystemExit as error:  # A program may end with sys.exit().
+        if error.code == STORE_AWAY:
+            return _code_of_program(STORE_AWAY)
         if error.code not in (None, 0):
             raise
     except Exception as error:
@@ -367,6 +284,15 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
         traceback.print_exc()
         return PEER_LOST
     return 0
+
+
+def _code_of_program(code: int) -> int:
+    """Return the exit code of a replica whose program ended with a code. STORE_AWAY would not count as a failure."""
+    if code != STORE_AWAY:
+        return code
+    text = f"the program ended with exit code {STORE_AWAY}, which stands for an object store that does not answer"
+    print(f"{text}: this replica ends with {PROGRAM_CODE_RESERVED} instead", flush=True)
+    return PROGRAM_CODE_RESERVED
 
 
 def load_function(program: Program) -> Callable[..., object]:

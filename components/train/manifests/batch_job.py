@@ -4,12 +4,20 @@ from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.manifests.pod import CONTAINERS, pod_template
 from kfp_distributed.components.train.manifests.run_policy import lifetime
+from kfp_distributed.trainers.runtime.job import STORE_AWAY
 
 # Exit codes 1 to 127 are permanent failures, as with restartPolicy ExitCode of the training operator.
 _PERMANENT = {"operator": "In", "values": list(range(1, 128))}
 
 # A preempted pod does not count for backoffLimit. The first rule that matches decides, so this one comes first.
 _PREEMPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+
+
+# An outage of the object store does not either.
+_STORE_AWAY = {
+    "action": "Ignore",
+    "onExitCodes": {"containerName": CONTAINERS["Job"], "operator": "In", "values": [STORE_AWAY]},
+}
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
@@ -24,7 +32,7 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     template["spec"]["restartPolicy"] = "Never"
     return {
         "backoffLimit": job.specification.restart_limit,
-        "podFailurePolicy": {"rules": [_PREEMPTED, *rules]},
+        "podFailurePolicy": {"rules": [_PREEMPTED, _STORE_AWAY, *rules]},
         "template": template,
         **lifetime(job),
     }

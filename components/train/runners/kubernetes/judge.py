@@ -1,30 +1,43 @@
-"""Judge the failures of a job's replicas: which is a preemption or follows from one, and whether a limit is reached.
+"""Judge the failures of a job's replicas: for which limit each counts, and whether that limit is reached.
 
-Reads and writes nothing.
+A preemption or an outage of the object store is no failure of the program, nor are the failures of other replicas that
+follow from it. Reads and writes nothing.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kfp_distributed.components.train.failures import FOR_GOOD, RECENT_SECONDS, SAME_MOMENT_SECONDS, root_failure
+from kfp_distributed.components.train.failures import (
+    FOR_GOOD,
+    RECENT_SECONDS,
+    SAME_MOMENT_SECONDS,
+    Cause,
+    own_cause,
+    root_failure,
+)
 from kfp_distributed.components.train.job import JobEvent, ReplicaChanged, TrainingJob, clock
-from kfp_distributed.components.train.restarts import Restarts
+from kfp_distributed.components.train.restarts import Restarts, outage_restart
 
 _KILLED = 137
 """Exit code of a process that was killed. No replica ends with it because it has lost another one."""
 
 
 class _Disruption(NamedTuple):
-    """A preemption of a pod.
+    """A preemption of a pod, or its end in an outage of the object store.
+
+    Failures of other replicas may follow from it.
 
     Attributes:
         replica: Replica of the pod.
-        since: Time when it was first reported, usually before the pod receives SIGTERM. A kubelet reports it later.
+        cause: Which of both it is.
+        since: Time when it was first reported. A preemption usually is before the pod receives SIGTERM; a kubelet
+            reports it later. An outage is reported by the end of the replica.
         until: Time when the pod had ended; None before.
     """
 
     replica: str
+    cause: Cause
     since: float
     until: float | None = None
 
@@ -51,8 +64,8 @@ class Judge:
     restarts: Restarts = field(init=False)
     _failures: dict[str, _Failure] = field(default_factory=dict)
     _disruptions: dict[str, _Disruption] = field(default_factory=dict)
-    """Preemptions by UID of the pod."""
-    _restart_is_preemption: bool = False
+    """Preemptions by UID of the pod, and the last outage of each replica by its name."""
+    _restart_counts_for: Cause = "program"
 
     def __post_init__(self) -> None:
         self.restarts = Restarts(self.job.specification)
@@ -60,7 +73,7 @@ class Judge:
     def see_pod(self, replica: str, uid: str, preempted: bool) -> None:
         """Note whether the cluster is going to end a pod, or has ended it."""
         if preempted:
-            self._disruptions.setdefault(uid, _Disruption(replica, clock()))
+            self._disruptions.setdefault(uid, _Disruption(replica, "preemption", clock()))
         else:
             self._disruptions.pop(uid, None)
 
@@ -75,12 +88,15 @@ class Judge:
             Why the job ends, if a limit is reached; else "".
         """
         self._failures[failure.replica] = _Failure(failure, begun)
+        if own_cause(failure) == "outage":
+            self._disruptions[failure.replica] = _Disruption(failure.replica, "outage", failure.time, failure.time)
         if failure.replica in self.job.topology.spared:
             return ""
-        if self.is_preemption(failure):
-            self.restarts = self.restarts.after_preemption(failure.time)
+        cause = self.cause(failure)
+        if cause == "preemption":
+            self._count_preemption(failure, failure.time)
             return "" if self.restarts.can_be_preempted else self.restarts.preemption_limit_reached
-        if not is_retryable(failure.exit_code):
+        if cause == "outage" or not is_retryable(failure.exit_code):
             return ""
         self.restarts = self.restarts.after_failure(self.checkpoint)
         return "" if self.restarts.can_restart([failure.replica]) else self.restarts.restart_limit_reached
@@ -91,18 +107,30 @@ class Judge:
         failures = (failure.fact for failure in self._failures.values())
         return [failure for failure in failures if failure.time >= since and failure.replica not in ignored]
 
-    def is_preemption(self, failure: ReplicaChanged) -> bool:
-        """Return whether a failure is a preemption, or follows from the preemption of another replica."""
-        return failure.preempted or self._preemption_behind(failure) is not None
+    def cause(self, failure: ReplicaChanged) -> Cause:
+        """Return the cause of a failure, or of the disruption of another replica from which it follows."""
+        behind = self._disruption_behind(failure)
+        return behind.cause if behind else own_cause(failure)
 
-    def _preemption_behind(self, failure: ReplicaChanged) -> _Disruption | None:
-        """Return the preemption from which a failure follows.
+    def _count_preemption(self, failure: ReplicaChanged, time: float) -> None:
+        # A failure that follows from the preemption of another replica is part of that one, whenever it began.
+        begun = self._begun(failure) if failure.preempted else 0.0
+        self.restarts = self.restarts.after_preemption(time, begun)
 
-        The replica must have run when the other one was preempted. With exit codes of a replica that has lost another
+    def _begun(self, failure: ReplicaChanged) -> float:
+        """Return when the start of the replica began that ended with a failure; if unknown, the time of the failure."""
+        kept = self._failures.get(failure.replica)
+        return kept.begun if kept and kept.fact == failure else failure.time
+
+    def _disruption_behind(self, failure: ReplicaChanged) -> _Disruption | None:
+        """Return the disruption of another replica from which a failure follows; None for a disruption of its own.
+
+        The replica must have run when the other one was disrupted. With exit codes of a replica that has lost another
         one it may have failed first, because a kubelet reports a preemption when the pod has ended.
         """
-        kept = self._failures.get(failure.replica)
-        begun = kept.begun if kept and kept.fact == failure else failure.time
+        if own_cause(failure) != "program":
+            return None
+        begun = self._begun(failure)
         may_be_first = (failure.exit_code or 0) >= 128 and failure.exit_code != _KILLED
         tolerance = RECENT_SECONDS if may_be_first else SAME_MOMENT_SECONDS
         for disruption in self._disruptions.values():
@@ -113,7 +141,7 @@ class Judge:
         return None
 
     def replica_restarts(self, replica: str, preempted: bool, failed: bool) -> Iterator[JobEvent]:
-        """Count the restart of a replica by its operator, and announce it if it is one after a preemption.
+        """Count the restart of a replica by its operator, and announce it after a disruption, which does not count.
 
         Args:
             replica: Name of the replica.
@@ -121,9 +149,12 @@ class Judge:
             failed: Whether its last failure ended the previous pod.
         """
         self.pod_ended(replica)
+        failure = self._failures[replica].fact if failed else None
         if preempted:
             yield JobEvent(clock(), f"{self.restarts.last_preemption}: {replica}", "WARNING")
-        elif not (failed and self.is_preemption(self._failures[replica].fact)):
+        elif failure and own_cause(failure) == "outage":
+            yield JobEvent(clock(), outage_restart(replica, replica), "WARNING")
+        elif failure is None or self.cause(failure) == "program":
             self.restarts = self.restarts.after_restart([replica])
 
     def pod_ended(self, replica: str) -> None:
@@ -139,9 +170,10 @@ class Judge:
         if not recent:
             return False
         root = root_failure(recent)
-        if self.is_preemption(root):
+        cause = self.cause(root)
+        if cause == "preemption":
             return self.restarts.can_be_preempted
-        return is_retryable(root.exit_code) and self.has_restart_left
+        return cause == "outage" or (is_retryable(root.exit_code) and self.has_restart_left)
 
     @property
     def has_restart_left(self) -> bool:
@@ -156,21 +188,22 @@ class Judge:
         """
         recent = self.recent()
         root = root_failure(recent) if recent else None
-        self._restart_is_preemption = bool(root and self.is_preemption(root))
-        if root and self._restart_is_preemption:
-            self.restarts = self.restarts.after_preemption(clock())
-            behind = None if root.preempted else self._preemption_behind(root)
-            text = f"{self.restarts.last_preemption}: the whole job ({(behind or root).replica} was preempted)"
-        else:
+        self._restart_counts_for = self.cause(root) if root else "program"
+        if root is None or self._restart_counts_for == "program":
             cause = f"{root.replica} failed" if root else other_cause
-            text = f"{self.restarts.next_restart(self._needed)}: the whole job ({cause})"
+            return JobEvent(clock(), f"{self.restarts.next_restart(self._needed)}: the whole job ({cause})", "WARNING")
+        disrupted = (self._disruption_behind(root) or root).replica
+        if self._restart_counts_for == "outage":
+            return JobEvent(clock(), outage_restart("the whole job", disrupted), "WARNING")
+        self._count_preemption(root, clock())
+        text = f"{self.restarts.last_preemption}: the whole job ({disrupted} was preempted)"
         return JobEvent(clock(), text, "WARNING")
 
     def restart(self) -> None:
         """Count the restart of the whole job, which was announced, and forget its failures."""
-        if not self._restart_is_preemption:
+        if self._restart_counts_for == "program":
             self.restarts = self.restarts.after_restart(replica.name for replica in self.job.topology.replicas)
-        self._failures, self._disruptions, self._restart_is_preemption = {}, {}, False
+        self._failures, self._disruptions, self._restart_counts_for = {}, {}, "program"
 
     @property
     def _needed(self) -> list[str]:
@@ -179,7 +212,7 @@ class Judge:
 
     def end_reason(self, failure: ReplicaChanged) -> str:
         """Return why a job ends with a failure after which it is not restarted, as a sentence."""
-        if self.is_preemption(failure):
+        if self.cause(failure) == "preemption":
             return self.restarts.preemption_limit_reached
         return self.restarts.restart_limit_reached if is_retryable(failure.exit_code) else FOR_GOOD
 

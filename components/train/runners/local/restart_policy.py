@@ -1,13 +1,19 @@
 """Decide when to restart or stop the replicas of a local job, as the training operator does on a cluster. Pure.
 
 The rules are those of the operator's restartPolicy ExitCode. A replica that was killed or exited with 128 or more is
-restarted. Exit codes 1 to 127 are permanent failures.
+restarted. Exit codes 1 to 127 are permanent failures. Restarts after an outage of the object store have no limit.
 """
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
-from kfp_distributed.components.train.failures import FOR_GOOD, SAME_MOMENT_SECONDS, root_failure
+from kfp_distributed.components.train.failures import (
+    FOR_GOOD,
+    SAME_MOMENT_SECONDS,
+    STORE_DID_NOT_ANSWER,
+    own_cause,
+    root_failure,
+)
 from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.topology import Topology
@@ -23,11 +29,13 @@ class Decision(NamedTuple):
         action: "stop" or "restart" the replicas, or end the job: "succeed" or "fail".
         replicas: Names of the replicas that the action affects.
         reason: Reason of the action.
+        counts: Whether a restart counts for restart_limit.
     """
 
     action: Literal["stop", "restart", "succeed", "fail"]
     replicas: tuple[str, ...] = ()
     reason: str = ""
+    counts: bool = True
 
 
 def decide(
@@ -82,6 +90,8 @@ def _handle_failures(
     names = tuple(failure.replica for failure in failed)
     if taken or not topology.restart_alone.issuperset(names):
         names = tuple(last)
+    if not taken and own_cause(root) == "outage":
+        return Decision("restart", names, f"{root.replica}: {STORE_DID_NOT_ANSWER}", counts=False)
     if not restarts.can_restart(names):
         return Decision("fail", tuple(last), restarts.restart_limit_reached)
     reason = f"the port of {', '.join(sorted(taken))} is taken" if taken else f"{root.replica} failed"

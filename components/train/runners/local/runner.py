@@ -209,8 +209,10 @@ class LocalRunner:
         is_restart, names = decision.action == "restart", decision.replicas
         if is_restart:
             restarted = "all replicas" if len(names) == len(self._last) else ", ".join(names)
-            yield self._warn(f"{self._restarts.next_restart(names)}: {restarted} ({decision.reason})")
-            self._restarts = self._restarts.after_restart(names)
+            number = self._restarts.next_restart(names) if decision.counts else "restart"
+            yield self._warn(f"{number}: {restarted} ({decision.reason})")
+            if decision.counts:
+                self._restarts = self._restarts.after_restart(names)
         running = [name for name in names if self._last[name].state in ("starting", "running")]
         self._group.stop(running)
         for name in running:

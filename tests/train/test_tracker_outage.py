@@ -1,0 +1,89 @@
+"""Outages of the object store, as the tracker reports them: no failures of the program, and without a limit."""
+
+import pytest
+from train.programs.jobs import make_job, workers
+from train.test_pods import condition, terminated
+from train.test_tracker import RUNNING, job_of, pod_of, summarize
+from train.test_tracker_preemption import preempted
+
+from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
+from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY, STORE_FAILED
+
+AWAY = {"phase": "Failed", "main": terminated(STORE_AWAY)}
+
+
+@pytest.fixture
+def tracker():
+    """A tracker of two running workers. No limit permits a restart."""
+    tracker = Tracker(make_job(["unused"], workers(2, restart_limit=0, preemption_limit=0)), "TFJob")
+    list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    return tracker
+
+
+def failed(index, code, uid="", created=0):
+    return pod_of(index, uid, created, phase="Failed", main=terminated(code))
+
+
+def counts(tracker):
+    return tracker.judge.restarts.restarts, tracker.judge.restarts.preemptions
+
+
+def test_an_outage_counts_for_no_limit(tracker):
+    texts = []
+    list(tracker.update_pod(failed(1, STORE_AWAY)))
+    for number in range(1, 5):
+        texts += summarize(tracker.update_pod(pod_of(1, f"next-{number}", number, **RUNNING)))
+        list(tracker.update_pod(failed(1, STORE_AWAY, f"next-{number}", number)))
+    assert texts[:2] == [
+        "restart: worker-1 (worker-1: the object store did not answer)",
+        ("worker-1", "running", None, "", 1),
+    ]
+    assert tracker.end is None
+    assert counts(tracker) == ({}, 0)
+
+
+@pytest.mark.parametrize("code", [1, PEER_LOST, 134, 137, 143, 205])
+@pytest.mark.parametrize("peer_is_first", [False, True])
+def test_the_ends_of_its_peers_follow_from_an_outage(tracker, code, peer_is_first):
+    pods = [failed(1, STORE_AWAY), failed(0, code)]
+    for pod in reversed(pods) if peer_is_first else pods:
+        list(tracker.update_pod(pod))
+    list(tracker.update_job(job_of(condition("Failed"), at=20)))
+    assert tracker.can_restart
+    assert summarize([tracker.restart_event(), *tracker.restart()]) == [
+        "restart: the whole job (worker-1: the object store did not answer)",
+        ("worker-0", "waiting", None, "", 1),
+        ("worker-1", "waiting", None, "", 1),
+    ]
+    assert counts(tracker) == ({}, 0)
+    # The next failure is one of the program.
+    list(tracker.update_pod(failed(0, 137, "new", 1)))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+    assert not tracker.can_restart
+
+
+def test_a_peer_that_its_operator_restarts_is_not_counted(tracker):
+    list(tracker.update_pod(failed(1, STORE_AWAY)))
+    list(tracker.update_pod(failed(0, PEER_LOST)))
+    assert summarize(tracker.update_pod(pod_of(0, "second", 1, **RUNNING))) == [("worker-0", "running", None, "", 1)]
+    assert tracker.end is None
+    assert counts(tracker) == ({}, 0)
+
+
+def test_a_failure_of_a_replica_that_started_after_the_outage_counts(tracker):
+    list(tracker.update_pod(failed(1, STORE_AWAY)))
+    list(tracker.update_pod(failed(0, PEER_LOST)))
+    list(tracker.update_pod(pod_of(0, "second", 1, **RUNNING)))
+    list(tracker.update_pod(failed(0, 137, "second", 1)))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+
+
+def test_a_request_that_the_object_store_refuses_counts(tracker):
+    list(tracker.update_pod(failed(1, STORE_FAILED)))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+
+
+def test_a_preemption_during_an_outage_counts(tracker):
+    list(tracker.update_pod(failed(1, STORE_AWAY)))
+    list(tracker.update_pod(preempted(0, deleted_at=None, phase="Failed", main=terminated(143))))
+    assert tracker.end == (False, "Preemption limit reached (preemption_limit=0).")
