@@ -21,16 +21,17 @@ def await_training(replicas):
     replicas.wait_until(lambda: metrics.exists("notices/leader"))
 
 
-def preempt(replicas, leader, name):
-    """End a replica by SIGTERM once the leader trains; return the epoch and the step after which the leader ended."""
+def preempt(replicas, leader, *names):
+    """End replicas by SIGTERM once the leader trains; return the epoch and the step after which the leader ended."""
     replicas.start_all()
     await_training(replicas)
     if "evaluator-0" in replicas.names():
         replicas.running["evaluator-0"].terminate()
         assert replicas.wait("evaluator-0", 10) == 128 + signal.SIGTERM, "nobody waits for it"
-    replicas.running[name].terminate()
+    for name in names:
+        replicas.running[name].terminate()
     assert replicas.wait(leader, 25) == PREEMPTED, replicas.text(leader)
-    if name != leader:
+    for name in {*names} - {leader}:
         assert replicas.wait(name, 10) == 128 + signal.SIGTERM
     replicas.group.stop(replicas.names(), grace_seconds=0)
     (saved,) = re.findall(r"saved a checkpoint in epoch (\d+) after step (\d+)", replicas.text(leader))
@@ -96,6 +97,7 @@ def test_two_workers_continue_after_the_step_when_one_is_preempted(make_replicas
 def test_a_chief_saves_a_checkpoint_when_a_parameter_server_is_preempted(make_replicas, digits):
     parameters = {"epochs": 2, "batch_size": 1, "hidden_units": [16]}
     replicas = make_replicas(PROGRAM, parameters, {"chief": 1, "ps": 1, "worker": 1, "evaluator": 1}, digits)
-    epoch, step = preempt(replicas, "chief-0", "ps-0")
+    # The training operator fails a job whose pod is being deleted, and the step then deletes all of its pods.
+    epoch, step = preempt(replicas, "chief-0", "worker-0", "ps-0", "chief-0")
     assert "evaluator-0 must end soon" not in replicas.text("chief-0")
     assert_resumed(replicas, "chief-0", epoch, step, 1300, 2)

@@ -109,12 +109,11 @@ def _train(replica: Replica) -> int:
     """Fetch the data and the checkpoint, run the program, and store its results; return the exit code."""
     job, program = replica.job, replica.program
     if replica.is_served and replica.role == "ps":
-        begin(job, replica.name, replica.leads)
-        _serve(replica.name)
+        _serve(replica)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
     manifest = _fetch_data(job, program.kind == "trainer", replica.reads, folders)
     if replica.is_served and replica.role == "worker":
-        _serve(replica.name)
+        _serve(replica)
     if job.validation_uri:
         _fetch_validation(job.validation_uri, folders["validation_dir"], manifest)
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS)
@@ -256,12 +255,15 @@ def _fetch_data(
     return manifest
 
 
-def _serve(name: str) -> NoReturn:
+def _serve(replica: Replica) -> NoReturn:
     """Serve as a parameter server, or as a worker that the chief uses. It never returns."""
     import tensorflow as tf
 
+    # A job continues without one of its workers. But the deletion of a job ends all of its replicas at the same time,
+    # and the chief cannot finish its step without any worker.
+    begin(replica.job, replica.name, replica.leads, is_needed=replica.role == "ps")
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    print(f"{name} serves", flush=True)
+    print(f"{replica.name} serves", flush=True)
     tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, "grpc").join()
     raise SystemExit("the TensorFlow server ended by itself")
 

@@ -2,7 +2,7 @@
 
 A replica that receives SIGTERM, because its node is drained or its pod is preempted, leaves a notice in the object
 store. The leader looks for notices while it trains. It saves a checkpoint and ends, and all replicas restart from it.
-A replica with a notice keeps running until the leader has ended, because the leader needs it to finish its step. It
+A replica keeps running after SIGTERM until the leader has ended, because the leader needs it to finish its step. It
 waits at most for its grace period, and not at all if the leader does not look for notices.
 """
 
@@ -51,9 +51,9 @@ _current: list["Termination"] = []
 """That of this process, once it is known what the replica does."""
 
 
-def begin(job: JobDescription, replica: str, leads: bool) -> "Termination":
+def begin(job: JobDescription, replica: str, leads: bool, is_needed: bool = True) -> "Termination":
     """Create the state of this process, which `is_ending` reads. See `Termination`."""
-    _current.append(Termination(job, replica, leads))
+    _current.append(Termination(job, replica, leads, is_needed))
     return _current[-1]
 
 
@@ -83,16 +83,18 @@ class Termination:
         was_told: Whether `is_ending` has returned true.
     """
 
-    def __init__(self, job: JobDescription, replica: str, leads: bool) -> None:
+    def __init__(self, job: JobDescription, replica: str, leads: bool, is_needed: bool = True) -> None:
         """Create the state without sending a request.
 
         Args:
             job: The job.
             replica: Name of this replica.
             leads: Whether this replica saves the checkpoints.
+            is_needed: Whether the job cannot continue without this replica. Otherwise it leaves no notice, but still
+                waits for the leader, which may be ending, too. Default: true.
         """
         self.was_told = False
-        self._job, self._replica, self._leads = job, replica, leads
+        self._job, self._replica, self._leads, self._is_needed = job, replica, leads, is_needed
         self._is_ending, self._has_left = threading.Event(), threading.Event()
         self._looking: threading.Thread | None = None
 
@@ -125,8 +127,8 @@ class Termination:
             try:
                 if (newer := store.read(_LEADER)) != look:
                     look, changed = newer, time.monotonic()
-                    # Again each time: a leader that has started again has deleted the notice.
-                    store.write(_FOLDER + self._replica, b"")
+                    if self._is_needed:  # Again each time: a leader that has started again has deleted the notice.
+                        store.write(_FOLDER + self._replica, b"")
             except KeyNotFound:  # No leader looks, or it has ended.
                 return
             except StorageError:  # It may answer the next request.
