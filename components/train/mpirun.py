@@ -21,6 +21,10 @@ except RuntimeError as error:
 """
 
 
+UNLESS_TRAINED = ("-m", "kfp_distributed.trainers.runtime.unless_trained")
+"""Arguments of Python before the command that starts the ranks, so that a job which has saved its model ends."""
+
+
 def mpirun(ranks: int, program: Sequence[str], *options: str) -> list[str]:
     """Return the OpenMPI command that starts a program in so many ranks and tags each line with its rank."""
     common_options = ("--allow-run-as-root", "--bind-to", "none", "--tag-output")

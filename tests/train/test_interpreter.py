@@ -121,10 +121,11 @@ def test_openmpi_starts_the_ranks_if_installed_else_horovod(home, tmp_path):
     with pytest.raises(ValueError, match=r"distribution_type = 'MPI' .*mpirun.*/horovod/bin/python"):
         mpi_command(python, spec, program)
     put(home, "horovodrun")
-    assert mpi_command(python, spec, program) == horovodrun(2, program, python)
+    checked = [python, "-m", "kfp_distributed.trainers.runtime.unless_trained"]
+    assert mpi_command(python, spec, program) == [*checked, *horovodrun(2, program, python)]
     put(tmp_path / "path", "mpirun")
     command = mpi_command(python, spec, program)
-    assert command == [str(tmp_path / "path" / "mpirun"), *mpirun(2, program, "--oversubscribe")[1:]]
+    assert command == [*checked, str(tmp_path / "path" / "mpirun"), *mpirun(2, program, "--oversubscribe")[1:]]
     put(home, "mpirun")
-    assert mpi_command(python, spec, program)[0] == str(home / "mpirun"), "the mpirun of this environment comes first"
+    assert mpi_command(python, spec, program)[3] == str(home / "mpirun"), "the mpirun of this environment comes first"
     assert mpi_command(python, elastic, program) == elastic_horovodrun(elastic, program, python)

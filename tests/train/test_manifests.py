@@ -256,6 +256,7 @@ VARIABLES = [
     "AWS_SECRET_ACCESS_KEY",
 ]
 WATCHED = ["python3", "-m", "kfp_distributed.trainers.runtime.launcher"]
+UNLESS_TRAINED = ["python3", "-m", "kfp_distributed.trainers.runtime.unless_trained"]
 WAIT_FOR_WORKERS = """\
 trap 'exit 143' TERM
 while read -r host _
@@ -283,7 +284,9 @@ def test_the_manifest_of_an_mpi_job_v1():
     manifest = manifest_of(job("MPI", **keys), replace(SETTINGS, mpi_version="v1"))
     del manifest["metadata"]["annotations"][HASH_ANNOTATION]
     launcher = template(
-        "mpi", limits(cpu="1"), command=[*WATCHED, "sh", "-c", WAIT_FOR_WORKERS, "sh", *MPIRUN, *RANK_ARGUMENTS]
+        "mpi",
+        limits(cpu="1"),
+        command=[*WATCHED, *UNLESS_TRAINED, "sh", "-c", WAIT_FOR_WORKERS, "sh", *MPIRUN, *RANK_ARGUMENTS],
     )
     # kubectl exec, which starts the ranks in the workers, calls the API server.
     launcher["spec"]["automountServiceAccountToken"] = True
@@ -338,7 +341,10 @@ def test_the_manifest_of_an_mpi_job_v2beta1():
     launcher = template(
         "mpi",
         limits(cpu="1"),
-        command=[*WATCHED, *MPIRUN, "--mca", "plm_rsh_args", ssh, *RANK_ARGUMENTS[:-7], *RANK_ARGUMENTS[-3:]],
+        command=[
+            *(*WATCHED, *UNLESS_TRAINED, *MPIRUN, "--mca", "plm_rsh_args", ssh),
+            *(*RANK_ARGUMENTS[:-7], *RANK_ARGUMENTS[-3:]),
+        ],
     )
     worker = template(
         "mpi", limits(cpu="2"), command=[*WATCHED, "--idle", "/usr/sbin/sshd", "-De", "-o", "StrictModes=no"]

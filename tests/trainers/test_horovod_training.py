@@ -199,6 +199,22 @@ def test_a_program_that_does_not_use_the_library(digits, tmp_path):
     }
 
 
+def test_a_rank_that_starts_after_the_model_was_saved_runs_too(digits, tmp_path, python, monkeypatch):
+    """The ranks of a program that does not communicate wait for none of the others."""
+    late = tmp_path / "python"
+    late.write_text(f"""#!/bin/sh
+[ "$OMPI_COMM_WORLD_RANK" != 1 ] || until [ -e "{tmp_path}/model/model.json" ]; do sleep 0.1; done
+exec "{python}" "$@"
+""")
+    late.chmod(0o755)
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", str(late))
+    monkeypatch.setenv("PATH", f"{Path(python).parent}:{os.environ['PATH']}")
+    program = {"command": ["sh", "-c", "echo ran; touch {model_dir}/weights"]}
+    outcome, lines = train(digits, tmp_path, 2, program=program)
+    assert [entry.path for entry in outcome.model.files] == ["weights"]
+    assert {line for line in lines if line.endswith("ran")} == {"[worker-0] ran", "[worker-1] ran"}
+
+
 def test_gloo_is_used_without_openmpi(digits, tmp_path, python, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()

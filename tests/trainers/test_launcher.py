@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, JobDescription
 
@@ -29,3 +33,20 @@ def test_exit_code_of_a_command(tmp_path, words, script, seconds, code):
     limit = {LOST_SECONDS_VARIABLE: seconds, JOB_VARIABLE: str(job)} if seconds else {}
     command = [sys.executable, "-m", "kfp_distributed.trainers.runtime.launcher", *words, "sh", "-c", script]
     assert subprocess.run(command, env={**os.environ, **limit}, timeout=60).returncode == code
+
+
+@pytest.mark.parametrize(("parameters", "output"), [({}, "nothing is trained again"), ({"epochs": 2}, "ran")])
+def test_a_job_that_has_saved_its_model_starts_no_ranks(tmp_path, parameters, output):
+    model = open_store(str(tmp_path / "model"))
+    model.write("weights", b"1")
+    trained = JobDescription("job", {}, {}, "", "", model.uri, "", "", "", ())
+    files = tuple(describe_folder(tmp_path / "model"))
+    manifest = ModelManifest("files", files, {}, "job", (), {}, (), trained.request)
+    model.write(MODEL_MANIFEST, manifest.to_json().encode())
+    job = tmp_path / "job.json"
+    job.write_text(replace(trained, parameters=parameters).to_json())
+    command = [sys.executable, "-m", "kfp_distributed.trainers.runtime.unless_trained", "echo", "ran"]
+    environment = {**os.environ, JOB_VARIABLE: str(job)}
+    end = subprocess.run(command, env=environment, timeout=60, capture_output=True, text=True)
+    assert end.returncode == 0, end.stderr
+    assert end.stdout.rstrip().endswith(output)

@@ -18,8 +18,7 @@ from typing import NoReturn
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
-from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError, StoreAway
-from kfp_distributed.storage.model import model_of_request
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
@@ -40,14 +39,12 @@ from kfp_distributed.trainers.runtime.job import (
     PROGRAM_CODE_RESERVED,
     REPLICA_VARIABLE,
     STORE_AWAY,
-    STORE_FAILED,
     TRAINING_METRICS,
     JobDescription,
 )
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
 from kfp_distributed.trainers.runtime.replica import Replica, replica_name
 from kfp_distributed.trainers.runtime.results import (
-    STORE_SECONDS,
     SYNC_RETRY_SECONDS,
     await_evaluator,
     keep_results,
@@ -58,6 +55,7 @@ from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_
 from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
 from kfp_distributed.trainers.runtime.termination import begin
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
+from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code, is_trained
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica whose train step is lost. Codes below 128 are permanent failures, so the job fails."""
@@ -73,8 +71,7 @@ def main() -> int:
     except (KeyNotFound, ChecksumMismatch):
         raise
     except StorageError as error:
-        traceback.print_exc()
-        return STORE_AWAY if isinstance(error, StoreAway) else STORE_FAILED
+        return exit_code(error)
 
 
 def _run_replica() -> int:
@@ -91,6 +88,8 @@ def _run_replica() -> int:
     if has_ranks(os.environ):
         os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process keeps reading the heartbeat.
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
+        if is_trained(job):
+            return 0
         return run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
     replica = Replica(job, program, cluster, rank, name, is_elastic(os.environ))
     _start_samples(job, rank, replica.elastic)
@@ -99,8 +98,8 @@ def _run_replica() -> int:
     prepare_tensorflow(program, cluster, rank, replica.role)
     if rank:
         _enter_rank(rank.rank)
-    if model_of_request(open_store(job.model_uri, retry_seconds=STORE_SECONDS), job.request):
-        print("this job has saved its model already; nothing is trained again", flush=True)
+    # What has started the ranks has looked for a model. By now, one of them may have saved it.
+    if not (rank and not replica.elastic) and is_trained(job):
         return 0
     return _train(replica)
 

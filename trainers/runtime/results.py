@@ -25,13 +25,10 @@ from kfp_distributed.trainers.runtime.job import (
     JobDescription,
 )
 from kfp_distributed.trainers.runtime.sampling import count_bytes
+from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
 
 SYNC_RETRY_SECONDS = 5.0
 """Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
-
-STORE_SECONDS = 600.0
-"""Seconds for which a replica waits for an object store that is away: at its start, and when it saves the model. Then
-it ends with STORE_AWAY, and is restarted."""
 
 _INCOMING = ".incoming"
 """Folder below model_uri for the files of a model that replaces another one."""

@@ -8,7 +8,7 @@ from kfp_distributed.components.train.manifests.cluster_settings import ClusterS
 from kfp_distributed.components.train.manifests.code import after_copy
 from kfp_distributed.components.train.manifests.pod import CONTAINERS, ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.manifests.run_policy import run_policy
-from kfp_distributed.components.train.mpirun import elastic_horovodrun, mpirun
+from kfp_distributed.components.train.mpirun import UNLESS_TRAINED, elastic_horovodrun, mpirun
 
 _CONTAINER = CONTAINERS["MPIJob"]
 # Each rank ends by itself when the train step is lost. There are no ranks before all workers run, and after the ranks
@@ -111,4 +111,5 @@ def _mpirun(job: TrainingJob, settings: ClusterSettings) -> list[str]:
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
     )
-    return [*_WATCHED, *command] if uses_ssh else [*_WATCHED, "sh", "-c", _WAIT_FOR_WORKERS, "sh", *command]
+    waits = () if uses_ssh else ("sh", "-c", _WAIT_FOR_WORKERS, "sh")
+    return [*_WATCHED, "python3", *UNLESS_TRAINED, *waits, *command]

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.train.mpirun import elastic_horovodrun, horovodrun, mpirun
+from kfp_distributed.components.train.mpirun import UNLESS_TRAINED, elastic_horovodrun, horovodrun, mpirun
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.trainers.requirements import image_name, variable_of
 
@@ -55,11 +55,11 @@ def mpi_command(python: str, spec: DistributionSpecification, program: Sequence[
     search_path = os.pathsep.join((folder, os.environ.get("PATH", "")))
     executable = not spec.min_workers and shutil.which("mpirun", path=search_path)
     if executable:
-        return [executable, *mpirun(spec.ranks, program, "--oversubscribe")[1:]]
+        return [python, *UNLESS_TRAINED, executable, *mpirun(spec.ranks, program, "--oversubscribe")[1:]]
     if shutil.which("horovodrun", path=folder):
-        return (
-            elastic_horovodrun(spec, program, python) if spec.min_workers else horovodrun(spec.ranks, program, python)
-        )
+        if spec.min_workers:
+            return elastic_horovodrun(spec, program, python)
+        return [python, *UNLESS_TRAINED, *horovodrun(spec.ranks, program, python)]
     raise ValueError(
         f"distribution_type = 'MPI' needs mpirun, or horovodrun beside {python}; install OpenMPI, or run "
         "`make environments` in a checkout of kfp-distributed"
