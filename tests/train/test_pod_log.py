@@ -147,7 +147,9 @@ ROTATE_OR_BREAK = st.sampled_from([("rotate",), ("break",)])
 @settings(max_examples=300)
 @given(st.lists(st.one_of(WRITE, WRITE, READ, ROTATE_OR_BREAK), max_size=60), st.sampled_from(["Z", "+02:00"]))
 # A late line of two parts, of which only the second is sent again.
-@example([("write", "short", 999_999_999, 0), ("write", "long", 0, 2 * 10**9), ("write", "short", 1, 0), ("read", 999)], "Z")
+@example(
+    [("write", "short", 999_999_999, 0), ("write", "long", 0, 2 * 10**9), ("write", "short", 1, 0), ("read", 999)], "Z"
+)
 # A late line that was not read before the connection broke.
 @example([("write", "short", 0, 0), ("read", 999), ("write", "short", 0, 2 * 10**9)], "Z")
 def test_each_line_that_the_kubelet_serves_is_shown_once_and_in_order(steps, zone):

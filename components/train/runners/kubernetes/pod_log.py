@@ -70,7 +70,7 @@ class LogReader:
 
     @property
     def place_in_line(self) -> tuple[Stamp | None, int] | None:
-        """Timestamp of the line that is not complete, and the number of its bytes that were sent; None between lines."""
+        """Timestamp of the line that is not complete, and the number of its bytes; None between lines."""
         if self._waiting:
             return None, len(self._waiting)
         return (self._stamp, self._size + len(self._held)) if self._in_line else None

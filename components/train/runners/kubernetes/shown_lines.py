@@ -65,7 +65,8 @@ class ShownLines:
         if self._block:
             self._blocks.append((self.newest, self._block))
             self._block = array("q")
-        while self._blocks and (len(self._blocks) > _BLOCKS or self._blocks[0][0][0] < self.newest[0] - DISORDER_SECONDS):
+        since = self.newest[0] - DISORDER_SECONDS
+        while self._blocks and (len(self._blocks) > _BLOCKS or self._blocks[0][0][0] < since):
             self.forgotten = self._blocks.popleft()[0]
 
     def expect_again(self) -> None:
