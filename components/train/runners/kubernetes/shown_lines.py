@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from contextlib import suppress
 
 Stamp = tuple[int, bytes]
 """Timestamp of a line: seconds since 1970, and the nine digits of the nanoseconds."""
@@ -107,7 +108,8 @@ class ShownLines:
         if self._later is None:
             # Few connections need it: the first line of the file after a rotation, or a late line that is new.
             self._later = set(repeated[at:])
-        if digest not in self._later or digest not in repeated[at:]:
-            return False
-        self._next = repeated.index(digest, at) + 1
-        return True
+        if digest in self._later:
+            with suppress(ValueError):
+                self._next = repeated.index(digest, at) + 1
+                return True
+        return False
