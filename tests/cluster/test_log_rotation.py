@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(3
 
 COUNT = 36_000
 
-# 36 MB in 18 s or more. The kubelet looks at the size every 10 s. stdout and stderr alternate, and each 500th line has
-# more than 16 KiB, so it has two parts in the file. No line of the other stream is printed within 50 ms of it, because it
+# 36 MB in 18 s or more. The kubelet looks at the size every 10 s. stdout and stderr alternate. Each 500th line has more
+# than 16 KiB, so it has two parts in the file. No line of the other stream is printed within 50 ms of it, because it
 # could come between the parts.
 PROGRAM = f"""\
 import os, time
