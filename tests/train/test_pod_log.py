@@ -1,8 +1,12 @@
 """The log of a container over connections that break: each line is read once and in order."""
 
+from collections import Counter
+from typing import NamedTuple
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from train.simulated_kubelet import Connection, Entry, Kubelet
 
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
 
@@ -56,44 +60,136 @@ def test_a_progress_bar_becomes_a_line_every_few_seconds():
     assert lines[-1].startswith("step 9")
 
 
-def test_a_long_line_is_split():
-    assert [len(line) for line in read(LogReader(), stamped(1, "x" * 200_000))] == [65536, 65536, 65536, 3392]
+def test_a_long_line_is_split_and_goes_on_after_a_break():
+    """The connection breaks twice within the same line, the second time before the place of the first one."""
+    reader, text = LogReader(), "".join(f"{number:07d}€" for number in range(20_000))
+    data = stamped(1, "one") + stamped(1, text, 1)
+    lines = [line for size in (100_001, 70_000, None) for line in read(reader, data[:size])]
+    assert "".join(lines) == f"one{text}"
+    assert [len(line) for line in lines] == [3, 65536, 65536, 28928]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), min_size=1, max_size=40),
-    st.lists(st.integers(0, 2000), max_size=6),
-    st.sampled_from(["Z", "+02:00"]),
+def test_a_progress_bar_goes_on_after_a_break():
+    reader, bar, lines = LogReader(), "", []
+    for second in range(20):
+        bar += f"\rstep {second}"
+        reader.resume_query()
+        lines += reader.feed(stamped(1, bar)[:-1], float(second))
+    assert lines == ["step 0", "step 5", "step 10", "step 15"]
+
+
+def test_of_more_lines_than_are_remembered_none_is_shown_again():
+    reader, data = LogReader(), b"".join(stamped(1, "line", number) for number in range(200_000))
+    assert len(read(reader, data)) == 200_000
+    assert read(reader, data, stamped(1, "new", 200_000)) == ["new"]
+
+
+def test_a_line_that_a_rotation_divides_is_shown_and_then_its_rest_again():
+    """Nothing in the new file tells that its first line is a rest."""
+    reader = LogReader()
+    assert read(reader, stamped(1, "first part, second part")) == ["first part, second part"]
+    assert read(reader, stamped(1, "second part", 1), stamped(1, "new", 2)) == ["second part", "new"]
+
+
+@pytest.mark.parametrize("size", [20, 31, 33, None])
+def test_the_place_within_a_line_is_known(size):
+    """20 bytes are a part of the timestamp, 31 the timestamp."""
+    reader, data = LogReader(), stamped(1, "one")
+    read(reader, data[:size])
+    place = reader.place_in_line
+    assert (place is not None) == (size is not None)
+    read(reader, data[:size])
+    assert reader.place_in_line == place
+    assert reader.feed(b"", 0.0) == {20: [], 31: [], 33: ["on"], None: []}[size]
+
+
+LONGEST = 100
+"""Characters after which the reader cuts a line in the property test, instead of 64 Ki."""
+
+PART = 40
+"""Bytes after which the container runtime cuts a line into parts there, instead of 16 KiB."""
+
+
+class Line(NamedTuple):
+    nanoseconds: int
+    text: str
+
+    def entries(self, number):
+        data = f"{self.text}\n".encode()
+        starts = range(0, len(data), PART)
+        return [Entry(number, self.nanoseconds + at, data[at : at + PART]) for at in starts]
+
+    @property
+    def pieces(self):
+        visible = self.text.rpartition("\r")[2]
+        return [visible[at : at + LONGEST] for at in range(0, len(visible) or 1, LONGEST)]
+
+
+def text_of(number, kind):
+    texts = {
+        "long": f"{number}: " + "long € " * (7 * number % 60),
+        "bar": "\r".join(f"{number}: {percent} %" for percent in range(0, 101, 10)),
+    }
+    return texts.get(kind, f"line {number}")
+
+
+WRITE = st.tuples(
+    st.just("write"),
+    st.sampled_from(["short", "short", "equal", "long", "bar"]),
+    # Nanoseconds after the line before it, and nanoseconds by which it is late: stderr may be behind stdout.
+    st.sampled_from([0, 1, 10**6, 10**8, 999_999_999, 10**9, 5 * 10**9]),
+    st.sampled_from([0, 0, 1, 10**9, 2 * 10**9]),
 )
-def test_every_line_is_read_once_wherever_the_connection_breaks(steps, cuts, zone):
-    """Timestamps usually increase, but stderr may be a second behind stdout."""
-    second, log = 0, []
-    for number, (increment, behind) in enumerate(steps):
-        second += increment
-        log.append((max(0, second - behind // 2), f"line {number}"))
-    reader, lines = LogReader(), []
-    for cut in [*cuts, None]:
-        since = reader.resume_query().get("sinceTime", "")
-        # The server leaves out older lines and sends the others in the order of the file.
-        sent = b"".join(stamped(at, text, zone=zone) for at, text in log if stamped(at, "").decode()[:19] >= since[:19])
-        lines += reader.feed(sent[:cut], 0.0)
-        if cut is None:
-            lines += reader.feed(b"", 0.0)
-    assert lines == [text for _, text in log]
+READ = st.tuples(st.just("read"), st.integers(1, 700))
+ROTATE_OR_BREAK = st.sampled_from([("rotate",), ("break",)])
 
 
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=40),
-    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 200)), max_size=6),
+@settings(max_examples=300)
+@given(st.lists(st.one_of(WRITE, WRITE, READ, ROTATE_OR_BREAK), max_size=60), st.sampled_from(["Z", "+02:00"]))
+# A late line of two parts, of which only the second is sent again.
+@example(
+    [("write", "short", 999_999_999, 0), ("write", "long", 0, 2 * 10**9), ("write", "short", 1, 0), ("read", 999)], "Z"
 )
-def test_every_line_is_read_once_when_the_log_is_rotated(steps, connections):
-    """The kubelet rotates a large log file. After a broken connection it does not send the lines of the old file."""
-    log = [(sum(steps[: number + 1]), f"line {number}") for number in range(len(steps))]
-    reader, lines, first_second = LogReader(), [], 0
-    for cut, second in [*connections, (None, 0)]:
-        since = reader.resume_query().get("sinceTime", "")
-        # Lines that were not read are not rotated away, and neither is a part of a second.
-        first_second = max(first_second, min([second, *(at for at, _ in log[len(lines) :])]))
-        file = [(at, text) for at, text in log if at >= first_second and stamped(at, "").decode()[:19] >= since[:19]]
-        lines += reader.feed(b"".join(stamped(at, text) for at, text in file)[:cut], 0.0)
-    assert lines == [text for _, text in log]
+# A late line that was not read before the connection broke.
+@example([("write", "short", 0, 0), ("read", 999), ("write", "short", 0, 2 * 10**9)], "Z")
+def test_each_line_that_the_kubelet_serves_is_shown_once_and_in_order(steps, zone):
+    """A line that is never sent completely may be shown in part."""
+    kubelet, reader, clock = Kubelet(zone), LogReader(LONGEST), 10**10
+    connection, unread, received = Connection(kubelet, reader.resume_query()), [], Counter()
+    lines, shown, complete = [], [], set()
+    for step, *arguments in [*steps, ("break",), ("read", 10**9)]:
+        if step == "write":
+            kind, elapsed, late = arguments
+            clock += elapsed
+            # Nothing tells a line from an equal one with an equal timestamp in the file before.
+            is_equal = kind == "equal" and kubelet.files[-1]
+            lines.append(lines[-1] if is_equal else Line(clock - late, text_of(len(lines), kind)))
+            kubelet.files[-1] += lines[-1].entries(len(lines) - 1)
+        elif step == "rotate":
+            kubelet.files.append([])
+        elif step == "break":
+            connection, unread, received = Connection(kubelet, reader.resume_query()), [], Counter()
+        else:
+            unread += connection.read()
+            size = arguments[0]
+            while unread and size:
+                number, data = unread.pop(0)
+                shown += reader.feed(data[:size], -1.0)
+                if data[size:]:
+                    unread.insert(0, (number, data[size:]))
+                else:
+                    received[number] += 1
+                size = max(0, size - len(data))
+            complete |= {number for number, parts in received.items() if parts == len(lines[number].entries(number))}
+    shown += reader.feed(b"", -1.0)
+    at = 0
+    for number, line in enumerate(lines):
+        if number in complete:
+            assert shown[at : at + len(line.pieces)] == line.pieces
+            at += len(line.pieces)
+        else:
+            begun = line.text
+            while shown[at:] and begun and (text := shown[at].rstrip("\ufffd")) in begun:
+                begun = begun.partition(text)[2] if text else ""
+                at += 1
+    assert shown[at:] == []

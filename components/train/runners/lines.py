@@ -16,7 +16,13 @@ class LineCutter:
     Bytes that are not UTF-8 become U+FFFD.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        """Create a cutter that has read nothing.
+
+        Args:
+            longest: Characters after which a line is split. Default: 65,536.
+        """
+        self._longest = longest
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._part = ""
         self._bar_due = 0.0
@@ -39,9 +45,9 @@ class LineCutter:
         if part and not data:
             lines.append(part)
             part = ""
-        while len(part) > LONGEST_LINE:
-            lines.append(part[:LONGEST_LINE])
-            part = part[LONGEST_LINE:]
+        while len(part) > self._longest:
+            lines.append(part[: self._longest])
+            part = part[self._longest :]
         self._part = part
         visible = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
-        return [line[at : at + LONGEST_LINE] for line in visible for at in range(0, len(line) or 1, LONGEST_LINE)]
+        return [line[at : at + self._longest] for line in visible for at in range(0, len(line) or 1, self._longest)]

@@ -1,47 +1,93 @@
 """Read the lines of a container's log, each exactly once, over connections that may break. Pure."""
 
 import re
-from datetime import datetime, timedelta
+import sys
+from datetime import datetime, timezone
+from typing import NamedTuple
 
-from kfp_distributed.components.train.runners.lines import LineCutter
+from kfp_distributed.components.train.runners.kubernetes.shown_lines import ShownLines, Stamp
+from kfp_distributed.components.train.runners.lines import LONGEST_LINE, LineCutter
 
 # 2026-01-01T00:00:00.123456789Z, or with the time zone of the node; then a space and the line.
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d+(Z|[+-]\d\d:\d\d) ")
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d+)(Z|[+-]\d\d:\d\d) ")
 # The kubelet sends these texts instead of the log if the container or its log file was deleted, as for an evicted pod.
 _NO_LOG = b"unable to retrieve container logs", b"failed to try resolving"
+# Errors of the kubelet begin with these words. They have no timestamp.
+_ERRORS = b"unable to ", b"failed to "
+_PART_OF_STAMP = re.compile(rb"\d{4}-[-\dT:.Z+]*")
 _LONGEST_STAMP = 40
-_DISORDER_SECONDS = 2
+_ALL = sys.maxsize
+
+
+class _Unfinished(NamedTuple):
+    """A line that was not complete when the connection broke.
+
+    Attributes:
+        stamp: Its timestamp.
+        size: Bytes of its text that were read.
+        head: Its beginning with the timestamp, up to the maximum length.
+        cutter: Has read `size` bytes of it.
+    """
+
+    stamp: Stamp
+    size: int
+    head: bytes
+    cutter: LineCutter
 
 
 class LogReader:
     """Reads the log of one container over several connections.
 
-    A new connection can only start at a whole second. Therefore the reader counts the lines of each of the latest
-    seconds and skips as many lines when they are sent again. Lines of a rotated log file are not sent again. Timestamps
-    may be out of order by up to `_DISORDER_SECONDS`: stdout and stderr get their timestamps separately, and a line of
-    one may be written after a later line of the other.
+    A new connection starts at a whole second, `sinceTime`. The kubelet sends all lines since then that are in the
+    newest log file. A line counts as shown before if its timestamp and its text up to the maximum length are those of a
+    line that was shown. Of an unfinished line, the reader continues after the bytes that it has read.
+
+    A line of more than 16 KiB has several parts in the log file. The kubelet writes a timestamp before the first part
+    only. If `sinceTime` is between the parts of a line, the kubelet sends the rest of this line, which was shown. If
+    the file was rotated between the parts, a new connection begins with the other parts. They are shown again, as a
+    line.
     """
 
-    def __init__(self) -> None:
-        self._zone = self._newest = self._oldest = ""
-        self._counts: dict[str, int] = {}
-        self._begin()
+    def __init__(self, longest_line: int = LONGEST_LINE) -> None:
+        """Create a reader that has read nothing.
 
-    def _begin(self) -> None:
-        self._cutter = LineCutter()
-        self._start = b""
-        self._second = ""
+        Args:
+            longest_line: Characters after which a line is split. Default: 65,536.
+        """
+        self._longest = longest_line
+        self._shown = ShownLines()
+        self._unfinished: _Unfinished | None = None
+        self._second_text, self._second = (b"", b""), 0
+        self._connect()
+
+    def _connect(self) -> None:
+        self._cutter = LineCutter(self._longest)
+        self._texts: list[bytes] = []
+        self._lines: list[str] = []
+        # The beginning of a line that may not have its complete timestamp.
+        self._waiting = b""
         self._in_line = False
-        self._skip: dict[str, int] = {}
-        self._skipping = False
+
+    @property
+    def place_in_line(self) -> tuple[Stamp | None, int] | None:
+        """Timestamp of the line that is not complete, and the number of its bytes; None between lines."""
+        if self._waiting:
+            return None, len(self._waiting)
+        return (self._stamp, self._size + len(self._held)) if self._in_line else None
 
     def resume_query(self) -> dict[str, str]:
         """Return the query for the next connection. A line that was not complete is sent again."""
-        self._begin()
-        if not self._counts:
+        if self._in_line and self._stamp and self._known is not None and self._size < self._known < _ALL:
+            # The connection broke before it has sent what was read of this line.
+            self._unfinished = _Unfinished(self._stamp, self._known, self._known_head, self._cutter)
+        elif self._in_line and self._stamp and self._known is not None and self._known <= self._size:
+            self._unfinished = _Unfinished(self._stamp, self._size, self._head, self._cutter)
+        self._connect()
+        since = self._shown.since
+        if since is None:
             return {}
-        self._skip = dict(self._counts)
-        return {"sinceTime": self._oldest + self._zone}
+        self._shown.expect_again()
+        return {"sinceTime": datetime.fromtimestamp(since, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def feed(self, data: bytes, now: float) -> list[str]:
         """Return the lines that `data` completes.
@@ -51,48 +97,99 @@ class LogReader:
             now: Current time in seconds, for progress bars.
         """
         if not data:
-            start, self._start = self._start, b""
-            last_lines = self._cutter.feed(start, now) if start else []
-            return [*last_lines, *self._cutter.feed(b"", now)]
-        lines: list[str] = []
-        data, self._start = self._start + data, b""
+            return self._end(now)
+        data, self._waiting = self._waiting + data, b""
         at = 0
         while at < len(data):
             end = data.find(b"\n", at) + 1
             if not self._in_line:
                 if not end and len(data) - at < _LONGEST_STAMP and not _STAMP.match(data, at):
-                    self._start = data[at:]
+                    self._waiting = data[at:]
                     break
-                at = self._read_stamp(data, at)
-                self._in_line = True
-            part = data[at : end or None]
-            if part and not self._skipping:
-                lines += self._cutter.feed(part, now)
-            self._in_line = not end
-            if end:
-                self._count()
-            at += len(part)
+                self._begin_line(data, at)
+            piece = data[at : end or None]
+            self._read(piece, bool(end), now)
+            at += len(piece)
+        return self._take_lines(now)
+
+    def _end(self, now: float) -> list[str]:
+        if self._waiting and not _PART_OF_STAMP.fullmatch(self._waiting):
+            self._begin_line(self._waiting, 0)
+            self._read(self._waiting, True, now)
+        elif self._in_line:
+            self._read(b"", True, now)
+        lines = [*self._take_lines(now), *self._cutter.feed(b"", now), *self._end_unfinished(now)]
+        self._connect()
         return lines
 
-    def _read_stamp(self, data: bytes, at: int) -> int:
-        """Read the timestamp of a line and return its end. A line without a timestamp comes from the kubelet."""
-        stamp = _STAMP.match(data, at)
-        self._skipping, self._second = data.startswith(_NO_LOG, at), ""
-        if not stamp:
-            return at
-        self._second, self._zone = stamp[1].decode(), stamp[2].decode()
-        if left := self._skip.get(self._second):
-            self._skipping, self._skip[self._second] = True, left - 1
-        return stamp.end()
+    def _begin_line(self, data: bytes, at: int) -> None:
+        """Read the timestamp of a line. A line without a timestamp comes from the kubelet."""
+        self._held = self._head = b""
+        self._size = 0
+        # Number of bytes of its text that are left out; None until it is known.
+        self._known: int | None = None
+        self._stamp: Stamp | None = None
+        self._text_at = 0
+        if match := _STAMP.match(data, at):
+            second, fraction, zone = match.groups()
+            if self._second_text != (second, zone):
+                self._second_text = second, zone
+                text = (second + zone).decode().replace("Z", "+00:00")
+                self._second = int(datetime.fromisoformat(text).timestamp())
+            self._stamp = self._second, fraction
+            self._text_at = match.end() - at
 
-    def _count(self) -> None:
-        """Count a line that was read completely."""
-        if self._skipping or not self._second:
-            return
-        if self._second > self._newest:
-            newest = datetime.fromisoformat(self._second)
-            self._newest = self._second
-            self._oldest = (newest - timedelta(seconds=_DISORDER_SECONDS)).isoformat()
-            self._counts = {second: count for second, count in self._counts.items() if second >= self._oldest}
-        if self._second >= self._oldest:
-            self._counts[self._second] = self._counts.get(self._second, 0) + 1
+    def _read(self, piece: bytes, is_end: bool, now: float) -> None:
+        """Read a piece of the current line."""
+        if len(self._head) < self._longest:
+            self._head += piece[: self._longest - len(self._head)]
+        if self._known is None:
+            self._held += piece
+            self._in_line = True
+            self._known = self._known_size(is_end, now)
+            if self._known is None:
+                return
+            piece, self._held = self._held[self._text_at :], b""
+        if self._size + len(piece) > self._known:
+            self._texts.append(piece[max(0, self._known - self._size) :])
+        self._size += len(piece)
+        self._in_line = not is_end
+        if is_end and self._stamp and self._known != _ALL:
+            self._shown.add(self._stamp, hash(self._head))
+
+    def _known_size(self, is_end: bool, now: float) -> int | None:
+        """Return how many bytes of the current line were read before; None if more of it is needed to know that."""
+        if not self._stamp:
+            is_rest = self._shown.is_repeated and not self._held.startswith(_ERRORS)
+            return _ALL if is_rest or self._held.startswith(_NO_LOG) else 0
+        if self._shown.may_contain(self._stamp):
+            if not is_end and len(self._head) < self._longest:
+                return None
+            if self._shown.pop(self._stamp, hash(self._head)):
+                return _ALL
+        unfinished = self._unfinished
+        if unfinished and unfinished.stamp == self._stamp:
+            if not is_end and len(self._head) < len(unfinished.head):
+                return None
+            if self._head.startswith(unfinished.head):
+                self._lines += self._cut(now)
+                self._cutter, self._known_head, self._unfinished = unfinished.cutter, unfinished.head, None
+                return unfinished.size
+        if unfinished:
+            # A new line follows it in the log, so it was in a file that is not served any more.
+            self._lines += [*self._cut(now), *self._end_unfinished(now)]
+        return 0
+
+    def _end_unfinished(self, now: float) -> list[str]:
+        """Return what was read of the unfinished line and is not shown yet."""
+        unfinished, self._unfinished = self._unfinished, None
+        return unfinished.cutter.feed(b"", now) if unfinished else []
+
+    def _cut(self, now: float) -> list[str]:
+        texts, self._texts = self._texts, []
+        return self._cutter.feed(b"".join(texts), now) if texts else []
+
+    def _take_lines(self, now: float) -> list[str]:
+        lines = [*self._lines, *self._cut(now)]
+        self._lines = []
+        return lines

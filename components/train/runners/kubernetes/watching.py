@@ -294,8 +294,24 @@ class Watcher:
         ended: threading.Event,
         failing: threading.Event,
     ) -> None:
+        log = LogReader()
+        self._read_log(log, replica, path, uid, container, restarts, ended, failing)
+        self._print(replica, log.feed(b"", time.monotonic()))
+
+    def _read_log(
+        self,
+        log: LogReader,
+        replica: str,
+        path: str,
+        uid: str,
+        container: str,
+        restarts: int,
+        ended: threading.Event,
+        failing: threading.Event,
+    ) -> None:
+        """Read a log to its end, or until it does not exist any more."""
         query = {"container": container, "follow": "true", "timestamps": "true"}
-        log, delay = LogReader(), _LOG_DELAY
+        delay, unfinished = _LOG_DELAY, None
         while not self.closed.is_set():
             was_ended = ended.is_set()
             try:
@@ -304,8 +320,10 @@ class Watcher:
                         self._print(replica, lines)
                         delay = _LOG_DELAY
                     failing.clear()
-                if was_ended:
-                    self._print(replica, log.feed(b"", time.monotonic()))
+                # The response also ends without an error if the API server loses the kubelet. If it ends within a line,
+                # this is the end of the log if the next one ends there, too.
+                last_unfinished, unfinished = unfinished, log.place_in_line
+                if was_ended and unfinished in (None, last_unfinished):
                     return
                 # The connection ended, but the container may still run.
                 ended.wait(delay)
