@@ -80,8 +80,9 @@ def test_a_prepared_namespace_passes_all_checks(prepared_namespace, object_store
     assert object_store_secret["secretkey"] not in output
 
 
-def test_the_commands_of_the_output_prepare_an_empty_namespace(empty_namespace, object_store_secret, tmp_path):
-    code, levels, output = doctor(empty_namespace, "--distribution", '{"distribution_type": "TF"}')
+def test_the_commands_of_the_output_prepare_an_empty_namespace(empty_namespace, object_store_secret, tmp_path, bucket):
+    options = ("--distribution", '{"distribution_type": "TF"}', "--bucket", f"s3://{bucket}/models")
+    code, levels, output = doctor(empty_namespace, *options)
     assert code == 1
     assert {name for name, level in levels.items() if level == "failed"} == {"service account", "permissions", "secret"}
     assert "MPIJob" not in levels
@@ -101,7 +102,7 @@ def test_the_commands_of_the_output_prepare_an_empty_namespace(empty_namespace, 
             assert CliRunner().invoke(main, arguments).exit_code == 0
         else:
             subprocess.run([program, *arguments], check=True)
-    code, levels, output = doctor_with_retries(empty_namespace, "--distribution", '{"distribution_type": "TF"}')
+    code, levels, output = doctor_with_retries(empty_namespace, *options)
     assert (code, "failed" in levels.values()) == (0, False), output
 
 

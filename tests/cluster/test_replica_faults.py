@@ -32,7 +32,8 @@ def delete(api, namespace: str, pod: str) -> None:
     api.delete_namespaced_pod(pod, namespace, grace_period_seconds=0)
 
 
-ACTIONS = {"exit code 143": end, "pod deleted": delete}
+# The chief saves a checkpoint before it ends.
+ACTIONS = {"exit code 143": end, "exit code 145": end, "pod deleted": delete}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ ACTIONS = {"exit code 143": end, "pod deleted": delete}
             marks=pytest.mark.takes(120),
         ),
         pytest.param(
-            {"ps-0": "pod deleted", "chief-0": "exit code 143"},
+            {"ps-0": "pod deleted", "chief-0": "exit code 145"},
             id="ps deleted, chief ends",
             marks=pytest.mark.takes(50),
         ),

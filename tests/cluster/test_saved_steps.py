@@ -18,7 +18,7 @@ TF = {"distribution_type": "TF", "number_of_workers": 2}
     ("trainer", "image", "distribution", "evicted", "epochs"),
     [
         ("keras_classifier", "tensorflow", {}, "worker-0", 80),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 12),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 6),
         ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0", 6),
         ("torch_classifier", "pytorch", PYTORCH, "worker-0", 12),
         pytest.param("keras_horovod", "horovod", MPI, "worker-1", 12, marks=pytest.mark.mpi),
