@@ -62,5 +62,5 @@ def _cancel(api: ClusterApi, job: ClusterJob) -> None:
 
 def _pods(api: ClusterApi, job_name: str) -> set[str]:
     query = {"labelSelector": f"{JOB_LABEL}={job_name}"}
-    pods = api.call("GET", f"/api/v1/namespaces/{api.namespace}/pods", query=query)["items"]
+    pods = api.list_objects(f"/api/v1/namespaces/{api.namespace}/pods", query).items
     return {pod["metadata"]["name"] for pod in pods}

@@ -38,6 +38,7 @@ class KubernetesApi:
         denied: Missing permissions, such as "create tfjobs".
         lingers: Number of reads that still find an object after its foreground deletion.
         collects_after: Number of reads that still find an object after the deletion of its owner.
+        pages: Sizes of the served pages of lists, in order.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,8 @@ class KubernetesApi:
         self.full: str | None = None
         self.lingers = 0
         self.collects_after = 0
+        self.pages: list[int] = []
+        self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
         self._version = 0
@@ -115,11 +118,12 @@ class KubernetesApi:
             self._orphans[read_key] -= 1
 
     def expire(self, kind: str, change: Callable[[], object] = lambda: None) -> None:
-        """End the watches of a kind and make a change that only a new list contains."""
+        """End the watches of a kind, expire continue tokens, and make a change that only a new list contains."""
         with self._changed:
             change()
             self._version += 1
             self._oldest[kind] = self._version
+            self._unread.clear()
             self._changed.notify_all()
 
     def _record(self, change: str, key: str) -> None:
@@ -130,7 +134,28 @@ class KubernetesApi:
         self._changes.append((self._version, key, {"type": change, "object": json.loads(json.dumps(stored))}))
         self._changed.notify_all()
 
-    def _execute(self, request: str, body: Object) -> tuple[int, Object]:
+    def _list(self, kind: str, query: dict[str, str]) -> tuple[int, Object]:
+        """Return a page of a list. All pages of a list show the objects as they were at the first."""
+        if token := query.get("continue"):
+            if token not in self._unread:
+                return 410, {"reason": "Expired", "message": "The provided continue parameter is too old"}
+            version, items = self._unread[token]
+        else:
+            version = str(self._version)
+            items = [
+                json.loads(json.dumps(item))
+                for name, item in sorted(self.objects.items())
+                if name.startswith(f"{kind}/")
+            ]
+        page_size = int(query.get("limit", 0)) or len(items)
+        metadata = {"resourceVersion": version}
+        if rest := items[page_size:]:
+            metadata["continue"] = f"token-{len(self.pages)}"
+            self._unread[metadata["continue"]] = version, rest
+        self.pages.append(len(items[:page_size]))
+        return 200, {"metadata": metadata, "items": items[:page_size]}
+
+    def _execute(self, request: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
         """Execute a request; return status and body of the response."""
         verb, _, key = request.partition(" ")
         with self._changed:
@@ -139,8 +164,7 @@ class KubernetesApi:
             if verb == "MAY":
                 return 201, {"status": {"allowed": key not in self.denied}}
             if verb == "LIST":
-                items = [item for name, item in self.objects.items() if name.startswith(f"{key}/")]
-                return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+                return self._list(key, query)
             if verb in ("POST", "TRY"):
                 if self.full and key.startswith(self.full):
                     return 403, {"message": f"exceeded quota: {self.full}"}
@@ -206,7 +230,7 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/apis/kubeflow.org/v1":
             status, response = 200, {"resources": [{"name": "tfjobs"}]}
         else:
-            status, response = self.api._execute(request, body)
+            status, response = self.api._execute(request, query, body)
         fault = "500" if request in self.api.broken else self.api.lose.pop(request, "")
         if fault == "cut":
             self.close_connection = True

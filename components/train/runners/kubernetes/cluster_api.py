@@ -4,7 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, Timeout
@@ -22,8 +22,24 @@ Object = dict[str, Any]
 AWAY_SECONDS = 60.0
 """Seconds during which a request is retried while the API server does not answer or returns a transient error."""
 
+PAGE_SIZE = 500
+"""Number of objects that one response of a list has at most, as for kubectl and client-go. A pod has some 10 KB, so a
+page has some 5 MB, and the list of a job with 1000 pods takes two requests."""
+
 _TRANSIENT = (429, 500, 502, 503, 504)
 _LONGEST_DELAY = 5.0
+
+
+class Listing(NamedTuple):
+    """The objects of a collection at one time.
+
+    Attributes:
+        items: The objects. The API server leaves out their kind and apiVersion.
+        version: Resource version of the list, from which a watch continues.
+    """
+
+    items: list[Object]
+    version: str
 
 
 class ClusterApi:
@@ -109,6 +125,41 @@ class ClusterApi:
             if error.status == 404:
                 return None
             raise
+
+    def list_objects(
+        self, path: str, query: Mapping[str, str] | None = None, away_seconds: float = AWAY_SECONDS
+    ) -> Listing:
+        """Return the objects of a collection, which are read in pages of `PAGE_SIZE`.
+
+        If the API server no longer has the state that the first page shows, the list starts again, without pages. A
+        list without pages cannot expire.
+
+        Args:
+            path: Path of the collection.
+            query: Selectors. Default: none, all objects.
+            away_seconds: Seconds during which the request of each page is retried. Default: 60.
+
+        Raises:
+            ClusterError: A request was refused, or there was no response in time.
+        """
+        selectors = dict(query or {})
+        pages = {"limit": str(PAGE_SIZE)}
+        items: list[Object] = []
+        while True:
+            try:
+                page = self.call("GET", path, query=selectors | pages, away_seconds=away_seconds)
+                items += page["items"]
+                metadata = page["metadata"]
+                if not metadata.get("continue"):
+                    return Listing(items, metadata["resourceVersion"])
+                pages["continue"] = metadata["continue"]
+            except ClusterError as error:
+                if error.status != 410 or "continue" not in pages:
+                    raise
+                items, pages = [], {}
+            except (KeyError, TypeError):
+                host = self._client.configuration.host
+                raise ClusterError(0, f"{host} is not an API server: its response is not a list of objects") from None
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[str]:
         """Yield the lines of a response as they arrive. See `stream` for the arguments and errors."""

@@ -112,7 +112,7 @@ class Follower:
         """Follow the logs of all pods, because the end of a job may be known before the start of some of its pods."""
         with suppress(ClusterError):
             path = f"{self._objects.core_path}/pods"
-            self._follow_logs(self._api.call("GET", path, query=self._pods_query, away_seconds=0)["items"])
+            self._follow_logs(self._api.list_objects(path, self._pods_query, away_seconds=0).items)
 
     def _last_lines_are_read(self, ended: float) -> bool:
         return self._last_lines.are_read(

@@ -38,7 +38,7 @@ def await_pods_gone(api: ClusterApi, job_name: str, grace_seconds: float) -> Non
     path, query = f"/api/v1/namespaces/{api.namespace}/pods", {"labelSelector": f"{JOB_LABEL}={job_name}"}
     started, limit = time.monotonic(), pods_gone_seconds(grace_seconds)
     is_logged = False
-    while pods := api.call("GET", path, query=query)["items"]:
+    while pods := api.list_objects(path, query).items:
         names = " ".join(sorted(pod["metadata"]["name"] for pod in pods))
         if not is_logged:
             log("INFO", f"waiting for pods of the previous attempt to end: {names}")

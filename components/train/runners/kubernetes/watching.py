@@ -240,9 +240,8 @@ class Watcher:
         while not self.closed.is_set():
             try:
                 if not version:
-                    listed = self._api.call("GET", path, query=query)
-                    version = listed["metadata"]["resourceVersion"]
-                    self.news.put(Listed(source, listed["items"]))
+                    objects, version = self._api.list_objects(path, query)
+                    self.news.put(Listed(source, objects))
                 watch_query = {
                     **query,
                     "watch": "1",
