@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +17,8 @@ from kfp_distributed.components.train.runners.kubernetes.cluster_api import Clus
 Object = dict[str, Any]
 
 _PAGES = {"html": b"<html>Log in</html>", "json": b'{"error": "log in"}'}
+
+_EVENT_FIELDS = {"type", "reason", "involvedObject.kind", "involvedObject.name", "involvedObject.uid"}
 
 _KINDS = {"tfjobs", "configmaps", "secrets", "persistentvolumeclaims", "pods", "events"}
 
@@ -39,6 +41,7 @@ class KubernetesApi:
         lingers: Number of reads that still find an object after its foreground deletion.
         collects_after: Number of reads that still find an object after the deletion of its owner.
         pages: Sizes of the served pages of lists, in order.
+        sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
     """
 
     def __init__(self) -> None:
@@ -52,6 +55,7 @@ class KubernetesApi:
         self.lingers = 0
         self.collects_after = 0
         self.pages: list[int] = []
+        self.sent = Counter[str]()
         self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
@@ -145,7 +149,7 @@ class KubernetesApi:
             items = [
                 json.loads(json.dumps(item))
                 for name, item in sorted(self.objects.items())
-                if name.startswith(f"{kind}/")
+                if name.startswith(f"{kind}/") and _is_selected(item, query)
             ]
         page_size = int(query.get("limit", 0)) or len(items)
         metadata = {"resourceVersion": version}
@@ -153,6 +157,7 @@ class KubernetesApi:
             metadata["continue"] = f"token-{len(self.pages)}"
             self._unread[metadata["continue"]] = version, rest
         self.pages.append(len(items[:page_size]))
+        self.sent.update(f"{kind}/{item['metadata']['name']}" for item in items[:page_size])
         return 200, {"metadata": metadata, "items": items[:page_size]}
 
     def _execute(self, request: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
@@ -189,14 +194,15 @@ class KubernetesApi:
                     self.delete(key)
             return 200, stored
 
-    def _next_event(self, kind: str, version: int) -> Object | None:
+    def _next_event(self, kind: str, query: dict[str, str], version: int) -> Object | None:
         """Wait for the next event of a watch after a resource version; None if the server is closed."""
         with self._changed:
             while not self._closed:
                 if version < self._oldest[kind]:
                     return {"type": "ERROR", "object": {"code": 410}}
                 for number, key, event in self._changes:
-                    if number > version and key.startswith(f"{kind}/"):
+                    if number > version and key.startswith(f"{kind}/") and _is_selected(event["object"], query):
+                        self.sent[key] += 1
                         return event
                 self._changed.wait()
         return None
@@ -224,8 +230,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.requests.append(request)
             self._send(self.api.refuses, json.dumps({"message": self.api.refuses.phrase}).encode())
             return
+        if field := _unsupported_field(request, query):
+            self._send(400, json.dumps({"message": f"field label not supported: {field}"}).encode())
+            return
         if request.startswith("WATCH"):
-            self._watch(request, int(query["resourceVersion"]))
+            self._watch(request, query, int(query["resourceVersion"]))
             return
         if url.path == "/apis/kubeflow.org/v1":
             status, response = 200, {"resources": [{"name": "tfjobs"}]}
@@ -248,12 +257,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _watch(self, request: str, version: int) -> None:
+    def _watch(self, request: str, query: dict[str, str], version: int) -> None:
         self.api.requests.append(request)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        while event := self.api._next_event(request.partition(" ")[2], version):
+        while event := self.api._next_event(request.partition(" ")[2], query, version):
             text = json.dumps(event).encode() + b"\n"
             self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
             if event["type"] == "ERROR":
@@ -272,6 +281,26 @@ def _name_request(method: str, path: str, query: dict[str, str], body: Object) -
     if name in _KINDS:
         return f"{'WATCH' if 'watch' in query else 'LIST'} {name}"
     return f"{method} {kind}/{name}"
+
+
+def _fields(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the field selectors of a query, which all must match."""
+    return dict(term.split("=") for term in filter(None, query.get("fieldSelector", "").split(",")))
+
+
+def _unsupported_field(request: str, query: Mapping[str, str]) -> str:
+    """Return a field by which the API server cannot select objects of this kind; "" if there is none."""
+    supported = {"metadata.name", *(_EVENT_FIELDS if request.endswith(" events") else ())}
+    return next((field for field in _fields(query) if field not in supported), "")
+
+
+def _is_selected(item: Object, query: Mapping[str, str]) -> bool:
+    for field, expected in _fields(query).items():
+        outer, _, inner = field.partition(".")
+        value = item.get(outer, {}).get(inner, "") if inner else item.get(outer, "")
+        if value != expected:
+            return False
+    return True
 
 
 def _merge(stored: Object, patch: Object) -> Object:

@@ -32,7 +32,7 @@ _LOG_DELAY = 0.5
 
 
 class Listed(NamedTuple):
-    """All current objects of a source. Objects that are not listed do not exist any more.
+    """All current objects of a source. Objects of a watch that are not listed do not exist any more.
 
     Attributes:
         source: Name of the watch, such as "pods".
@@ -207,6 +207,32 @@ class Watcher:
                 self.closed.wait(seconds if function() else _LONGEST_DELAY)
 
         self._start(call_repeatedly)
+
+    def ask(self, source: str, path: str, next_query: Callable[[], Mapping[str, str] | None]) -> None:
+        """Start to list objects whenever there is a query, with at most one request per second.
+
+        Args:
+            source: Name of the lists, for their news.
+            path: Path of the collection.
+            next_query: Called every second in a thread. Returns the selectors of the next list; None for no request.
+        """
+        logged_error = ""
+
+        def ask_once() -> bool:
+            nonlocal logged_error
+            if (query := next_query()) is None:
+                return True
+            try:
+                self.news.put(Listed(source, self._api.list_objects(path, query).items))
+                logged_error = ""
+                return True
+            except ClusterError as error:
+                if error.status and logged_error != str(error):
+                    logged_error = str(error)
+                    self.news.put(RequestFailed(f"cannot list {source}, retrying: {error}"))
+                return False
+
+        self.repeat(ask_once, 1.0)
 
     def _start(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
         def run() -> None:
