@@ -1,7 +1,9 @@
 """A small Kubernetes API server for tests: it stores the objects of one namespace, and can lose responses."""
 
 import json
+import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,7 +40,8 @@ class KubernetesApi:
         refuses: Status that all requests get, 401 or 403; None to disable.
         full: Kind whose quota is used up, for new and existing objects; None to disable.
         denied: Missing permissions, such as "create tfjobs".
-        lingers: Number of reads that still find an object after its foreground deletion.
+        lingers: Seconds that an object exists after its foreground deletion.
+        breaks: Number of watches whose connection is cut when they begin. The next ones work.
         collects_after: Number of reads that still find an object after the deletion of its owner.
         pages: Sizes of the served pages of lists, in order.
         sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
@@ -52,7 +55,8 @@ class KubernetesApi:
         self.denied: set[str] = set()
         self.refuses: HTTPStatus | None = None
         self.full: str | None = None
-        self.lingers = 0
+        self.lingers = 0.0
+        self.breaks = 0
         self.collects_after = 0
         self.pages: list[int] = []
         self.sent = Counter[str]()
@@ -185,26 +189,31 @@ class KubernetesApi:
             if verb == "DELETE" and stored["metadata"]["uid"] != expected:
                 return 409, {"message": f"{key} has another UID than {expected}"}
             if verb == "DELETE" and body["propagationPolicy"] == "Foreground" and self.lingers:
-                stored["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+                if "deletionTimestamp" not in stored["metadata"]:
+                    stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                    self._record("MODIFIED", key)
+                    threading.Timer(self.lingers, self._end_deletion, (key, stored["metadata"]["uid"])).start()
             elif verb == "DELETE":
                 self.delete(key)
-            elif "deletionTimestamp" in stored["metadata"]:
-                self.lingers -= 1
-                if not self.lingers:
-                    self.delete(key)
             return 200, stored
 
-    def _next_event(self, kind: str, query: dict[str, str], version: int) -> Object | None:
-        """Wait for the next event of a watch after a resource version; None if the server is closed."""
+    def _end_deletion(self, key: str, uid: str) -> None:
         with self._changed:
-            while not self._closed:
+            if key in self.objects and self.objects[key]["metadata"]["uid"] == uid:
+                self.delete(key)
+
+    def _next_event(self, kind: str, query: dict[str, str], version: int) -> Object | None:
+        """Wait for the next event of a watch after a resource version; None if the watch or the server ends."""
+        deadline = time.monotonic() + float(query.get("timeoutSeconds", math.inf))
+        with self._changed:
+            while not self._closed and time.monotonic() < deadline:
                 if version < self._oldest[kind]:
                     return {"type": "ERROR", "object": {"code": 410}}
                 for number, key, event in self._changes:
                     if number > version and key.startswith(f"{kind}/") and _is_selected(event["object"], query):
                         self.sent[key] += 1
                         return event
-                self._changed.wait()
+                self._changed.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
         return None
 
 
@@ -262,6 +271,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if self.api.breaks:
+            self.api.breaks -= 1
+            self.close_connection = True
+            return
         while event := self.api._next_event(request.partition(" ")[2], query, version):
             text = json.dumps(event).encode() + b"\n"
             self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
