@@ -38,7 +38,7 @@ def read_logs(api: ClusterApi, job: ClusterJob, replica: str = "") -> Iterator[L
     """
     spec = job_objects(job).job.specification
     core = f"/api/v1/namespaces/{api.namespace}"
-    pods = api.call("GET", f"{core}/pods", query={"labelSelector": f"{JOB_LABEL}={job.name}"})["items"]
+    pods = api.list_objects(f"{core}/pods", {"labelSelector": f"{JOB_LABEL}={job.name}"}).items
     logs = [
         _read_container(api, replica_of(pod), f"{core}/pods/{pod['metadata']['name']}/log", container, restarts, spec)
         for pod in pods

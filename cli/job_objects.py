@@ -1,6 +1,6 @@
 """Read trainings from Kubernetes objects, for the commands `jobs`, `watch`, `logs` and `cancel`. Pure."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -72,16 +72,24 @@ class JobRow(NamedTuple):
     run: str
 
 
-def job_row(job: ClusterJob, pods: Sequence[Object] | None, now: datetime) -> JobRow:
-    """Return the row of a job.
+def job_rows(jobs: Iterable[ClusterJob], pods: Iterable[Object] | None, now: datetime) -> list[JobRow]:
+    """Return the rows of jobs.
 
     Args:
-        job: The job.
+        jobs: The jobs.
         pods: Pods of all jobs of the namespace; None if they could not be listed.
         now: Current time.
     """
-    own = [pod for pod in pods or () if pod["metadata"].get("labels", {}).get(JOB_LABEL) == job.name]
-    states = Counter[str](pod_state(pod).state for pod in own)
+    # The states are counted first, because a search for the pods of each job would take jobs times pods.
+    states: dict[str, Counter[str]] = defaultdict(Counter)
+    for pod in pods or ():
+        states[pod["metadata"].get("labels", {}).get(JOB_LABEL, "")][pod_state(pod).state] += 1
+    return [_job_row(job, None if pods is None else states[job.name], now) for job in jobs]
+
+
+def _job_row(job: ClusterJob, known_states: Counter[str] | None, now: datetime) -> JobRow:
+    """Return the row of a job with the number of its pods in each state; None if they could not be listed."""
+    states = known_states or Counter[str]()
     total = sum(_counts(_replica_specs(job)).values()) if _replica_specs(job) else 1
     metadata = job.manifest["metadata"]
     created = datetime.strptime(metadata["creationTimestamp"], "%Y-%m-%dT%H:%M:%S%z")
@@ -89,7 +97,7 @@ def job_row(job: ClusterJob, pods: Sequence[Object] | None, now: datetime) -> Jo
         job.name,
         job.kind.kind,
         _state(job, states),
-        str(total) if pods is None else f"{states['running'] + states['succeeded']}/{total}",
+        str(total) if known_states is None else f"{states['running'] + states['succeeded']}/{total}",
         format_seconds(max(0, round((now.astimezone(timezone.utc) - created).total_seconds()))),
         metadata.get("labels", {}).get("kfp-distributed/run", ""),
     )

@@ -112,4 +112,4 @@ def jobs_path(api: ClusterApi, kind: JobKind) -> str:
 
 
 def _list(api: ClusterApi, path: str) -> list[Object]:
-    return list(api.call("GET", path, query=_SELECTOR, away_seconds=_AWAY_SECONDS)["items"])
+    return list(api.list_objects(path, _SELECTOR, _AWAY_SECONDS).items)

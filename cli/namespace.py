@@ -51,10 +51,10 @@ class Namespace:
             ClusterError: The account may not list ConfigMaps, or the API server does not answer.
         """
         refused: list[str] = []
-        answer = _attempt(refused, "list", "ConfigMap", self._list_libraries)
+        items = _attempt(refused, "list", "ConfigMap", self._list_libraries)
         self._raise_refused(refused)
         # The items of a list do not name their kind.
-        return [{"apiVersion": "v1", "kind": "ConfigMap", **item} for item in answer["items"]] if answer else []
+        return [{"apiVersion": "v1", "kind": "ConfigMap", **item} for item in items or ()]
 
     def check(self, changes: Sequence[Change]) -> None:
         """Ask the API server whether it would accept all changes, by a dry run that changes nothing.
@@ -87,9 +87,9 @@ class Namespace:
                 return None
             raise
 
-    def _list_libraries(self) -> Object:
+    def _list_libraries(self) -> list[Object]:
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in LIBRARY_LABELS.items())}
-        return self._api.call("GET", self._path("ConfigMap"), query=query, away_seconds=_AWAY_SECONDS)
+        return self._api.list_objects(self._path("ConfigMap"), query, _AWAY_SECONDS).items
 
     def _try(self, change: Change, verb: str) -> None:
         kind = change.object["kind"]

@@ -212,7 +212,7 @@ def _read(api: ClusterApi, path: str) -> Object | Refusal | None:
 
 def _items(api: ClusterApi, path: str) -> list[Object] | Refusal:
     try:
-        return list(api.call("GET", path)["items"])
+        return api.list_objects(path).items
     except ClusterError as error:
         return _refusal(error)
 

@@ -39,11 +39,8 @@ class NamespaceApi(ClusterApi):
                 403, 'user "ann" is attempting to grant RBAC permissions not currently held:\n{Verbs:...'
             )
         if verb == "list":
-            return {
-                "items": [
-                    item for (plural, _), item in self.objects.items() if plural == kind and _matches(item, query)
-                ]
-            }
+            items = [item for (plural, _), item in self.objects.items() if plural == kind and _matches(item, query)]
+            return {"metadata": {"resourceVersion": "1"}, "items": items}
         key = kind, name or body["metadata"]["name"]
         if verb == "create" and not self.exists:
             raise ClusterError(404, f'namespaces "{self.namespace}" not found')

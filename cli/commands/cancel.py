@@ -1,10 +1,11 @@
 """`kfp-distributed cancel`."""
 
 import time
+from collections.abc import Iterable
 
 import click
 
-from kfp_distributed.cli.job_objects import ClusterJob, grace_seconds
+from kfp_distributed.cli.job_objects import ClusterJob, Object, grace_seconds
 from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_path
 from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.manifests import JOB_LABEL
@@ -26,7 +27,8 @@ def command(job: str, namespace: str) -> None:
     api = connected(namespace)
     try:
         training = find_job(api, job)
-        check_permissions(api, [("delete", training.kind.group, training.kind.plural), ("list", "", "pods")])
+        needed = [(verb, training.kind.group, training.kind.plural) for verb in ("delete", "watch")]
+        check_permissions(api, [*needed, *((verb, "", "pods") for verb in ("list", "watch"))])
         _cancel(api, training)
     except ClusterError as error:
         raise refused(error) from None
@@ -34,33 +36,26 @@ def command(job: str, namespace: str) -> None:
 
 def _cancel(api: ClusterApi, job: ClusterJob) -> None:
     path = f"{jobs_path(api, job.kind)}/{job.name}"
-    pods = _pods(api, job.name)
+    pods_path, query = f"/api/v1/namespaces/{api.namespace}/pods", {"labelSelector": f"{JOB_LABEL}={job.name}"}
+    pods = _names(api.list_objects(pods_path, query).items)
     if delete(api, path):
         click.echo(f"deleted {job.title}")
     else:
         click.echo(f"{job.title} was deleted by somebody else")
     limit = pods_gone_seconds(grace_seconds(job))
     until = time.monotonic() + limit
-    while True:
-        left = _pods(api, job.name)
+    for objects in api.until_gone(pods_path, query, limit):
+        left = _names(objects.values())
         for pod in sorted(pods - left):
             click.echo(f"deleted Pod {job.namespace}/{pod}")
         pods = left
-        if not pods and api.read(path) is None:
-            return
-        if time.monotonic() > until:
-            names = " ".join(sorted(pods))
-            raise ClusterError(
-                409,
-                f"after {limit:g} s these pods still exist: {names}. If their node is lost: "
-                f"kubectl delete pods {names} --force -n {job.namespace}"
-                if pods
-                else f"after {limit:g} s {job.title} still exists; see its finalizers",
-            )
-        time.sleep(0.5)
+    if pods:
+        names = " ".join(sorted(pods))
+        text = f"after {limit:g} s these pods still exist: {names}. If their node is lost: "
+        raise ClusterError(409, f"{text}kubectl delete pods {names} --force -n {job.namespace}")
+    if not api.await_gone(path, job.manifest["metadata"]["uid"], until - time.monotonic()):
+        raise ClusterError(409, f"after {limit:g} s {job.title} still exists; see its finalizers")
 
 
-def _pods(api: ClusterApi, job_name: str) -> set[str]:
-    query = {"labelSelector": f"{JOB_LABEL}={job_name}"}
-    pods = api.call("GET", f"/api/v1/namespaces/{api.namespace}/pods", query=query)["items"]
-    return {pod["metadata"]["name"] for pod in pods}
+def _names(objects: Iterable[Object]) -> set[str]:
+    return {item["metadata"]["name"] for item in objects}

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import click
 
-from kfp_distributed.cli.job_objects import format_table, job_row
+from kfp_distributed.cli.job_objects import format_table, job_rows
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -35,5 +35,5 @@ def command(namespace: str) -> None:
         click.echo(f"No trainings in namespace {api.namespace}.")
         return
     now = datetime.now(timezone.utc)
-    for line in format_table(job_row(job, pods, now) for job in jobs):
+    for line in format_table(job_rows(jobs, pods, now)):
         click.echo(line)

@@ -164,8 +164,9 @@ class MadeUp(FakeCluster):
             asked = body.get("spec", {}).get("resourceAttributes", {})
             allowed = f"{asked.get('verb')} {asked.get('resource')}" not in self.refused
             return {"status": {"allowed": allowed, "userInfo": {"username": "ann"}}}
-        answers = {"/version": {"gitVersion": "v1.34.3"}, "/api/v1/nodes": {"items": []}}
-        answers["/apis/apps/v1/deployments"] = {"items": []}
+        empty = {"metadata": {"resourceVersion": "1"}, "items": []}
+        answers = {"/version": {"gitVersion": "v1.34.3"}, "/api/v1/nodes": empty}
+        answers["/apis/apps/v1/deployments"] = empty
         return answers[path] if path in answers else super().call(method, path)
 
     def read(self, path):

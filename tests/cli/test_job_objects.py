@@ -6,7 +6,7 @@ import pytest
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cli.job_logs import read_entries
-from kfp_distributed.cli.job_objects import ClusterJob, JobRow, format_table, job_objects, job_row
+from kfp_distributed.cli.job_objects import ClusterJob, JobRow, format_table, job_objects, job_rows
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import job_kind, job_manifest
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
@@ -72,6 +72,22 @@ def condition(name):
     return {"conditions": [{"type": name, "status": "True"}]}
 
 
+def test_each_pod_is_read_as_often_for_many_jobs_as_for_one():
+    class CountedPod(dict):
+        def __getitem__(self, key):
+            reads.append(key)
+            return super().__getitem__(key)
+
+    jobs, reads, counts = [cluster_job(workers(1), name=f"job-{index}")[1] for index in range(100)], [], []
+    for number in (1, 100):
+        reads.clear()
+        pods = [CountedPod(pod("Succeeded", f"job-{index % number}")) for index in range(100)]
+        rows = job_rows(jobs[:number], pods, NOW)
+        assert {row.replicas for row in rows} == {f"{100 // number}/1"}
+        counts.append(len(reads))
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize(
     ("metadata", "status", "pods", "state", "replicas"),
     [
@@ -89,7 +105,7 @@ def condition(name):
 def test_rows(metadata, status, pods, state, replicas):
     labels = {"kfp-distributed/job": "a-job", "kfp-distributed/run": "4f5b0b1c"}
     _, job = cluster_job(workers(3), status=status, labels=labels, **metadata)
-    assert job_row(job, pods, NOW) == JobRow("a-job", "TFJob", state, replicas, "5 min 12 s", "4f5b0b1c")
+    assert job_rows([job], pods, NOW) == [JobRow("a-job", "TFJob", state, replicas, "5 min 12 s", "4f5b0b1c")]
 
 
 @pytest.mark.parametrize("kind", ["PyTorch", "MPI"])
@@ -99,7 +115,7 @@ def test_an_elastic_job_whose_workers_are_outside_of_its_limits_is_read(kind, wo
     elastic = {"distribution_type": kind, "min_workers": 1, "max_workers": 3, "number_of_workers": 2}
     _, job = cluster_job(elastic, "v1" if kind == "MPI" else None)
     job.manifest["spec"][f"{kind.lower()}ReplicaSpecs"]["Worker"]["replicas"] = workers
-    assert job_row(job, [], NOW) == JobRow("a-job", f"{kind}Job", "waiting", f"0/{workers + 1}", "5 min 12 s", "")
+    assert job_rows([job], [], NOW) == [JobRow("a-job", f"{kind}Job", "waiting", f"0/{workers + 1}", "5 min 12 s", "")]
     read = job_objects(job).job.specification
     assert (read.number_of_workers, read.min_workers, read.max_workers) == (max(1, workers), *limits)
 
@@ -107,7 +123,7 @@ def test_an_elastic_job_whose_workers_are_outside_of_its_limits_is_read(kind, wo
 def test_a_suspended_job_is_queued():
     _, job = cluster_job(workers(3, queue_name="team"))
     suspended = {**job.manifest["spec"], "runPolicy": {**job.manifest["spec"]["runPolicy"], "suspend": True}}
-    assert job_row(ClusterJob(job.kind, {**job.manifest, "spec": suspended}), [], NOW).state == "queued"
+    assert job_rows([ClusterJob(job.kind, {**job.manifest, "spec": suspended})], [], NOW)[0].state == "queued"
 
 
 def test_the_table_is_aligned():

@@ -190,7 +190,7 @@ def test_permissions_that_the_account_lacks_are_named(training, limited):
             "watch",
             "watch tfjobs.kubeflow.org, get pods, list pods, watch pods, get pods/log, list events, watch events",
         ),
-        ("cancel", "delete tfjobs.kubeflow.org, list pods"),
+        ("cancel", "delete tfjobs.kubeflow.org, watch tfjobs.kubeflow.org, list pods, watch pods"),
     ):
         code, (line, *_) = run(command, training.name, *namespace)
         assert (code, line) == (

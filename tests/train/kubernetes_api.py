@@ -1,9 +1,11 @@
 """A small Kubernetes API server for tests: it stores the objects of one namespace, and can lose responses."""
 
 import json
+import math
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +19,8 @@ from kfp_distributed.components.train.runners.kubernetes.cluster_api import Clus
 Object = dict[str, Any]
 
 _PAGES = {"html": b"<html>Log in</html>", "json": b'{"error": "log in"}'}
+
+_EVENT_FIELDS = {"type", "reason", "involvedObject.kind", "involvedObject.name", "involvedObject.uid"}
 
 _KINDS = {"tfjobs", "configmaps", "secrets", "persistentvolumeclaims", "pods", "events"}
 
@@ -36,8 +40,11 @@ class KubernetesApi:
         refuses: Status that all requests get, 401 or 403; None to disable.
         full: Kind whose quota is used up, for new and existing objects; None to disable.
         denied: Missing permissions, such as "create tfjobs".
-        lingers: Number of reads that still find an object after its foreground deletion.
+        lingers: Seconds that an object exists after its foreground deletion.
+        breaks: Number of watches whose connection is cut when they begin. The next ones work.
         collects_after: Number of reads that still find an object after the deletion of its owner.
+        pages: Sizes of the served pages of lists, in order.
+        sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
     """
 
     def __init__(self) -> None:
@@ -48,8 +55,12 @@ class KubernetesApi:
         self.denied: set[str] = set()
         self.refuses: HTTPStatus | None = None
         self.full: str | None = None
-        self.lingers = 0
+        self.lingers = 0.0
+        self.breaks = 0
         self.collects_after = 0
+        self.pages: list[int] = []
+        self.sent = Counter[str]()
+        self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
         self._version = 0
@@ -115,11 +126,12 @@ class KubernetesApi:
             self._orphans[read_key] -= 1
 
     def expire(self, kind: str, change: Callable[[], object] = lambda: None) -> None:
-        """End the watches of a kind and make a change that only a new list contains."""
+        """End the watches of a kind, expire continue tokens, and make a change that only a new list contains."""
         with self._changed:
             change()
             self._version += 1
             self._oldest[kind] = self._version
+            self._unread.clear()
             self._changed.notify_all()
 
     def _record(self, change: str, key: str) -> None:
@@ -130,7 +142,29 @@ class KubernetesApi:
         self._changes.append((self._version, key, {"type": change, "object": json.loads(json.dumps(stored))}))
         self._changed.notify_all()
 
-    def _execute(self, request: str, body: Object) -> tuple[int, Object]:
+    def _list(self, kind: str, query: dict[str, str]) -> tuple[int, Object]:
+        """Return a page of a list. All pages of a list show the objects as they were at the first."""
+        if token := query.get("continue"):
+            if token not in self._unread:
+                return 410, {"reason": "Expired", "message": "The provided continue parameter is too old"}
+            version, items = self._unread[token]
+        else:
+            version = str(self._version)
+            items = [
+                json.loads(json.dumps(item))
+                for name, item in sorted(self.objects.items())
+                if name.startswith(f"{kind}/") and _is_selected(item, query)
+            ]
+        page_size = int(query.get("limit", 0)) or len(items)
+        metadata = {"resourceVersion": version}
+        if rest := items[page_size:]:
+            metadata["continue"] = f"token-{len(self.pages)}"
+            self._unread[metadata["continue"]] = version, rest
+        self.pages.append(len(items[:page_size]))
+        self.sent.update(f"{kind}/{item['metadata']['name']}" for item in items[:page_size])
+        return 200, {"metadata": metadata, "items": items[:page_size]}
+
+    def _execute(self, request: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
         """Execute a request; return status and body of the response."""
         verb, _, key = request.partition(" ")
         with self._changed:
@@ -139,8 +173,7 @@ class KubernetesApi:
             if verb == "MAY":
                 return 201, {"status": {"allowed": key not in self.denied}}
             if verb == "LIST":
-                items = [item for name, item in self.objects.items() if name.startswith(f"{key}/")]
-                return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+                return self._list(key, query)
             if verb in ("POST", "TRY"):
                 if self.full and key.startswith(self.full):
                     return 403, {"message": f"exceeded quota: {self.full}"}
@@ -156,25 +189,31 @@ class KubernetesApi:
             if verb == "DELETE" and stored["metadata"]["uid"] != expected:
                 return 409, {"message": f"{key} has another UID than {expected}"}
             if verb == "DELETE" and body["propagationPolicy"] == "Foreground" and self.lingers:
-                stored["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+                if "deletionTimestamp" not in stored["metadata"]:
+                    stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                    self._record("MODIFIED", key)
+                    threading.Timer(self.lingers, self._end_deletion, (key, stored["metadata"]["uid"])).start()
             elif verb == "DELETE":
                 self.delete(key)
-            elif "deletionTimestamp" in stored["metadata"]:
-                self.lingers -= 1
-                if not self.lingers:
-                    self.delete(key)
             return 200, stored
 
-    def _next_event(self, kind: str, version: int) -> Object | None:
-        """Wait for the next event of a watch after a resource version; None if the server is closed."""
+    def _end_deletion(self, key: str, uid: str) -> None:
         with self._changed:
-            while not self._closed:
+            if key in self.objects and self.objects[key]["metadata"]["uid"] == uid:
+                self.delete(key)
+
+    def _next_event(self, kind: str, query: dict[str, str], version: int) -> Object | None:
+        """Wait for the next event of a watch after a resource version; None if the watch or the server ends."""
+        deadline = time.monotonic() + float(query.get("timeoutSeconds", math.inf))
+        with self._changed:
+            while not self._closed and time.monotonic() < deadline:
                 if version < self._oldest[kind]:
                     return {"type": "ERROR", "object": {"code": 410}}
                 for number, key, event in self._changes:
-                    if number > version and key.startswith(f"{kind}/"):
+                    if number > version and key.startswith(f"{kind}/") and _is_selected(event["object"], query):
+                        self.sent[key] += 1
                         return event
-                self._changed.wait()
+                self._changed.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
         return None
 
 
@@ -200,13 +239,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.requests.append(request)
             self._send(self.api.refuses, json.dumps({"message": self.api.refuses.phrase}).encode())
             return
+        if field := _unsupported_field(request, query):
+            self._send(400, json.dumps({"message": f"field label not supported: {field}"}).encode())
+            return
         if request.startswith("WATCH"):
-            self._watch(request, int(query["resourceVersion"]))
+            self._watch(request, query, int(query["resourceVersion"]))
             return
         if url.path == "/apis/kubeflow.org/v1":
             status, response = 200, {"resources": [{"name": "tfjobs"}]}
         else:
-            status, response = self.api._execute(request, body)
+            status, response = self.api._execute(request, query, body)
         fault = "500" if request in self.api.broken else self.api.lose.pop(request, "")
         if fault == "cut":
             self.close_connection = True
@@ -224,12 +266,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _watch(self, request: str, version: int) -> None:
+    def _watch(self, request: str, query: dict[str, str], version: int) -> None:
         self.api.requests.append(request)
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        while event := self.api._next_event(request.partition(" ")[2], version):
+        if self.api.breaks:
+            self.api.breaks -= 1
+            self.close_connection = True
+            return
+        while event := self.api._next_event(request.partition(" ")[2], query, version):
             text = json.dumps(event).encode() + b"\n"
             self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
             if event["type"] == "ERROR":
@@ -248,6 +294,26 @@ def _name_request(method: str, path: str, query: dict[str, str], body: Object) -
     if name in _KINDS:
         return f"{'WATCH' if 'watch' in query else 'LIST'} {name}"
     return f"{method} {kind}/{name}"
+
+
+def _fields(query: Mapping[str, str]) -> dict[str, str]:
+    """Return the field selectors of a query, which all must match."""
+    return dict(term.split("=") for term in filter(None, query.get("fieldSelector", "").split(",")))
+
+
+def _unsupported_field(request: str, query: Mapping[str, str]) -> str:
+    """Return a field by which the API server cannot select objects of this kind; "" if there is none."""
+    supported = {"metadata.name", *(_EVENT_FIELDS if request.endswith(" events") else ())}
+    return next((field for field in _fields(query) if field not in supported), "")
+
+
+def _is_selected(item: Object, query: Mapping[str, str]) -> bool:
+    for field, expected in _fields(query).items():
+        outer, _, inner = field.partition(".")
+        value = item.get(outer, {}).get(inner, "") if inner else item.get(outer, "")
+        if value != expected:
+            return False
+    return True
 
 
 def _merge(stored: Object, patch: Object) -> Object:

@@ -1,10 +1,12 @@
-"""Requests that fail on this machine are retried, like those that the API server does not answer."""
+"""Requests to the API server: lists in pages, and requests that fail on this machine."""
 
 import pytest
 from kubernetes import config
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.components.train.runners.kubernetes.watching import Listed, Watcher
+from kfp_distributed.components.train.runners.kubernetes import cluster_api
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import PAGE_SIZE
+from kfp_distributed.components.train.runners.kubernetes.watching import Changed, Listed, Watcher
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -27,6 +29,55 @@ def connect_with(server, errors):
     api._client.configuration.api_key = {"authorization": "Bearer token"}
     api._client.configuration.refresh_api_key_hook = refresh
     return api
+
+
+def put_pods(server, count):
+    return [server.put(f"pods/{index:04}", {"metadata": {"name": f"{index:04}"}}) for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "pages"), [(0, [0]), (PAGE_SIZE, [PAGE_SIZE]), (2 * PAGE_SIZE + 1, [PAGE_SIZE, PAGE_SIZE, 1])]
+)
+def test_a_list_is_read_in_pages(server, count, pages):
+    pods = put_pods(server, count)
+    assert server.connect().list_objects(PODS) == (pods, str(count))
+    assert server.pages == pages
+
+
+def test_a_list_whose_continue_token_expires_starts_again(server, monkeypatch):
+    monkeypatch.setattr(cluster_api, "PAGE_SIZE", 2)
+    pods = put_pods(server, 5)
+
+    def expire(request):
+        if server.pages == [2, 2] and "pods/0000" in server.objects:
+            server.expire("pods", lambda: server.delete("pods/0000"))
+
+    server.before = expire
+    assert server.connect().list_objects(PODS) == (pods[1:], "7")
+    assert server.pages == [2, 2, 4]
+
+
+def test_a_change_between_two_pages_is_reported_by_the_watch(server, monkeypatch):
+    monkeypatch.setattr(cluster_api, "PAGE_SIZE", 2)
+    pods = put_pods(server, 3)
+    server.before = lambda request: (
+        server.pages == [2]
+        and "pods/new" not in server.objects
+        and server.put("pods/new", {"metadata": {"name": "new"}})
+    )
+    watcher = Watcher(server.connect())
+    watcher.watch("pods", PODS, {})
+    assert watcher.take(20) == Listed("pods", pods)
+    assert watcher.take(20) == Changed("pods", "ADDED", server.objects["pods/new"])
+    watcher.close()
+
+
+@pytest.mark.parametrize("page", ["html", "json"])
+def test_a_page_of_a_proxy_is_no_list(server, page):
+    server.lose["LIST pods"] = page
+    with pytest.raises(ClusterError, match=r"^http://127.0.0.1:\d+ is not an API server") as caught:
+        server.connect().list_objects(PODS)
+    assert caught.value.status == 0
 
 
 # A token file that is being replaced, and a process that has too many files open.

@@ -10,12 +10,13 @@ from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.manifests import job_kind
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners import newest_checkpoint
-from kfp_distributed.components.train.runners.kubernetes import last_lines, watching
+from kfp_distributed.components.train.runners.kubernetes import last_lines, pod_events, watching
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects
-from kfp_distributed.components.train.runners.kubernetes.watching import Printed, Watcher
+from kfp_distributed.components.train.runners.kubernetes.watching import Listed, Printed, RequestFailed, Watcher
 
 JOB = "tfjobs/a-job"
 SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
@@ -77,8 +78,63 @@ def test_expired_credentials_end_the_job_after_launcher_lost_timeout(api, watche
     assert fact.reason.endswith(f": {answer.phrase}.")
     warnings = [fact.text for fact in facts if isinstance(fact, JobEvent) and "cannot watch" in fact.text]
     assert sorted(warnings) == [
-        f"cannot watch {source}, retrying: {answer.phrase}" for source in ("events", "job", "pods")
+        f"cannot watch {source}, retrying: {answer.phrase}" for source in ("events of a-job", "job", "pods")
     ]
+
+
+def warning(name, reason, uid=""):
+    metadata = {"name": f"{name}.{reason}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    about = {"name": name, "uid": uid}
+    return {"metadata": metadata, "type": "Warning", "involvedObject": about, "reason": reason, "message": "text"}
+
+
+def put_event(api, event):
+    api.put(f"events/{event['metadata']['name']}", event)
+
+
+def test_only_the_warnings_of_the_job_and_of_pods_that_are_not_ready_are_requested(api, watcher, monkeypatch):
+    monkeypatch.setattr(pod_events, "FIRST_SECONDS", 0.0)
+    follower = follow(api, watcher)
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    for index, status in enumerate(({"phase": "Pending"}, ready)):
+        uid = api.put(f"pods/a-job-worker-{index}", pod(index, status))["metadata"]["uid"]
+        put_event(api, warning(f"a-job-worker-{index}", "FailedMount", uid))
+    put_event(api, warning("a-job-worker-0", "FailedMount-of-an-earlier-pod", "earlier"))
+    for name in ("other-job", "other-job-worker-0", "a-job2"):
+        put_event(api, warning(name, "FailedMount", name))
+    put_event(api, {**warning("a-job", "Started"), "type": "Normal"})
+    texts = []
+    for fact in follower.facts():
+        if isinstance(fact, Quiet) and "WATCH events" in api.requests and not texts:
+            put_event(api, warning("a-job", "FailedCreatePod"))
+            texts.append("begun")
+        if isinstance(fact, JobEvent):
+            texts.append(fact.text)
+        if len(texts) == 3:
+            api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
+    assert set(texts) == {"begun", "a-job: FailedCreatePod: text", "a-job-worker-0: FailedMount: text"}
+    assert {key for key in api.sent if key.startswith("events/")} == {
+        "events/a-job.FailedCreatePod",
+        "events/a-job-worker-0.FailedMount",
+    }
+
+
+def test_the_events_of_an_mpi_job_include_those_of_the_job_of_its_launcher():
+    job = make_job((), workers(2))
+    objects = plan_objects(job, ClusterSettings("default", image="image"))
+    assert objects.event_names == ("a-job",)
+    assert replace(objects, kind=job_kind("MPI", "v2beta1")).event_names == ("a-job", "a-job-launcher")
+
+
+def test_pods_are_asked_again_after_a_refusal(api, watcher, monkeypatch):
+    monkeypatch.setattr(watching, "_LONGEST_DELAY", 0.1)
+    queries = iter([{"fieldSelector": "involvedObject.color=red"}, {"fieldSelector": "involvedObject.uid=a"}])
+    put_event(api, warning("a-job-worker-0", "FailedMount", "a"))
+    watcher.ask("events of pods", "/api/v1/namespaces/default/events", lambda: next(queries, None))
+    assert watcher.take(20) == RequestFailed(
+        "cannot list events of pods, retrying: field label not supported: involvedObject.color"
+    )
+    assert watcher.take(20) == Listed("events of pods", [api.objects["events/a-job-worker-0.FailedMount"]])
 
 
 @pytest.mark.parametrize("page", ["html", "json"])

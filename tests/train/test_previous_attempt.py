@@ -40,7 +40,7 @@ def test_a_job_is_created_after_the_pods_of_the_previous_attempt_have_ended(api,
     api.put(POD, terminating_pod())
 
     def end_pod(request):
-        if request == "LIST pods" and api.requests.count(request) == 2:
+        if request == "WATCH pods":
             api.delete(POD)
             api.requests.append("pod ended")
 

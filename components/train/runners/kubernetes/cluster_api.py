@@ -1,10 +1,11 @@
 """Client of the Kubernetes API for plain JSON: requests with retries, and streams of lines."""
 
 import json
+import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, Timeout
@@ -22,8 +23,47 @@ Object = dict[str, Any]
 AWAY_SECONDS = 60.0
 """Seconds during which a request is retried while the API server does not answer or returns a transient error."""
 
+PAGE_SIZE = 500
+"""Number of objects that one response of a list has at most, as for kubectl and client-go. A pod has some 10 KB, so a
+page has some 5 MB, and the list of a job with 1000 pods takes two requests."""
+
+WATCH_SECONDS = 60
+"""Seconds after which the server ends a watch, which is then resumed. A watch that is silent for longer is broken."""
+
+LATE_SECONDS = 15.0
+"""Seconds after `WATCH_SECONDS` within which the end of a watch arrives from a server that is there."""
+
+_BREAK_SECONDS = 0.2
+"""Seconds to wait after a watch broke before the objects are listed again."""
+
 _TRANSIENT = (429, 500, 502, 503, 504)
 _LONGEST_DELAY = 5.0
+
+
+class Listing(NamedTuple):
+    """The objects of a collection at one time.
+
+    Attributes:
+        items: The objects. The API server leaves out their kind and apiVersion.
+        version: Resource version of the list, from which a watch continues.
+    """
+
+    items: list[Object]
+    version: str
+
+
+class WatchEvent(NamedTuple):
+    """An event of a watch.
+
+    Attributes:
+        change: "ADDED", "MODIFIED" or "DELETED"; "BOOKMARK" if only the resource version has advanced.
+        object: The object; its last state if it was deleted.
+        version: Resource version from which the watch is resumed.
+    """
+
+    change: str
+    object: Object
+    version: str
 
 
 class ClusterApi:
@@ -109,6 +149,138 @@ class ClusterApi:
             if error.status == 404:
                 return None
             raise
+
+    def list_objects(
+        self, path: str, query: Mapping[str, str] | None = None, away_seconds: float = AWAY_SECONDS
+    ) -> Listing:
+        """Return the objects of a collection, which are read in pages of `PAGE_SIZE`.
+
+        If the API server no longer has the state that the first page shows, the list starts again, without pages. A
+        list without pages cannot expire.
+
+        Args:
+            path: Path of the collection.
+            query: Selectors. Default: none, all objects.
+            away_seconds: Seconds during which the request of each page is retried. Default: 60.
+
+        Raises:
+            ClusterError: A request was refused, or there was no response in time.
+        """
+        selectors = dict(query or {})
+        pages = {"limit": str(PAGE_SIZE)}
+        items: list[Object] = []
+        while True:
+            try:
+                page = self.call("GET", path, query=selectors | pages, away_seconds=away_seconds)
+                items += page["items"]
+                metadata = page["metadata"]
+                if not metadata.get("continue"):
+                    return Listing(items, metadata["resourceVersion"])
+                pages["continue"] = metadata["continue"]
+            except ClusterError as error:
+                if error.status != 410 or "continue" not in pages:
+                    raise
+                items, pages = [], {}
+            except (KeyError, TypeError):
+                host = self._client.configuration.host
+                raise ClusterError(0, f"{host} is not an API server: its response is not a list of objects") from None
+
+    def watch(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        version: str,
+        seconds: int = WATCH_SECONDS,
+        late_seconds: float = LATE_SECONDS,
+    ) -> Iterator[WatchEvent]:
+        """Yield the events of a collection as they arrive, until the server ends the watch.
+
+        Args:
+            path: Path of the collection.
+            query: Selectors.
+            version: Resource version after which the events begin.
+            seconds: Seconds after which the server ends the watch. Default: 60.
+            late_seconds: Seconds after which the end of the watch is overdue, and the watch counts as broken. Default:
+                15.
+
+        Raises:
+            ClusterError: The request was refused or the connection broke. The status is 410 if the objects must be
+                listed again.
+        """
+        watch = {
+            "watch": "1",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(seconds),
+        }
+        for line in self.lines(path, {**query, **watch}, seconds + late_seconds):
+            try:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    # Usually 410 Gone: the resource version is too old.
+                    raise ClusterError(410, "the watch has expired")
+                item = event["object"]
+                yield WatchEvent(event["type"], item, item["metadata"]["resourceVersion"])
+            except (ValueError, KeyError, TypeError):  # A truncated line, or the response of a gateway.
+                raise ClusterError(0, "the response is not a watch event") from None
+
+    def until_gone(self, path: str, query: Mapping[str, str], seconds: float) -> Iterator[dict[str, Object]]:
+        """Yield the objects of a collection, by UID, first and after each change, until none exists or time runs out.
+
+        The objects are listed and then watched. They are listed again after a watch broke or expired.
+
+        Args:
+            path: Path of the collection.
+            query: Selectors.
+            seconds: Maximum seconds to wait. The last objects are not empty if some still exist then.
+
+        Raises:
+            ClusterError: A request was refused, or the API server does not respond.
+        """
+        deadline, version, objects = time.monotonic() + seconds, "", dict[str, Object]()
+        while True:
+            if not version:
+                items, version = self.list_objects(path, query)
+                objects = {item["metadata"]["uid"]: item for item in items}
+                yield {**objects}
+            remaining = deadline - time.monotonic()
+            if not objects or remaining <= 0:
+                return
+            try:
+                for event in self.watch(path, query, version, math.ceil(min(remaining, WATCH_SECONDS))):
+                    version = event.version
+                    if event.change == "DELETED":
+                        objects.pop(event.object["metadata"]["uid"], None)
+                    elif event.change != "BOOKMARK":
+                        objects[event.object["metadata"]["uid"]] = event.object
+                    yield {**objects}
+                    if not objects or time.monotonic() > deadline:
+                        return
+            except ClusterError as error:
+                if error.status not in (0, 410, *_TRANSIENT):
+                    raise
+                version = ""
+                time.sleep(_BREAK_SECONDS)
+
+    def await_gone(self, path: str, uid: str, seconds: float) -> bool:
+        """Wait until an object is gone. Another object of its name may exist then.
+
+        Args:
+            path: Path of the object.
+            uid: UID of the object.
+            seconds: Maximum seconds to wait.
+
+        Returns:
+            Whether it is gone.
+
+        Raises:
+            ClusterError: A request was refused, or the API server does not respond.
+        """
+        collection, _, name = path.rpartition("/")
+        for objects in self.until_gone(collection, {"fieldSelector": f"metadata.name={name}"}, seconds):
+            if uid not in objects:
+                return True
+        return False
 
     def lines(self, path: str, query: Mapping[str, str], idle_seconds: float) -> Iterator[str]:
         """Yield the lines of a response as they arrive. See `stream` for the arguments and errors."""

@@ -14,6 +14,7 @@ from kfp_distributed.components.train.runners.kubernetes.connection import Conne
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import heartbeat_interval
 from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects
 from kfp_distributed.components.train.runners.kubernetes.last_lines import LastLines
+from kfp_distributed.components.train.runners.kubernetes.pod_events import PodEvents
 from kfp_distributed.components.train.runners.kubernetes.pods import is_ending, replica_of
 from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
 from kfp_distributed.components.train.runners.kubernetes.watching import (
@@ -48,6 +49,7 @@ class Follower:
         lost_timeout = objects.job.specification.launcher_lost_timeout
         # Refusals are tolerated as long as the replicas tolerate a missing heartbeat.
         self._connection = Connection(api, objects.path, math.inf if lost_timeout is None else lost_timeout)
+        self._pod_events = PodEvents()
         self._last_lines = LastLines()
         self._newest_checkpoint = NewestCheckpoint(objects.job.description.checkpoint_uri)
 
@@ -62,11 +64,17 @@ class Follower:
         self._tracker.created = created["metadata"].get("creationTimestamp", "")
 
     def begin(self) -> None:
-        """Start to watch the job, its pods and the warning events of the namespace, and to keep the connection open."""
+        """Start to watch the job, its pods and its warning events, and to keep the connection open.
+
+        Events are selected by the names of the objects, not by their UIDs: the names remain if the job is recreated.
+        """
         core, name = self._objects.core_path, self._objects.job.name
         self._watcher.watch("job", self._objects.jobs_path, {"fieldSelector": f"metadata.name={name}"})
         self._watcher.watch("pods", f"{core}/pods", self._pods_query)
-        self._watcher.watch("events", f"{core}/events", {"fieldSelector": "type=Warning"})
+        for event_name in self._objects.event_names:
+            selector = f"type=Warning,involvedObject.name={event_name}"
+            self._watcher.watch(f"events of {event_name}", f"{core}/events", {"fieldSelector": selector})
+        self._watcher.ask("events of pods", f"{core}/events", lambda: self._pod_events.next_query(time.monotonic()))
         interval = heartbeat_interval(self._objects.job.specification.launcher_lost_timeout)
         self._watcher.repeat(self._connection.probe, interval)
 
@@ -112,7 +120,7 @@ class Follower:
         """Follow the logs of all pods, because the end of a job may be known before the start of some of its pods."""
         with suppress(ClusterError):
             path = f"{self._objects.core_path}/pods"
-            self._follow_logs(self._api.call("GET", path, query=self._pods_query, away_seconds=0)["items"])
+            self._follow_logs(self._api.list_objects(path, self._pods_query, away_seconds=0).items)
 
     def _last_lines_are_read(self, ended: float) -> bool:
         return self._last_lines.are_read(
@@ -165,10 +173,13 @@ class Follower:
         # The log of a pod is requested before its end is handled, so most of its lines arrive before.
         if isinstance(news, Listed):
             self._follow_logs(news.objects)
+            self._pod_events.update_all(filter(self._tracker.is_ours, news.objects), time.monotonic())
             yield from self._tracker.update_pods(news.objects)
         else:
             deleted = news.change == "DELETED"
             self._follow_logs([news.object], deleted)
+            if self._tracker.is_ours(news.object):
+                self._pod_events.update(news.object, deleted=deleted, now=time.monotonic())
             yield from self._tracker.update_pod(news.object, deleted)
 
     def _follow_logs(self, pods: Iterable[Object], deleted: bool = False) -> None:

@@ -55,6 +55,16 @@ class JobObjects:
         """Kind, namespace and name of the job, for log lines."""
         return f"{self.kind.kind} {self.namespace}/{self.job.name}"
 
+    @property
+    def event_names(self) -> tuple[str, ...]:
+        """Names of the objects whose events are about the job, but for its pods.
+
+        An operator reports pods that it cannot create as events of its job. A gang scheduler reports as events of the
+        PodGroup, which has the name of the job. The launcher of an MPIJob v2beta1 is created through a Job of its own.
+        """
+        launcher = (f"{self.job.name}-launcher",) if self.kind.kind == "MPIJob" else ()
+        return (self.job.name, *launcher)
+
     def is_same_job(self, existing: Object) -> bool:
         """Return whether an existing job of this name has the same specification and code."""
         annotations = existing["metadata"].get("annotations", {})

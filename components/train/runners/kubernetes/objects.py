@@ -11,6 +11,9 @@ from kfp_distributed.components.train.signals import signals_wait
 GONE_SECONDS = 60.0
 """Maximum seconds until a deleted object has disappeared."""
 
+_LONGEST_PAUSE = 2.0
+"""Maximum seconds between two reads of an object that Kubernetes is about to delete."""
+
 
 def path_of(part: Object, namespace: str) -> str:
     """Return the path of a core object, such as a Secret."""
@@ -116,7 +119,7 @@ def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> Object | N
     Raises:
         ClusterError: The object has no owner or another one, and is not deleted in time.
     """
-    deadline = time.monotonic() + GONE_SECONDS
+    deadline, pause = time.monotonic() + GONE_SECONDS, 0.2
     while existing := api.read(path):
         owners = [owner["uid"] for owner in existing["metadata"].get("ownerReferences", ())]
         if owner_uid in owners:
@@ -126,5 +129,7 @@ def await_removal(api: ClusterApi, path: str, owner_uid: str = "") -> Object | N
             resource, name = path.split("/")[-2:]
             text = f"{resource} {api.namespace}/{name} exists and belongs to another owner; if it is not needed: "
             raise ClusterError(409, text + removal_command(api, path))
-        time.sleep(0.2)
+        # Not awaited by a watch: the step may read a ConfigMap, but `watch` would show it those of the whole namespace.
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
     return None

@@ -115,6 +115,12 @@ def preemption_of(pod: Mapping[str, Any]) -> str:
     return f"preempted: {_reason(status)}" if has_reason and status.get("reason") in _PREEMPTIONS else ""
 
 
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Return whether all containers of a pod run and its node responds."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(condition["type"] == "Ready" and condition.get("status") == "True" for condition in conditions)
+
+
 def is_ending(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod has failed, or is being deleted."""
     return "deletionTimestamp" in pod["metadata"] or pod_state(pod).state == "failed"

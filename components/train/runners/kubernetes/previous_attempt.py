@@ -1,7 +1,5 @@
 """Wait for the pods that the previous attempt of a train step has left in the cluster."""
 
-import time
-
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
@@ -36,17 +34,15 @@ def await_pods_gone(api: ClusterApi, job_name: str, grace_seconds: float) -> Non
             them.
     """
     path, query = f"/api/v1/namespaces/{api.namespace}/pods", {"labelSelector": f"{JOB_LABEL}={job_name}"}
-    started, limit = time.monotonic(), pods_gone_seconds(grace_seconds)
-    is_logged = False
-    while pods := api.call("GET", path, query=query)["items"]:
-        names = " ".join(sorted(pod["metadata"]["name"] for pod in pods))
-        if not is_logged:
+    limit, first_names, names = pods_gone_seconds(grace_seconds), "", ""
+    for pods in api.until_gone(path, query, limit):
+        names = " ".join(sorted(pod["metadata"]["name"] for pod in pods.values()))
+        if not first_names and names:
+            first_names = names
             log("INFO", f"waiting for pods of the previous attempt to end: {names}")
-            is_logged = True
-        if time.monotonic() - started > limit:
-            raise ClusterError(
-                409,
-                f"pods of the deleted job {job_name} have not ended within {limit:g} s: {names}; "
-                f"if their node is lost: kubectl delete pods {names} --force -n {api.namespace}",
-            )
-        time.sleep(0.5)
+    if names:
+        raise ClusterError(
+            409,
+            f"pods of the deleted job {job_name} have not ended within {limit:g} s: {names}; "
+            f"if their node is lost: kubectl delete pods {names} --force -n {api.namespace}",
+        )

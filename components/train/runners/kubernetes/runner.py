@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 
@@ -203,9 +204,8 @@ class KubernetesRunner:
                 if end is None or (end[0] and self._has_model()):
                     return existing
                 delete(self._api, path, "Foreground", existing["metadata"]["uid"])
-            if time.monotonic() > deadline:
+            if not self._api.await_gone(path, existing["metadata"]["uid"], deadline - time.monotonic()):
                 raise ClusterError(409, f"the deletion of {self._objects.title} has not ended within {limit:g} s")
-            time.sleep(0.2)
         await_pods_gone(self._api, self._objects.job.name, self._grace_seconds)
         return None
 
@@ -282,10 +282,12 @@ class KubernetesRunner:
     def _recreate(self) -> Iterator[Fact]:
         # Foreground deletion waits for the pods, because the pods of the new job have the same names.
         delete(self._api, self._objects.path, "Foreground", self._uid)
-        deadline = time.monotonic() + pods_gone_seconds(self._grace_seconds)
-        while self._api.read(self._objects.path) and time.monotonic() < deadline:
+        seconds = pods_gone_seconds(self._grace_seconds)
+        deletion = self._watcher.run(lambda: self._api.await_gone(self._objects.path, self._uid, seconds))
+        while not deletion.done():
             yield Quiet(clock())
-            time.sleep(0.2)
+            wait([deletion], timeout=1)
+        deletion.result()
         self._create()
 
     def stop(self) -> None:

@@ -190,7 +190,7 @@ class Tracker:
                     yield from self._change(name, record._replace(state=record.state._replace(reason=text)))
 
     def add_event(self, event: Object) -> Iterator[Fact]:
-        """Report a warning event of the namespace once, if it is about the job or its pods."""
+        """Report a warning event once, if it is about the job or its pods."""
         warning = read_event(event, self.job.name, self.created)
         if warning is None or warning.key in self._reported:
             return

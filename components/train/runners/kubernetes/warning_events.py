@@ -1,4 +1,4 @@
-"""Warning events of a namespace that are about a job or its pods. Pure."""
+"""Warning events of a job and its pods. Pure."""
 
 import re
 from collections.abc import Mapping

@@ -1,23 +1,17 @@
 """Watch objects and follow logs: threads that resume after each disconnect and put news into one queue. Thin edge."""
 
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import LATE_SECONDS, WATCH_SECONDS, ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
 from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
-
-_WATCH_SECONDS = 60
-"""Seconds after which the server ends a watch, which is then resumed. A watch that is silent for longer is broken."""
-
-_LATE_SECONDS = 15.0
-"""Seconds after `_WATCH_SECONDS` within which the end of a watch arrives from a server that is there."""
 
 _IDLE_SECONDS = 300.0
 """Seconds without data after which the connection of a log counts as broken. A replica may be silent for as long."""
@@ -31,8 +25,11 @@ _LOG_DELAY = 0.5
 """Seconds to wait after the end of a log. Usually the end of its container is reported within that time."""
 
 
+T = TypeVar("T")
+
+
 class Listed(NamedTuple):
-    """All current objects of a source. Objects that are not listed do not exist any more.
+    """All current objects of a source. Objects of a watch that are not listed do not exist any more.
 
     Attributes:
         source: Name of the watch, such as "pods".
@@ -48,12 +45,12 @@ class Changed(NamedTuple):
 
     Attributes:
         source: Name of the watch, such as "pods".
-        change: Type of the change.
+        change: "ADDED", "MODIFIED" or "DELETED".
         object: The object; its last state if it was deleted.
     """
 
     source: str
-    change: Literal["ADDED", "MODIFIED", "DELETED"]
+    change: str
     object: dict[str, Any]
 
 
@@ -125,9 +122,7 @@ class Watcher:
         closed: Set when the threads should end.
     """
 
-    def __init__(
-        self, api: ClusterApi, watch_seconds: int = _WATCH_SECONDS, late_seconds: float = _LATE_SECONDS
-    ) -> None:
+    def __init__(self, api: ClusterApi, watch_seconds: int = WATCH_SECONDS, late_seconds: float = LATE_SECONDS) -> None:
         """Create a watcher without threads.
 
         Args:
@@ -137,7 +132,7 @@ class Watcher:
                 15.
         """
         self._watch_seconds = watch_seconds
-        self._idle_seconds = watch_seconds + late_seconds
+        self._late_seconds = late_seconds
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._free_chunks = threading.Semaphore(_QUEUED_CHUNKS)
         self._api = api
@@ -208,6 +203,45 @@ class Watcher:
 
         self._start(call_repeatedly)
 
+    def ask(self, source: str, path: str, next_query: Callable[[], Mapping[str, str] | None]) -> None:
+        """Start to list objects whenever there is a query, with at most one request per second.
+
+        Args:
+            source: Name of the lists, for their news.
+            path: Path of the collection.
+            next_query: Called every second in a thread. Returns the selectors of the next list; None for no request.
+        """
+        logged_error = ""
+
+        def ask_once() -> bool:
+            nonlocal logged_error
+            if (query := next_query()) is None:
+                return True
+            try:
+                self.news.put(Listed(source, self._api.list_objects(path, query).items))
+                logged_error = ""
+                return True
+            except ClusterError as error:
+                if error.status and logged_error != str(error):
+                    logged_error = str(error)
+                    self.news.put(RequestFailed(f"cannot list {source}, retrying: {error}"))
+                return False
+
+        self.repeat(ask_once, 1.0)
+
+    def run(self, function: Callable[[], T]) -> Future[T]:
+        """Call a function in a thread, and return its future result or exception."""
+        future: Future[T] = Future()
+
+        def set_result() -> None:
+            try:
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001 - raised where the result is read
+                future.set_exception(error)
+
+        self._start(set_result)
+        return future
+
     def _start(self, function: Callable[..., None], *arguments: object) -> threading.Thread:
         def run() -> None:
             try:
@@ -240,35 +274,21 @@ class Watcher:
         while not self.closed.is_set():
             try:
                 if not version:
-                    listed = self._api.call("GET", path, query=query)
-                    version = listed["metadata"]["resourceVersion"]
-                    self.news.put(Listed(source, listed["items"]))
-                watch_query = {
-                    **query,
-                    "watch": "1",
-                    "resourceVersion": version,
-                    "allowWatchBookmarks": "true",
-                    "timeoutSeconds": str(self._watch_seconds),
-                }
-                for line in self._api.lines(path, watch_query, self._idle_seconds):
-                    event = json.loads(line)
+                    objects, version = self._api.list_objects(path, query)
+                    self.news.put(Listed(source, objects))
+                events = self._api.watch(path, query, version, self._watch_seconds, self._late_seconds)
+                for event in events:
                     if self.closed.is_set():
                         return
-                    if event["type"] == "ERROR":
-                        # Usually 410 Gone: the resource version is too old, so all objects are listed again.
-                        version = ""
-                        break
-                    version, delay, logged_error = event["object"]["metadata"]["resourceVersion"], 0.1, ""
-                    if event["type"] != "BOOKMARK":
-                        self.news.put(Changed(source, event["type"], event["object"]))
+                    version, delay, logged_error = event.version, 0.1, ""
+                    if event.change != "BOOKMARK":
+                        self.news.put(Changed(source, event.change, event.object))
             except ClusterError as error:
                 if error.status == 410:
                     version = ""
                 elif error.status and logged_error != str(error):
                     logged_error = str(error)
                     self.news.put(RequestFailed(f"cannot watch {source}, retrying: {error}"))
-            except (ValueError, KeyError, TypeError):  # A truncated line, or the response of a gateway.
-                pass
             self.closed.wait(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
 

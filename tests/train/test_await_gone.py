@@ -1,0 +1,106 @@
+"""Waiting until objects are gone, by a watch that may break."""
+
+import time
+from http import HTTPStatus
+
+import pytest
+from train.kubernetes_api import KubernetesApi
+
+from kfp_distributed.components.train.runners.protocol import ClusterError
+
+PODS = "/api/v1/namespaces/default/pods"
+PATH = f"{PODS}/a"
+
+
+@pytest.fixture
+def server():
+    with KubernetesApi() as running:
+        yield running
+
+
+def put(server, name):
+    return server.put(f"pods/{name}", {"metadata": {"name": name}})["metadata"]["uid"]
+
+
+def when_watched(server, change):
+    """Make a change after the first watch has begun."""
+
+    def before(request):
+        if request == "WATCH pods" and request not in server.requests:
+            server.requests.append(request)
+            change()
+
+    server.before = before
+
+
+def test_an_object_that_does_not_exist_is_gone(server):
+    put(server, "b")
+    assert server.connect().await_gone(PATH, "uid", 20)
+    assert server.requests == ["LIST pods"]
+
+
+def test_an_object_is_awaited_by_one_watch(server):
+    uid = put(server, "a")
+    put(server, "b")
+    when_watched(server, lambda: server.delete("pods/a"))
+    assert server.connect().await_gone(PATH, uid, 20)
+    assert server.requests == ["LIST pods", "WATCH pods", "WATCH pods"]
+    assert server.sent["pods/b"] == 0
+
+
+def test_an_object_of_the_same_name_is_another_one(server):
+    uid = put(server, "a")
+
+    def replace():
+        server.delete("pods/a")
+        put(server, "a")
+
+    server.expire("pods", replace)
+    assert server.connect().await_gone(PATH, uid, 20)
+
+
+@pytest.mark.parametrize("fault", ["cut", "expired"])
+def test_an_object_that_disappears_while_the_watch_is_interrupted(server, fault):
+    uid = put(server, "a")
+
+    def interrupt():
+        if fault == "expired":
+            server.expire("pods", lambda: server.delete("pods/a"))
+        else:
+            server.breaks = 1
+            server.delete("pods/a")
+
+    when_watched(server, interrupt)
+    assert server.connect().await_gone(PATH, uid, 20)
+    assert [request for request in server.requests if request == "LIST pods"] == ["LIST pods"] * 2
+
+
+def test_a_watch_that_breaks_again_and_again_does_not_end_the_wait(server):
+    uid, server.breaks = put(server, "a"), 3
+    server.before = lambda request: server.delete("pods/a") if request == "WATCH pods" and not server.breaks else None
+    assert server.connect().await_gone(PATH, uid, 20)
+    assert server.requests == ["LIST pods", "WATCH pods"] * 4
+
+
+def test_an_object_that_remains(server):
+    uid, begun = put(server, "a"), time.monotonic()
+    assert not server.connect().await_gone(PATH, uid, 0.5)
+    assert 0.5 <= time.monotonic() - begun < 5
+
+
+def test_a_refused_watch_is_raised(server):
+    uid = put(server, "a")
+    when_watched(server, lambda: setattr(server, "refuses", HTTPStatus.FORBIDDEN))
+    with pytest.raises(ClusterError, match="Forbidden") as caught:
+        server.connect().await_gone(PATH, uid, 20)
+    assert caught.value.status == 403
+
+
+def test_the_objects_that_remain_are_yielded_after_each_change(server):
+    put(server, "a"), put(server, "b")
+    names = []
+    for objects in server.connect().until_gone(PODS, {}, 20):
+        names.append(sorted(item["metadata"]["name"] for item in objects.values()))
+        if objects:
+            server.delete(f"pods/{names[-1][0]}")
+    assert names == [["a", "b"], ["b"], []]
