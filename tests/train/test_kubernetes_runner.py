@@ -192,7 +192,7 @@ def test_a_retried_step_adopts_its_job(api, status):
     assert state(api) == before
     assert api.requests.count(f"POST {JOB}") == 1
     first = next(runner.facts())
-    assert (type(first), first.text) == (JobEvent, "adopted the existing TFJob default/a-job")
+    assert (type(first), first.text) == (JobAdopted, "adopted the existing TFJob default/a-job")
 
 
 def test_a_quota_that_is_used_up_by_the_job_itself_does_not_end_it(api):
