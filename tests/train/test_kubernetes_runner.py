@@ -12,7 +12,7 @@ from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
-from kfp_distributed.components.train.job import JobEvent, Quiet
+from kfp_distributed.components.train.job import JobAdopted, JobEvent, Quiet
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import heartbeat as beats
 from kfp_distributed.components.train.runners.kubernetes import judge, last_lines
@@ -192,7 +192,7 @@ def test_a_retried_step_adopts_its_job(api, status):
     assert state(api) == before
     assert api.requests.count(f"POST {JOB}") == 1
     first = next(runner.facts())
-    assert (type(first), first.text) == (JobEvent, "adopted the existing TFJob default/a-job")
+    assert (type(first), first.text) == (JobAdopted, "adopted the existing TFJob default/a-job")
 
 
 def test_a_quota_that_is_used_up_by_the_job_itself_does_not_end_it(api):
