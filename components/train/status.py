@@ -13,8 +13,10 @@ from kfp_distributed.components.train.failures import (
     FOR_GOOD,
     RECENT_SECONDS,
     SAME_MOMENT_SECONDS,
+    exception_line,
     how_it_ended,
     root_failure,
+    was_killed,
 )
 from kfp_distributed.components.train.history import add_change, add_sample
 from kfp_distributed.components.train.job import (
@@ -211,6 +213,9 @@ def failure_cause(status: JobStatus) -> str:
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
+    # A program that a signal ended may have handled an exception before.
+    exceptions = [exception_line(replica.tail) for replica in shown if not was_killed(root)]
+    first = ": ".join([first, *list(filter(None, exceptions))[:1]]).rstrip(".")
     lines = [str(LogEntry(moment(root), "ERROR", replica.replica, line)) for replica in shown for line in replica.tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
