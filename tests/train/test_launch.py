@@ -398,8 +398,8 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
     assert list(runner.facts()) == [later]
     assert re.fullmatch(
         r"\S+ ERROR worker-1 ValueError: no such column\n\S+ ERROR launcher-0   Process name: \[\[51234,1\],1\]\n"
-        r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did: ValueError: no such column\. "
-        + re.escape(FOR_GOOD),
+        r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did: "
+        r"ValueError: no such column\. " + re.escape(FOR_GOOD),
         failure_cause(status),
     )
 
