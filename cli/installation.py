@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cli.libraries import library_fault
-from kfp_distributed.library.archive import HASH_ANNOTATION, library_config_map
+from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
 
 Object = dict[str, Any]
 
@@ -127,6 +127,22 @@ def _creation_time(item: Mapping[str, Any]) -> datetime:
 def plan_uninstall(existing: Sequence[Object | None]) -> list[Change]:
     """Return the deletion of the objects that exist."""
     return [Change("delete", item) for item in existing if item is not None]
+
+
+def libraries_of_version(libraries: Sequence[Object], version: str) -> list[Object]:
+    """Return the libraries of one version.
+
+    Args:
+        libraries: The ConfigMaps with libraries in a namespace.
+        version: Version, such as "0.1.0", whose builds may have several ConfigMaps. Or the name of one ConfigMap, with
+            or without "kfp-distributed-".
+    """
+    return [
+        library
+        for library in libraries
+        if version in (library["metadata"]["labels"].get(VERSION_LABEL), library["metadata"]["name"])
+        or library["metadata"]["name"] == f"kfp-distributed-{version}"
+    ]
 
 
 def change_line(change: Change, *, dry_run: bool) -> str:

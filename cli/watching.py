@@ -39,6 +39,7 @@ def follow_job(api: ClusterApi, job: ClusterJob) -> Iterator[Fact]:
     try:
         follower = Follower(api, watcher, objects)
         follower.attach(dict(job.manifest))
+        yield follower.adopted()
         follower.begin()
         uid = job.manifest["metadata"]["uid"]
         while True:

@@ -1,9 +1,10 @@
 """Makes KFP components of the steps' functions: their images, what pip installs, and the bootstrap that they carry."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 import kfp
@@ -36,7 +37,7 @@ install || {{ sleep 2; install; }} || {{ sleep 5; install; }} || {{ sleep 10; in
 _EXECUTOR = "kfp.dsl.executor_main"
 
 _PROGRAM = """\
-{bootstrap}
+{bootstrap}{variables}
 if __name__ == '__main__':
   from kfp_distributed.library.start import start
   start({arguments})
@@ -59,6 +60,7 @@ def make_step(
     library: str = "",
     task_config: bool = False,
     cached: bool = True,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
     """Make the KFP component of one step.
 
@@ -72,6 +74,7 @@ def make_step(
         library: Requirement by which pip installs the library itself; "" if it does not.
         task_config: Whether KFP passes the settings of the task, for a parameter of the type TaskConfig.
         cached: Whether KFP may reuse the outputs of an earlier task with the same inputs.
+        variables: Environment variables of the step. Those that are set on the task take precedence.
 
     Returns:
         A component to call inside a `@dsl.pipeline` function.
@@ -85,6 +88,7 @@ def make_step(
     arguments = [_EXECUTOR] if image else [_EXECUTOR, f"kfp=={kfp.__version__}", *packages]
     program = _PROGRAM.format(
         bootstrap=bootstrap(),
+        variables=_set_defaults(variables),
         arguments=", ".join(map(repr, arguments)),
         module=function.__module__,
         function=function.__name__,
@@ -93,6 +97,12 @@ def make_step(
     container.command = ["sh", "-ec", shell, program]
     component = component if task_config else _without_task_config(component)
     return accept_whole_numbers(component if cached else _NeverCached(component.component_spec, component.python_func))
+
+
+def _set_defaults(variables: Mapping[str, str]) -> str:
+    # kfp compiles no pipeline of a component that it has loaded from YAML with environment variables.
+    lines = [f"os.environ.setdefault({name!r}, {value!r})" for name, value in variables.items()]
+    return "\n".join(["import os", *lines]) if lines else ""
 
 
 @cache

@@ -1,6 +1,6 @@
 """Create the five steps as KFP components, with the packages that each needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.delivery import Delivery
@@ -10,7 +10,7 @@ from kfp_distributed.components.fingerprint_source.component import fingerprint_
 from kfp_distributed.components.packaging import make_step
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
-from kfp_distributed.trainers.requirements import STORE, TENSORFLOW
+from kfp_distributed.trainers.requirements import STORE, TENSORFLOW, replica_images
 
 _ARROW = ("numpy>=1.26,<3", "pyarrow>=19,<27")
 
@@ -49,15 +49,28 @@ class Steps(NamedTuple):
     fingerprint_source: Any
 
 
-def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Steps:
+def steps(
+    delivery: Delivery | None = None,
+    *,
+    task_config: bool = False,
+    replicas_image: str = "",
+    replicas_images: Mapping[str, str] | None = None,
+) -> Steps:
     """Create the five steps for a delivery of the library.
 
     Args:
         delivery: How the steps find the library. Default: `Delivery.namespace()`.
         task_config: Whether settings of the KFP task `train` (its `TaskConfig`) are applied to the pods of its job.
             Keys of `distribution_specification` take precedence. Requires a backend of KFP 2.15. Default: False.
+        replicas_image: Image of replicas whose `train_specification` names none. Default: "", which means that of the
+            step's environment, else a stock Python image.
+        replicas_images: The same by kind: "tensorflow", "horovod", "pytorch" or "horovod-pytorch". Takes precedence.
+
+    Raises:
+        ValueError: A kind or the name of an image is not valid.
     """
     delivery = delivery or Delivery.namespace()
+    variables = replica_images(replicas_image, replicas_images)
     functions: dict[str, Callable[..., Any]] = {
         "prepare_data": prepare_data,
         "train": train,
@@ -75,6 +88,7 @@ def steps(delivery: Delivery | None = None, *, task_config: bool = False) -> Ste
                 task_config=task_config and name == "train",
                 # Its inputs stay the same when the source changes.
                 cached=name != "fingerprint_source",
+                variables=variables if name == "train" else {},
             )
             for name, function in functions.items()
         }

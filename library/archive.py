@@ -20,7 +20,10 @@ LIBRARY_LABELS = {
     "app.kubernetes.io/component": "library",
     "app.kubernetes.io/managed-by": "kfp-distributed",
 }
-"""Labels of the ConfigMap. The label app.kubernetes.io/version is the version of the library."""
+"""Labels of the ConfigMap, beside `VERSION_LABEL`."""
+
+VERSION_LABEL = "app.kubernetes.io/version"
+"""Label of the ConfigMap with the version of the library."""
 
 _HASH_DIGITS = 12
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)
@@ -74,7 +77,7 @@ def library_config_map(namespace: str) -> dict[str, Any]:
         "metadata": {
             "name": library_name(hash_),
             "namespace": namespace,
-            "labels": {**LIBRARY_LABELS, "app.kubernetes.io/version": VERSION},
+            "labels": {**LIBRARY_LABELS, VERSION_LABEL: VERSION},
             "annotations": {HASH_ANNOTATION: hash_},
         },
         "immutable": True,

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,31 @@ _COMMENTED_DEFAULT = re.compile(r"^(#    \w+: (?:int|dict|list) \[Default: )(.+)
 """A comment line with the default of a parameter, as Python prints it, if it may contain a whole number."""
 
 
-def write_specs(folder: Path, delivery: Delivery | None = None, *, task_config: bool = False) -> list[Path]:
+def write_specs(
+    folder: Path,
+    delivery: Delivery | None = None,
+    *,
+    task_config: bool = False,
+    replicas_image: str = "",
+    replicas_images: Mapping[str, str] | None = None,
+) -> list[Path]:
     """Compile every component and pipeline to YAML files in a folder, which is created if missing.
 
     Args:
         folder: Folder of the YAML files.
         delivery: Delivery of the library, see `steps`. Default: that of the environment.
         task_config: Whether `train` applies the settings of its KFP task to pods, see `steps`. Default: no.
+        replicas_image: Image of the replicas, see `steps`. Default: none.
+        replicas_images: The same by kind, see `steps`. Default: none.
 
     Returns:
         The files written.
     """
+    library_steps = steps(
+        delivery, task_config=task_config, replicas_image=replicas_image, replicas_images=replicas_images
+    )
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    library_steps = steps(delivery, task_config=task_config)
     deliverables = {**library_steps._asdict(), "train_and_export": make_train_and_export(library_steps)}
     for name, deliverable in deliverables.items():
         files.append(folder / f"{name}.yaml")

@@ -18,6 +18,8 @@ WHAT_TO_SET = (
     f"set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or {SECRET_VARIABLE} to a Kubernetes Secret"
 )
 
+_KUBECONFIG = "~/.kube/config"
+
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """The file with the namespace of this pod. It exists only in pods that mount a service account token."""
 
@@ -178,7 +180,15 @@ def cluster_configuration() -> tuple[Any, str]:
     from yaml import YAMLError  # type: ignore[import-untyped]
 
     configuration, kubeconfig, in_pod = client.Configuration(), os.environ.get("KUBECONFIG"), OWN_NAMESPACE.exists()
-    file = str(OWN_NAMESPACE.parent) if in_pod else kubeconfig or "~/.kube/config"
+    file = str(OWN_NAMESPACE.parent) if in_pod else kubeconfig or _KUBECONFIG
+    if not in_pod and not any(Path(name).expanduser().exists() for name in file.split(os.pathsep) if name):
+        looked_for = f"KUBECONFIG = {kubeconfig!r} names no existing file"
+        raise ValueError(
+            "there is no configuration of a cluster: "
+            + (looked_for if kubeconfig else f"KUBECONFIG is not set, {_KUBECONFIG} does not exist")
+            + f", and there is no service account of a pod in {OWN_NAMESPACE.parent}; set KUBECONFIG to a kubeconfig "
+            "file, or run this in a pod of the cluster"
+        )
     try:
         if in_pod:
             config.load_incluster_config(client_configuration=configuration)

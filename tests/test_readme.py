@@ -35,3 +35,17 @@ def test_its_links_lead_to_files(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert len(links) > 20
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+def test_each_doctor_checks_the_service_account_of_the_steps():
+    """Else it checks the reader, who is often an administrator of the cluster."""
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "tutorials").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")]
+    commands = [
+        (page.name, command)
+        for page in pages
+        # A laptop creates the job itself, with the account of its reader.
+        if page.name != "from-a-laptop.md"
+        for command in re.findall(r"kfp-distributed (doctor --(?:.|\\\n)*)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(commands) > 4
+    assert [(page, command) for page, command in commands if "--service-account " not in command] == []

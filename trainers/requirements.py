@@ -33,6 +33,9 @@ class Requirements(NamedTuple):
     alone: tuple[str, ...] = ()
 
 
+REPLICA_KINDS = ("tensorflow", "horovod", "pytorch", "horovod-pytorch")
+"""Kinds of images for replicas: those in images/ but of the steps. Each has a variable, see `variable_of`."""
+
 _IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch", "torch_horovod": "horovod-pytorch"}
 """Images, of those in images/, of the trainers that do not run in a stock image. Pip would install 7 GB of PyTorch."""
 
@@ -64,6 +67,23 @@ def image_name(program: Mapping[str, Any], distribution_type: str) -> str:
     if program.get("trainer"):
         return _IMAGES.get(program["trainer"], "")
     return {"MPI": "horovod", "PyTorch": "pytorch"}.get(distribution_type, "")
+
+
+def replica_images(default: str = "", by_kind: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment variables with which a step finds the images of its replicas.
+
+    Args:
+        default: Image of all kinds; "" for none.
+        by_kind: Image by kind: "tensorflow", "horovod", "pytorch" or "horovod-pytorch". Default: none.
+
+    Raises:
+        ValueError: A kind or the name of an image is not valid.
+    """
+    images = {kind: default for kind in REPLICA_KINDS if default} | dict(by_kind or {})
+    for kind in images:
+        if kind not in REPLICA_KINDS:
+            raise ValueError(f"{kind!r} is not a kind of replica images; allowed are {', '.join(REPLICA_KINDS)}")
+    return {variable_of(kind, "IMAGE"): checked_image(kind, image) for kind, image in images.items()}
 
 
 def variable_of(name: str, kind: str) -> str:

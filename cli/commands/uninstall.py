@@ -2,25 +2,39 @@
 
 import click
 
-from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, change_line, installed_objects, plan_uninstall
+from kfp_distributed.cli.installation import (
+    DEFAULT_ACCOUNT,
+    Object,
+    change_line,
+    installed_objects,
+    libraries_of_version,
+    plan_uninstall,
+)
 from kfp_distributed.cli.namespace import Namespace
-from kfp_distributed.cli.options import connected, namespace_option, refused
+from kfp_distributed.cli.options import WrongArgument, connected, namespace_option, refused
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 @click.command()
 @namespace_option("Namespace of the installation.")
+@click.option(
+    "--version",
+    help="Delete only the libraries of this version, such as 0.1.0, or the one ConfigMap of this name. The Role, the "
+    "RoleBinding and other versions stay.",
+)
 @click.option("--dry-run", is_flag=True, help="Ask the API server what would be deleted, and delete nothing.")
-def command(namespace: str, dry_run: bool) -> None:
+def command(namespace: str, version: str | None, dry_run: bool) -> None:
     """Delete the RoleBinding, the Role, and the libraries of all versions.
 
-    Afterwards, steps fail unless their image has the library.
+    Afterwards, steps fail unless their image has the library. With --version this applies only to steps that this
+    version has compiled.
     """
     api = connected(namespace)
     target = Namespace(api, api.namespace)
-    role, binding, _ = installed_objects(api.namespace, DEFAULT_ACCOUNT)
     try:
-        changes = plan_uninstall([*target.read([binding, role]), *target.libraries()])
+        changes = plan_uninstall(
+            _installed(target, api.namespace) if version is None else _libraries(target, api.namespace, version)
+        )
         target.check(changes)
         if not dry_run:
             target.apply(changes)
@@ -32,3 +46,16 @@ def command(namespace: str, dry_run: bool) -> None:
         click.echo(f"There is no installation of kfp-distributed in namespace {api.namespace}.")
     elif dry_run:
         click.echo(f"Dry run: nothing was changed in namespace {api.namespace}.")
+
+
+def _installed(target: Namespace, name: str) -> list[Object | None]:
+    role, binding, _ = installed_objects(name, DEFAULT_ACCOUNT)
+    return [*target.read([binding, role]), *target.libraries()]
+
+
+def _libraries(target: Namespace, name: str, version: str) -> list[Object]:
+    libraries = target.libraries()
+    if chosen := libraries_of_version(libraries, version):
+        return chosen
+    names = ", ".join(sorted(library["metadata"]["name"] for library in libraries)) or "no library"
+    raise WrongArgument(f"--version {version!r:.80} is not installed in namespace {name}, which has {names}")

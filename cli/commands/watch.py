@@ -12,7 +12,7 @@ from kfp_distributed.cli.job_objects import ClusterJob, job_objects
 from kfp_distributed.cli.job_search import find_job
 from kfp_distributed.cli.options import connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
-from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock
+from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.components.train.log_format import LogEntry, error_lines
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -102,5 +102,5 @@ class _View:
 def _line(fact: Fact) -> LogEntry | None:
     """Return the line for a fact if there is no terminal: events of the job, and epochs of replicas."""
     if isinstance(fact, LogLine):
-        return LogEntry(fact.time, "INFO", fact.replica, fact.line) if parse_progress(fact.line) else None
+        return LogEntry(moment(fact), "INFO", fact.replica, fact.line) if parse_progress(fact.line) else None
     return log_entry(fact)

@@ -16,7 +16,8 @@ def export_model(
     """Exports a model as a numbered version that TensorFlow Serving and KServe load.
 
     The model goes to BUCKET/MODEL_NAME/VERSION/ with a manifest, export.json: each file's SHA-256, the metrics, the
-    run. A version becomes visible completely or not at all, and an existing one is never overwritten.
+    run. A version becomes visible completely or not at all, and an existing one is never overwritten. If KFP takes the
+    outputs of an identical task from its cache, nothing is exported.
 
     Args:
         model: Model of `train`, as a SavedModel or an ONNX model.

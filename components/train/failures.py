@@ -1,7 +1,8 @@
 """Failures of replicas: their description, and which of several was the first. Pure."""
 
+import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from kfp_distributed.components.train.job import ReplicaChanged
@@ -39,6 +40,18 @@ _OWN_CODES = {
     CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
 }
 
+_RANK = r"(?:\[[\w,.-]+\](?:<\w+>)?: ?)?"
+"""Beginning of a line that a launcher of ranks adds: "[rank1]: " of torchrun, "[1,0]<stderr>:" of mpirun."""
+
+_EXCEPTION = re.compile(rf"{_RANK}(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
+_ERROR_NAME = re.compile(r".*(Error|Exception|Interrupt)")
+_TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
+_LAUNCHER_ERROR = "ChildFailedError"
+"""torchrun raises it after the exception of a rank."""
+
+_LONGEST_EXCEPTION = 1000
+"""Maximum number of characters of an exception in a sentence. The last log lines have all of it."""
+
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
@@ -58,6 +71,27 @@ def how_it_ended(end: ReplicaChanged) -> str:
         how += f" ({_SIGNALS[number]})"
     memory = "often a lack of memory" if number == signal.SIGKILL else ""
     return ", ".join(filter(None, (how, memory, _OWN_CODES.get(end.exit_code or 0), end.reason)))
+
+
+def exception_line(lines: Sequence[str]) -> str:
+    """Return the line of the last Python exception in log lines, such as "ValueError: bad shape"; "" if there is none.
+
+    It is a line that begins with the name of an exception. Any name counts after an indented line of a traceback, and
+    elsewhere those that end with Error, Exception or Interrupt.
+    """
+    for before, line in reversed(list(zip(("", *lines), lines, strict=False))):
+        match = _EXCEPTION.fullmatch(line)
+        if not match or match["name"].endswith(_LAUNCHER_ERROR):
+            continue
+        if _ERROR_NAME.fullmatch(match["name"]) or _TRACEBACK_LINE.fullmatch(before):
+            text = match["line"].rstrip(" :")
+            return text if len(text) <= _LONGEST_EXCEPTION else f"{text[:_LONGEST_EXCEPTION]}..."
+    return ""
+
+
+def was_killed(end: ReplicaChanged) -> bool:
+    """Return whether a signal ended a replica, as far as is known."""
+    return _killed_by(end) is not None
 
 
 def _killed_by(end: ReplicaChanged) -> int | None:

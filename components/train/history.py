@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from kfp_distributed.components.train.failures import how_it_ended
-from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span
+from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span, moment
 
 MAX_SPANS = 100
 """Number of spans that are kept for each replica, the newest."""
@@ -30,15 +30,17 @@ def add_change(spans: Spans, change: ReplicaChanged, *, is_restart: bool = False
     if is_restart and not reason:
         reason = f"restart {change.restart}"
     history = spans.get(change.replica, ())
-    if history and history[-1].begin == change.time and change.state not in _ENDED and history[-1].state not in _ENDED:
+    # The clocks of the cluster may differ, and no state ends before it has begun.
+    begin = max([moment(change), *(span.begin for span in history[-1:])])
+    if history and history[-1].begin == begin and change.state not in _ENDED and history[-1].state not in _ENDED:
         # The state before lasted no time.
         reason = reason or history[-1].reason
         history = history[:-1]
     if history and history[-1].state == change.state and not is_restart:
         history = (*history[:-1], replace(history[-1], reason=reason or history[-1].reason))
     else:
-        closed = (replace(history[-1], end=change.time),) if history else ()
-        history = (*history[:-1], *closed, Span(change.state, change.time, None, reason))
+        closed = (replace(history[-1], end=begin),) if history else ()
+        history = (*history[:-1], *closed, Span(change.state, begin, None, reason))
     return {**spans, change.replica: history[-MAX_SPANS:]}
 
 
@@ -48,15 +50,15 @@ def add_sample(history: tuple[ReplicaSample, ...], sample: ReplicaSample) -> tup
     Of each interval the first sample is kept. The interval is the shortest of 1, 2, 4, ... seconds of which
     `MAX_SAMPLES` cover the time since the first sample of the replica.
     """
-    begin = history[0].time if history else sample.time
+    begin = moment(history[0]) if history else moment(sample)
     interval = 1.0
-    while sample.time - begin >= MAX_SAMPLES * interval:
+    while moment(sample) - begin >= MAX_SAMPLES * interval:
         interval *= 2
 
     def number(sample: ReplicaSample) -> float:
-        return (sample.time - begin) // interval
+        return (moment(sample) - begin) // interval
 
-    if history and number(history[-1]) == number(sample):
+    if history and number(history[-1]) >= number(sample):
         return history
     if len(history) >= MAX_SAMPLES:
         history = tuple(next(group) for _, group in groupby(history, number))

@@ -66,6 +66,7 @@ class ReplicaChanged:
         peak_memory: Peak memory of its largest process in KiB; 0 while unknown.
         install_seconds: Seconds that pip took to install its packages; 0 while unknown.
         preempted: Whether the cluster ended the replica, for example by an eviction. That is no failure of the program.
+        happened: See `moment`.
     """
 
     time: float
@@ -79,6 +80,7 @@ class ReplicaChanged:
     peak_memory: int = 0
     install_seconds: float = 0.0
     preempted: bool = False
+    happened: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class ReplicaSample:
         gpu_memory_mib: Memory that is used on its GPUs, in MiB.
         rows: Training rows that it has read since its start.
         transferred_kib: KiB of data, checkpoints and model that it has downloaded and uploaded since its start.
+        happened: See `moment`.
     """
 
     time: float
@@ -104,6 +107,7 @@ class ReplicaSample:
     gpu_memory_mib: float | None = None
     rows: int | None = None
     transferred_kib: int | None = None
+    happened: float | None = None
 
 
 @dataclass(frozen=True)
@@ -131,11 +135,13 @@ class LogLine:
         time: Seconds since 1970, of `clock`.
         replica: Name of the replica.
         line: Text without the line end, at most 64 KiB.
+        happened: See `moment`.
     """
 
     time: float
     replica: str
     line: str
+    happened: float | None = None
 
 
 @dataclass(frozen=True)
@@ -146,11 +152,28 @@ class JobEvent:
         time: Seconds since 1970, of `clock`.
         text: The event, in one line.
         level: Severity in the log.
+        happened: See `moment`.
     """
 
     time: float
     text: str
     level: Level = "INFO"
+    happened: float | None = None
+
+
+@dataclass(frozen=True)
+class JobAdopted:
+    """The job existed before this process has read it. It is the first fact of such a job.
+
+    Attributes:
+        time: Seconds since 1970, of `clock`.
+        created: Creation time of the job in seconds since 1970.
+        text: The event, in one line; "" for none.
+    """
+
+    time: float
+    created: float
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,14 +194,28 @@ class JobEnded:
         time: Seconds since 1970, of `clock`.
         succeeded: Whether the operator or the runner reports success. The model is checked later.
         reason: Why the job failed, as a sentence. The facts of the replicas tell which replica failed.
+        happened: See `moment`.
     """
 
     time: float
     succeeded: bool
     reason: str = ""
+    happened: float | None = None
 
 
-Fact = ReplicaChanged | ReplicaSample | LogLine | JobEvent | Quiet | JobEnded
+Fact = ReplicaChanged | ReplicaSample | LogLine | JobEvent | JobAdopted | Quiet | JobEnded
+
+
+def moment(fact: Fact) -> float:
+    """Return the time at which a fact happened, in seconds since 1970. Logs and reports show it.
+
+    This is `happened`, the time in a record of the cluster. It may be long before `time`, at which this process has
+    read the fact. Without such a record it is `time`. Time budgets and the judgement of failures go by `time`, because
+    the clocks of nodes may differ.
+    """
+    happened = getattr(fact, "happened", None)
+    return fact.time if happened is None else float(happened)
+
 
 _BOOT = time.time() - time.monotonic()
 

@@ -22,6 +22,7 @@ from kfp_distributed.components.train.job import (
     ReplicaSample,
     TrainingJob,
     clock,
+    moment,
 )
 from kfp_distributed.components.train.log_format import JOB, LogEntry
 from kfp_distributed.components.train.replica_status import LAST_LINES
@@ -189,7 +190,8 @@ def _judge(
             raise _failed(failure_cause(status), status, description)
         text = f"the model is complete, so the training has succeeded: {description.model_uri}"
         show(LogEntry(clock(), "INFO", JOB, text))
-        facts: list[Fact] = [JobEvent(clock(), text), JobEnded(clock(), True)]
+        happened = moment(status.ended) if status.ended else None
+        facts: list[Fact] = [JobEvent(clock(), text), JobEnded(clock(), True, happened=happened)]
         return reduce(advance, facts, status), saved
     try:
         model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
@@ -238,7 +240,7 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]
         if isinstance(fact, LogLine):
             if re.search(STARTUP_REMARK, fact.line):
                 continue
-            show(LogEntry(fact.time, "INFO", fact.replica, fact.line))
+            show(LogEntry(moment(fact), "INFO", fact.replica, fact.line))
             # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
             lines[fact.replica].append(fact)
             continue

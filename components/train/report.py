@@ -8,7 +8,7 @@ from typing import Any
 
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.failures import how_it_ended
-from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span
+from kfp_distributed.components.train.job import ReplicaChanged, ReplicaSample, Span, moment
 from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.status import JobStatus
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
@@ -92,8 +92,8 @@ def job_page(
     end = status.ended
     # A job may succeed and leave no complete model. Then the training failed.
     succeeded = bool(end and end.succeeded) and not cause
-    end_time = end.time if end else status.started
-    duration = format_seconds(end_time - status.started)
+    end_time = max(moment(end), status.created) if end else status.created
+    duration = format_seconds(end_time - status.created)
     last_lines, _, sentences = cause.rpartition("\n")
     measures = _measures(metrics)
     samples = [(title, unit, read) for title, unit, read in _USAGE if _has_values(status, read)]
@@ -111,7 +111,7 @@ def job_page(
         timeline=timeline(
             "Replicas over time",
             {replica: _closed(spans, end_time) for replica, spans in status.spans.items()},
-            begin=status.started,
+            begin=status.created,
         ),
         usage=tuple(_usage(status, title, unit, read, max_points) for title, unit, read in samples),
         replicas=Table(
@@ -148,7 +148,7 @@ def _facts(
 
 
 def _events(status: JobStatus) -> Table:
-    rows = [(format_seconds(time - status.started), _cut(text)) for time, text in sorted(status.timeline)]
+    rows = [(format_seconds(max(0.0, time - status.created)), _cut(text)) for time, text in sorted(status.timeline)]
     return Table(("after", "what happened"), tuple(rows[-MAX_EVENTS:]), len(rows))
 
 
@@ -218,7 +218,7 @@ def _usage(
     # In the order of the topology, then replicas that are not in it.
     lines = {
         replica: [
-            (sample.time - status.started, value)
+            (max(0.0, moment(sample) - status.created), value)
             for sample in status.samples.get(replica, ())
             if (value := read(sample)) is not None
         ]

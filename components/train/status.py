@@ -13,12 +13,15 @@ from kfp_distributed.components.train.failures import (
     FOR_GOOD,
     RECENT_SECONDS,
     SAME_MOMENT_SECONDS,
+    exception_line,
     how_it_ended,
     root_failure,
+    was_killed,
 )
 from kfp_distributed.components.train.history import add_change, add_sample
 from kfp_distributed.components.train.job import (
     Fact,
+    JobAdopted,
     JobEnded,
     JobEvent,
     LogLine,
@@ -26,6 +29,7 @@ from kfp_distributed.components.train.job import (
     ReplicaSample,
     Span,
     TrainingJob,
+    moment,
 )
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.mpirun import failed_worker
@@ -49,7 +53,8 @@ class JobStatus:
         job: Name of the job.
         leader: Replica whose end is the end of the job.
         slots_per_worker: Number of processes of each replica that trains.
-        started: Start time of the job.
+        started: Time at which this process began to follow the job, of `clock`. Time budgets go by it.
+        created: Time at which the job began. It is before `started` if this process has adopted the job.
         attempt: Begin of the current start of the replicas. It is the latest of: the start of the job, the last
             restart of all replicas, and the time when the last of them had its node, image and packages.
         replicas: All replicas by name.
@@ -67,6 +72,7 @@ class JobStatus:
     leader: str
     slots_per_worker: int
     started: float
+    created: float
     attempt: float
     replicas: Mapping[str, ReplicaStatus]
     running: float | None = None
@@ -87,6 +93,7 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
         leader=job.topology.leader,
         slots_per_worker=job.specification.slots_per_worker,
         started=now,
+        created=now,
         attempt=now,
         replicas={name: ReplicaStatus(now, name, "waiting", since=now) for name in names},
         spared=job.topology.spared,
@@ -101,10 +108,13 @@ def advance(status: JobStatus, fact: Fact) -> JobStatus:
         return add_output(status, [fact])
     if isinstance(fact, ReplicaChanged):
         status = _add_change(status, fact)
+    elif isinstance(fact, JobAdopted):
+        spans = {name: (Span("waiting", fact.created),) for name in status.replicas}
+        status = replace(status, created=fact.created, spans=spans)
     elif isinstance(fact, JobEnded):
         status = replace(status, ended=fact)
     text = describe(fact)
-    return replace(status, timeline=(*status.timeline, (fact.time, text))[-TIMELINE_LENGTH:]) if text else status
+    return replace(status, timeline=(*status.timeline, (moment(fact), text))[-TIMELINE_LENGTH:]) if text else status
 
 
 def add_output(status: JobStatus, output: Iterable[LogLine | ReplicaSample]) -> JobStatus:
@@ -172,7 +182,7 @@ def _add_change(status: JobStatus, change: ReplicaChanged) -> JobStatus:
 
 def describe(fact: Fact) -> str:
     """Return a fact about the job as text; "" for log lines and for facts that the timeline leaves out."""
-    if isinstance(fact, JobEvent):
+    if isinstance(fact, JobEvent | JobAdopted):
         return fact.text
     if isinstance(fact, JobEnded):
         return "the job succeeded" if fact.succeeded else f"the job failed: {fact.reason}"
@@ -198,12 +208,15 @@ def failure_cause(status: JobStatus) -> str:
     root: ReplicaStatus = root_failure(failed)  # type: ignore[assignment]  # It returns one of its arguments.
     if others := [failure for failure in failed if failure is not root]:
         sentences.insert(0, f"Then failed {_ends(others)}.")
-    after = format_seconds(root.time - status.started)
+    after = format_seconds(max(0.0, moment(root) - status.created))
     first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job"
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
-    lines = [str(LogEntry(root.time, "ERROR", replica.replica, line)) for replica in shown for line in replica.tail]
+    # A program that a signal ended may have handled an exception before.
+    exceptions = [exception_line(replica.tail) for replica in shown if not was_killed(root)]
+    first = ": ".join([first, *list(filter(None, exceptions))[:1]]).rstrip(".")
+    lines = [str(LogEntry(moment(root), "ERROR", replica.replica, line)) for replica in shown for line in replica.tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 

@@ -2,8 +2,17 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
-from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.job import (
+    Fact,
+    JobEnded,
+    JobEvent,
+    LogLine,
+    ReplicaChanged,
+    ReplicaSample,
+    moment,
+)
 from kfp_distributed.components.train.log_format import JOB, Level, LogEntry
 from kfp_distributed.components.train.status import describe
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample, split_sample
@@ -22,8 +31,8 @@ def split_samples(fact: Fact) -> Iterator[Fact]:
         yield fact
         return
     if text:
-        yield LogLine(fact.time, fact.replica, text)
-    yield ReplicaSample(fact.time, fact.replica, *sample)
+        yield replace(fact, line=text)
+    yield ReplicaSample(fact.time, fact.replica, *sample, happened=fact.happened)
 
 
 def log_entry(fact: Fact) -> LogEntry | None:
@@ -32,9 +41,9 @@ def log_entry(fact: Fact) -> LogEntry | None:
         if not os.environ.get(SHOW_SAMPLES_VARIABLE):
             return None
         sample = Sample(**{name: getattr(fact, name) for name in Sample._fields})
-        return LogEntry(fact.time, "INFO", fact.replica, format_sample(sample))
+        return LogEntry(moment(fact), "INFO", fact.replica, format_sample(sample))
     message = describe(fact)
-    return LogEntry(fact.time, _level(fact), JOB, message) if message else None
+    return LogEntry(moment(fact), _level(fact), JOB, message) if message else None
 
 
 def _level(fact: Fact) -> Level:

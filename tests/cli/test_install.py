@@ -94,6 +94,55 @@ def test_uninstall(api):
     assert run("uninstall") == (0, ["There is no installation of kfp-distributed in namespace team."])
 
 
+def library_of(version, hash_):
+    labels = {**OLD["metadata"]["labels"], "app.kubernetes.io/version": version}
+    return {**OLD, "metadata": {**OLD["metadata"], "name": f"kfp-distributed-{version}-{hash_}", "labels": labels}}
+
+
+@pytest.mark.parametrize(
+    ("version", "deleted"),
+    [
+        ("0.0.9", ["kfp-distributed-0.0.9-a", "kfp-distributed-0.0.9-b"]),
+        ("0.0.9-b", ["kfp-distributed-0.0.9-b"]),
+        ("kfp-distributed-0.0.9-b", ["kfp-distributed-0.0.9-b"]),
+    ],
+)
+def test_uninstall_of_one_version_leaves_the_others(api, version, deleted):
+    libraries = [library_of("0.0.9", "a"), library_of("0.0.9", "b"), library_of("0.0.90", "a")]
+    api.add(*OBJECTS, *libraries, FOREIGN)
+    code, lines = run("uninstall", "--version", version, "--dry-run")
+    assert (code, lines, api.changes) == (
+        0,
+        [*(f"would delete ConfigMap {name}" for name in deleted), "Dry run: nothing was changed in namespace team."],
+        [],
+    )
+    assert run("uninstall", "--version", version) == (0, [f"deleted ConfigMap {name}" for name in deleted])
+    assert api.changes == [f"delete configmaps/{name}" for name in deleted]
+
+
+@pytest.mark.parametrize(
+    ("libraries", "has"),
+    [
+        ([], "no library"),
+        ([library_of("0.0.9", "a"), library_of("0.1.0", "b")], "kfp-distributed-0.0.9-a, kfp-distributed-0.1.0-b"),
+    ],
+)
+@pytest.mark.parametrize("version", ["0.0", "launcher"])
+def test_uninstall_of_a_version_that_is_not_installed(api, version, libraries, has):
+    api.add(*OBJECTS[:2], *libraries, FOREIGN)
+    error = f"Error: --version {version!r} is not installed in namespace team, which has {has}"
+    assert run("uninstall", "--version", version) == (2, [error])
+    assert api.changes == []
+
+
+def test_uninstall_of_an_empty_version_deletes_nothing(api):
+    """As of an unset variable of a shell."""
+    api.add(*OBJECTS)
+    error = f"Error: --version '' is not installed in namespace team, which has {LIBRARY}"
+    assert run("uninstall", "--version", "") == (2, [error])
+    assert api.changes == []
+
+
 RBAC = "rbac.authorization.k8s.io"
 
 

@@ -1,5 +1,6 @@
 """The command line as a whole, and the command compile."""
 
+import re
 import subprocess
 import sys
 
@@ -89,6 +90,63 @@ class TestCompile:
         assert set(self.needs(tmp_path, "--task-config").values()) == {"kfp-distributed==0.1.0"}
         train = yaml.safe_load((tmp_path / "train.yaml").read_text())
         assert "taskConfigPassthroughs" in train["components"]["comp-train"]
+
+    @pytest.mark.parametrize(
+        ("images", "variables"),
+        [
+            ((), {}),
+            (
+                ("replicas:1",),
+                {
+                    "KFP_DISTRIBUTED_TENSORFLOW_IMAGE": "replicas:1",
+                    "KFP_DISTRIBUTED_HOROVOD_IMAGE": "replicas:1",
+                    "KFP_DISTRIBUTED_PYTORCH_IMAGE": "replicas:1",
+                    "KFP_DISTRIBUTED_HOROVOD_PYTORCH_IMAGE": "replicas:1",
+                },
+            ),
+            (
+                ("tensorflow=host:5000/tf:1", "horovod-pytorch=hp:1"),
+                {
+                    "KFP_DISTRIBUTED_TENSORFLOW_IMAGE": "host:5000/tf:1",
+                    "KFP_DISTRIBUTED_HOROVOD_PYTORCH_IMAGE": "hp:1",
+                },
+            ),
+        ],
+    )
+    def test_the_images_of_the_replicas(self, tmp_path, images, variables):
+        """Each is the default of a variable of the step `train` alone. One that a task sets takes precedence."""
+        options = [word for image in images for word in ("--replicas-image", image)]
+        assert self.needs(tmp_path, "--image", "steps:1", *options)["train"] == "steps:1"
+        found = {}
+        for file in ("train", "train_and_export"):
+            executors = yaml.safe_load((tmp_path / f"{file}.yaml").read_text())["deploymentSpec"]["executors"]
+            for name, executor in executors.items():
+                program = executor["container"]["command"][3]
+                found[file, name] = dict(
+                    re.findall(r"^os\.environ\.setdefault\('(\w+)', '([^']+)'\)$", program, re.MULTILINE)
+                )
+        assert {key: value for key, value in found.items() if value} == (
+            {("train", "exec-train"): variables, ("train_and_export", "exec-train"): variables} if images else {}
+        )
+
+    @pytest.mark.parametrize(
+        ("image", "error"),
+        [
+            (
+                "jax=jax:1",
+                "--replicas-image: 'jax' is not a kind of replica images; allowed are tensorflow, horovod, pytorch, "
+                "horovod-pytorch",
+            ),
+            (
+                "horovod=NAME",
+                "--replicas-image horovod = 'NAME' is not a valid name of an image; write HOST/NAME:TAG, with NAME in "
+                "lower case",
+            ),
+        ],
+    )
+    def test_a_wrong_image_of_the_replicas(self, tmp_path, image, error):
+        done = CliRunner().invoke(main, ["compile", str(tmp_path), "--replicas-image", image])
+        assert (done.exit_code, done.output, list(tmp_path.iterdir())) == (2, f"Error: {error}\n", [])
 
     def test_an_image_and_a_package(self, tmp_path):
         done = CliRunner().invoke(

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import yaml
+from compiled import SPECS
 from kfp import dsl
 
 from kfp_distributed.components.export_model.component import export_model
@@ -53,3 +55,17 @@ def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
     assert Path(manifest.path).read_text() == text
     answer = tf.saved_model.load(str(served / "3")).signatures["serving_default"](tf.constant([[1.0, 10.0]]))
     np.testing.assert_array_equal(answer["probabilities"], [[2.0, 30.0]])
+
+
+def test_an_identical_run_takes_the_export_from_the_cache():
+    """As docs/how-to/export-again.md describes. Only the fingerprint runs each time."""
+    spec = yaml.safe_load((SPECS / "train_and_export.yaml").read_text(encoding="utf-8"))
+    dags = [spec["root"]["dag"], *(component["dag"] for component in spec["components"].values() if "dag" in component)]
+    caching = {name: task.get("cachingOptions") for dag in dags for name, task in dag["tasks"].items()}
+    assert {name: options for name, options in caching.items() if not name.startswith(("condition", "export-if"))} == {
+        "fingerprint-source": {},
+        "prepare-data": {"enableCache": True},
+        "train": {"enableCache": True},
+        "evaluate": {"enableCache": True},
+        "export-model": {"enableCache": True},
+    }

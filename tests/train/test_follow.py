@@ -16,6 +16,7 @@ from kfp_distributed.components.train.runners import newest_checkpoint
 from kfp_distributed.components.train.runners.kubernetes import last_lines, pod_events, watching
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects
+from kfp_distributed.components.train.runners.kubernetes.pod_log import StampedLine
 from kfp_distributed.components.train.runners.kubernetes.watching import Listed, Printed, RequestFailed, Watcher
 
 JOB = "tfjobs/a-job"
@@ -189,7 +190,7 @@ def test_an_api_server_that_does_not_answer_about_the_job_ends_no_training(api, 
             api.put(JOB, {**job, **SUCCEEDED})
             api.broken = set()
         elif isinstance(fact, Quiet) and api.requests.count(f"GET {JOB}") > 2 and not lines:
-            watcher.news.put(Printed("worker-0", ["step"]))
+            watcher.news.put(Printed("worker-0", [StampedLine("step")]))
     assert (set(lines), fact.succeeded) == ({"step"}, True)
 
 
@@ -202,7 +203,7 @@ def test_a_failed_job_ends_while_another_replica_prints(api, watcher):
         facts.append(fact)
         assert time.monotonic() < deadline, "waits for a replica that prints forever"
         if isinstance(fact, ReplicaChanged | LogLine):
-            watcher.news.put(Printed("worker-0", ["step"]))
+            watcher.news.put(Printed("worker-0", [StampedLine("step")]))
     failure = next(
         index for index, fact in enumerate(facts) if isinstance(fact, ReplicaChanged) and fact.state == "failed"
     )
@@ -218,7 +219,7 @@ def test_a_job_with_an_unreadable_log_ends_while_another_replica_prints(api, wat
     killed = {"name": "training", "state": {"terminated": {"exitCode": 137}}}
     api.put("pods/a-job-worker-0", pod(0, {"phase": "Running"}))
     api.put("pods/a-job-worker-1", pod(1, {"phase": "Failed", "containerStatuses": [killed]}))
-    watcher.repeat(lambda: watcher.news.put(Printed("worker-0", ["step"])) is None, 0.05)
+    watcher.repeat(lambda: watcher.news.put(Printed("worker-0", [StampedLine("step")])) is None, 0.05)
     facts, deadline = [], time.monotonic() + 60
     for fact in follower.facts():
         facts.append(fact)

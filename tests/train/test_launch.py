@@ -244,7 +244,9 @@ def test_the_cause_of_a_failed_program_has_its_last_lines(data, tmp_path):
     cause = failure(request(data, tmp_path, train_specification=function("def fit(model_dir):\n    1 / 0\n")))
     *tail, last = cause.splitlines()
     assert re.fullmatch(r"\S+Z ERROR worker-\d ZeroDivisionError: division by zero", tail[-1])
-    assert re.match(r"worker-\d failed with exit code 1, .* after the start of the job\.", last)
+    assert re.match(
+        r"worker-\d failed with exit code 1, .* after the start of the job: ZeroDivisionError: division by zero\.", last
+    )
     assert last.endswith(FOR_GOOD)
 
 
@@ -396,8 +398,8 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
     assert list(runner.facts()) == [later]
     assert re.fullmatch(
         r"\S+ ERROR worker-1 ValueError: no such column\n\S+ ERROR launcher-0   Process name: \[\[51234,1\],1\]\n"
-        r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did\. "
-        + re.escape(FOR_GOOD),
+        r"launcher-0 failed with exit code 1, .* after the start of the job, as a process of worker-1 did: "
+        r"ValueError: no such column\. " + re.escape(FOR_GOOD),
         failure_cause(status),
     )
 

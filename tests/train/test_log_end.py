@@ -76,5 +76,5 @@ def test_a_log_that_ends_within_a_line_is_read_until_it_ends_there_again(serve, 
     watcher.follow_logs("worker-0", "/api/v1/namespaces/default/pods/a-job-worker-0", POD, deleted=False)
     while watcher.unread or not watcher.news.empty():
         news = watcher.take(0.05)
-        shown += news.lines if isinstance(news, Printed) else []
+        shown += [line.text for line in news.lines] if isinstance(news, Printed) else []
     assert shown == lines

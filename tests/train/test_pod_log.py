@@ -10,6 +10,8 @@ from train.simulated_kubelet import Connection, Entry, Kubelet
 
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
 
+BEGIN = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+
 
 def stamped(second, text, fraction=0, zone="Z"):
     return f"2026-01-01T00:{second // 60:02d}:{second % 60:02d}.{fraction:09d}{zone} {text}\n".encode()
@@ -17,7 +19,7 @@ def stamped(second, text, fraction=0, zone="Z"):
 
 def read(reader, *data):
     reader.resume_query()
-    return [line for chunk in data for line in reader.feed(chunk, 0.0)]
+    return [line.text for chunk in data for line in reader.feed(chunk, 0.0)]
 
 
 def test_lines_are_joined_from_chunks_of_any_size():
@@ -57,7 +59,26 @@ def test_a_progress_bar_becomes_a_line_every_few_seconds():
     for second in range(100):
         lines += reader.feed(f"\rstep {second}".encode() * 50, float(second))
     assert 15 <= len(lines) <= 25
-    assert lines[-1].startswith("step 9")
+    assert lines[-1].text.startswith("step 9")
+    # The timestamp is that of the first 16 KiB.
+    assert (lines[0].time, lines[-1].time) == (BEGIN + 1, None)
+
+
+def test_a_line_has_its_timestamp():
+    reader, data = LogReader(), b"".join(stamped(1 + number // 3, str(number), 5 * 10**8) for number in range(5))
+    data += b"failed to create fsnotify watcher\n" + stamped(9, "", zone="+02:00") + stamped(9, "x" * 20_000)
+    reader.resume_query()
+    lines = [*reader.feed(data[:50], 0.0), *reader.feed(data[50:], 0.0), *reader.feed(b"", 0.0)]
+    assert [(text[:6], time if time is None else time - BEGIN) for text, time in lines] == [
+        ("0", 1.5),
+        ("1", 1.5),
+        ("2", 1.5),
+        ("3", 2.5),
+        ("4", 2.5),
+        ("failed", None),
+        ("", 9 - 7200),
+        ("xxxxxx", None),
+    ]
 
 
 def test_a_long_line_is_split_and_goes_on_after_a_break():
@@ -74,7 +95,7 @@ def test_a_progress_bar_goes_on_after_a_break():
     for second in range(20):
         bar += f"\rstep {second}"
         reader.resume_query()
-        lines += reader.feed(stamped(1, bar)[:-1], float(second))
+        lines += [line.text for line in reader.feed(stamped(1, bar)[:-1], float(second))]
     assert lines == ["step 0", "step 5", "step 10", "step 15"]
 
 
@@ -100,7 +121,7 @@ def test_the_place_within_a_line_is_known(size):
     assert (place is not None) == (size is not None)
     read(reader, data[:size])
     assert reader.place_in_line == place
-    assert reader.feed(b"", 0.0) == {20: [], 31: [], 33: ["on"], None: []}[size]
+    assert [line.text for line in reader.feed(b"", 0.0)] == {20: [], 31: [], 33: ["on"], None: []}[size]
 
 
 LONGEST = 100
@@ -174,14 +195,14 @@ def test_each_line_that_the_kubelet_serves_is_shown_once_and_in_order(steps, zon
             size = arguments[0]
             while unread and size:
                 number, data = unread.pop(0)
-                shown += reader.feed(data[:size], -1.0)
+                shown += [line.text for line in reader.feed(data[:size], -1.0)]
                 if data[size:]:
                     unread.insert(0, (number, data[size:]))
                 else:
                     received[number] += 1
                 size = max(0, size - len(data))
             complete |= {number for number, parts in received.items() if parts == len(lines[number].entries(number))}
-    shown += reader.feed(b"", -1.0)
+    shown += [line.text for line in reader.feed(b"", -1.0)]
     at = 0
     for number, line in enumerate(lines):
         if number in complete:

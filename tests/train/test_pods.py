@@ -54,6 +54,7 @@ def terminated(code, reason="Error", message=""):
 
 
 INSTALL_TIMES = {"startedAt": "2026-11-23T10:00:10Z", "finishedAt": "2026-11-23T10:04:15Z"}
+INSTALL_END = 1_795_428_255.0  # finishedAt
 INSTALLED = {"terminated": {"exitCode": 0, "reason": "Completed", **INSTALL_TIMES}}
 FAILED_INSTALLATION = {"terminated": {"exitCode": 1, "reason": "Error", **INSTALL_TIMES}}
 
@@ -97,7 +98,7 @@ def test_replica_of(labels, name):
             PodState("pulling", None, 'ImagePullBackOff: Back-off pulling image "nowhere:1"'),
         ),
         (pod(main=INITIALIZING, init={"running": {}}), PodState("installing", None, "installing packages with pip")),
-        (pod(main=INITIALIZING, init=INSTALLED), PodState("pulling", install_seconds=245)),
+        (pod(main=INITIALIZING, init=INSTALLED), PodState("pulling", install_seconds=245, happened=INSTALL_END)),
         (pod("Running", main={"running": {}}, init=INSTALLED), PodState("running", install_seconds=245)),
         (
             pod(initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}]),
@@ -123,8 +124,14 @@ def test_replica_of(labels, name):
             pod("Failed", main=terminated(137, "OOMKilled"), limits={"memory": "2Gi"}),
             PodState("failed", 137, "OOMKilled: the limit is 2Gi"),
         ),
-        (pod("Failed", main=INITIALIZING, init=terminated(1)), PodState("failed", 1, INSTALLATION_FAILED)),
-        (pod("Failed", main=INITIALIZING, init=FAILED_INSTALLATION), PodState("failed", 1, INSTALLATION_FAILED)),
+        (
+            pod("Failed", main=INITIALIZING, init=terminated(1)),
+            PodState("failed", 1, INSTALLATION_FAILED),
+        ),
+        (
+            pod("Failed", main=INITIALIZING, init=FAILED_INSTALLATION),
+            PodState("failed", 1, INSTALLATION_FAILED, happened=INSTALL_END),
+        ),
         # The kubelet would retry the init container.
         (pod(main=INITIALIZING, init=terminated(1)), PodState("failed", 1, INSTALLATION_FAILED)),
         (pod("Failed", main=INITIALIZING, init=terminated(143)), PodState("failed", 143)),
@@ -262,7 +269,7 @@ CRASHED = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-
         ),
         (
             with_init(MESH_STARTED, init("packages", INSTALLED), native=["mesh"]),
-            PodState("pulling", install_seconds=245),
+            PodState("pulling", install_seconds=245, happened=INSTALL_END),
         ),
         (
             with_init(MESH_STARTS, native=["mesh"]),

@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 
-from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, LogLine, Quiet, clock
+from kfp_distributed.components.train.job import Fact, JobAdopted, JobEnded, JobEvent, LogLine, Quiet, clock
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.mpirun import printed_by
@@ -16,6 +16,7 @@ from kfp_distributed.components.train.runners.kubernetes.job_objects import JobO
 from kfp_distributed.components.train.runners.kubernetes.last_lines import LastLines
 from kfp_distributed.components.train.runners.kubernetes.pod_events import PodEvents
 from kfp_distributed.components.train.runners.kubernetes.pods import is_ending, replica_of
+from kfp_distributed.components.train.runners.kubernetes.record_times import happened_before, seconds_of
 from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
 from kfp_distributed.components.train.runners.kubernetes.watching import (
     Changed,
@@ -63,6 +64,15 @@ class Follower:
         self._tracker.uid = created["metadata"]["uid"]
         self._tracker.created = created["metadata"].get("creationTimestamp", "")
 
+    def adopted(self, text: str = "") -> JobAdopted:
+        """Return the fact that the object of the job existed before. Call it after `attach`.
+
+        Args:
+            text: The event for the log. Default: none.
+        """
+        now = clock()
+        return JobAdopted(now, min(now, seconds_of(self._tracker.created) or now), text)
+
     def begin(self) -> None:
         """Start to watch the job, its pods and its warning events, and to keep the connection open.
 
@@ -105,7 +115,8 @@ class Follower:
             if tracker.end and ended is None:
                 self._follow_remaining_logs()
                 ended = time.monotonic()
-        yield JobEnded(clock(), *tracker.end)
+        end_time = tracker.end_time.timestamp() if tracker.end_time else None
+        yield JobEnded(now := clock(), *tracker.end, happened_before(end_time, now))
         return None
 
     def restarted(self) -> Iterator[Fact]:
@@ -139,7 +150,10 @@ class Follower:
             yield JobEvent(clock(), news.text, "WARNING")
         elif isinstance(news, Printed):
             spec = self._objects.job.specification
-            yield from (LogLine(clock(), *printed_by(news.replica, line, spec)) for line in news.lines)
+            for text, stamp in news.lines:
+                now = clock()
+                # The clock of a node may be ahead of this process.
+                yield LogLine(now, *printed_by(news.replica, text, spec), None if stamp is None else min(stamp, now))
             self._last_lines.line_arrived(time.monotonic())
         elif isinstance(news, ObjectRead):
             yield from self._check_existence(news)

@@ -16,7 +16,22 @@ _NO_LOG = b"unable to retrieve container logs", b"failed to try resolving"
 _ERRORS = b"unable to ", b"failed to "
 _PART_OF_STAMP = re.compile(rb"\d{4}-[-\dT:.Z+]*")
 _LONGEST_STAMP = 40
+# A container runtime writes a line when it ends or has 16 KiB. The timestamp is that of the first 16 KiB, and a
+# progress bar may go on for hours.
+_PART_BYTES = 16 * 1024
 _ALL = sys.maxsize
+
+
+class StampedLine(NamedTuple):
+    """A line of a log.
+
+    Attributes:
+        text: The line.
+        time: Its timestamp in seconds since 1970, by the clock of its node; None if unknown.
+    """
+
+    text: str
+    time: float | None = None
 
 
 class _Unfinished(NamedTuple):
@@ -62,8 +77,11 @@ class LogReader:
 
     def _connect(self) -> None:
         self._cutter = LineCutter(self._longest)
+        # Texts that are cut together, and the timestamp of the first one.
         self._texts: list[bytes] = []
-        self._lines: list[str] = []
+        self._texts_second: int | None = None
+        self._time: float | None = None
+        self._lines: list[StampedLine] = []
         # The beginning of a line that may not have its complete timestamp.
         self._waiting = b""
         self._in_line = False
@@ -89,7 +107,7 @@ class LogReader:
         self._shown.expect_again()
         return {"sinceTime": datetime.fromtimestamp(since, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
-    def feed(self, data: bytes, now: float) -> list[str]:
+    def feed(self, data: bytes, now: float) -> list[StampedLine]:
         """Return the lines that `data` completes.
 
         Args:
@@ -112,13 +130,13 @@ class LogReader:
             at += len(piece)
         return self._take_lines(now)
 
-    def _end(self, now: float) -> list[str]:
+    def _end(self, now: float) -> list[StampedLine]:
         if self._waiting and not _PART_OF_STAMP.fullmatch(self._waiting):
             self._begin_line(self._waiting, 0)
             self._read(self._waiting, True, now)
         elif self._in_line:
             self._read(b"", True, now)
-        lines = [*self._take_lines(now), *self._cutter.feed(b"", now), *self._end_unfinished(now)]
+        lines = [*self._take_lines(now), *self._stamped(b"", now), *self._end_unfinished(now)]
         self._connect()
         return lines
 
@@ -151,11 +169,20 @@ class LogReader:
                 return
             piece, self._held = self._held[self._text_at :], b""
         if self._size + len(piece) > self._known:
-            self._texts.append(piece[max(0, self._known - self._size) :])
+            self._add(piece[max(0, self._known - self._size) :], self._size + len(piece), now)
         self._size += len(piece)
         self._in_line = not is_end
         if is_end and self._stamp and self._known != _ALL:
             self._shown.add(self._stamp, hash(self._head))
+
+    def _add(self, text: bytes, size: int, now: float) -> None:
+        """Add text of the current line, of which `size` bytes are read. Texts of the same second are cut together."""
+        second = self._stamp[0] if self._stamp and size <= _PART_BYTES else None
+        if self._texts and second != self._texts_second:
+            self._lines += self._cut(now)
+        if not self._texts:
+            self._texts_second, self._time = second, _time_of(self._stamp, size)
+        self._texts.append(text)
 
     def _known_size(self, is_end: bool, now: float) -> int | None:
         """Return how many bytes of the current line were read before; None if more of it is needed to know that."""
@@ -180,16 +207,28 @@ class LogReader:
             self._lines += [*self._cut(now), *self._end_unfinished(now)]
         return 0
 
-    def _end_unfinished(self, now: float) -> list[str]:
+    def _end_unfinished(self, now: float) -> list[StampedLine]:
         """Return what was read of the unfinished line and is not shown yet."""
         unfinished, self._unfinished = self._unfinished, None
-        return unfinished.cutter.feed(b"", now) if unfinished else []
+        if not unfinished:
+            return []
+        time = _time_of(unfinished.stamp, unfinished.size)
+        return [StampedLine(line, time) for line in unfinished.cutter.feed(b"", now)]
 
-    def _cut(self, now: float) -> list[str]:
+    def _cut(self, now: float) -> list[StampedLine]:
         texts, self._texts = self._texts, []
-        return self._cutter.feed(b"".join(texts), now) if texts else []
+        return self._stamped(b"".join(texts), now) if texts else []
 
-    def _take_lines(self, now: float) -> list[str]:
+    def _stamped(self, data: bytes, now: float) -> list[StampedLine]:
+        time = self._time
+        return [StampedLine(line, time) for line in self._cutter.feed(data, now)]
+
+    def _take_lines(self, now: float) -> list[StampedLine]:
         lines = [*self._lines, *self._cut(now)]
         self._lines = []
         return lines
+
+
+def _time_of(stamp: Stamp | None, size: int) -> float | None:
+    """Return the time of text that ends `size` bytes after the begin of a line; None if unknown."""
+    return stamp[0] + float(b"0." + stamp[1]) if stamp and size <= _PART_BYTES else None

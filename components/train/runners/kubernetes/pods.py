@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.job import State
 from kfp_distributed.components.train.manifests.pod import CONTAINERS, INSTALLER
+from kfp_distributed.components.train.runners.kubernetes.record_times import parse_time, seconds_of
 
 _TYPE = "training.kubeflow.org/replica-type"
 _ROLE = "training.kubeflow.org/job-role"
@@ -41,6 +42,7 @@ class PodState(NamedTuple):
         hidden_by: Foreign containers because of which the phase of the pod does not show this end. Operators go by the
             phase.
         preempted: Whether the cluster ended the pod.
+        happened: Time at which its container has started or ended, in seconds since 1970; None if unknown.
     """
 
     state: State
@@ -50,6 +52,7 @@ class PodState(NamedTuple):
     install_seconds: float = 0.0
     hidden_by: tuple[str, ...] = ()
     preempted: bool = False
+    happened: float | None = None
 
 
 def replica_of(pod: Mapping[str, Any]) -> str:
@@ -63,7 +66,28 @@ def replica_of(pod: Mapping[str, Any]) -> str:
 def pod_state(pod: Mapping[str, Any]) -> PodState:
     """Return the state of a pod, its reason, and how long the installation of packages took."""
     state = _end_state(pod) or _unfinished_state(pod)
-    return state._replace(install_seconds=_install_seconds(pod))
+    return state._replace(install_seconds=_install_seconds(pod), happened=_state_time(pod, state))
+
+
+def _state_time(pod: Mapping[str, Any], state: PodState) -> float | None:
+    """Return when a pod came into a state, by the clock of its node; None if no record tells."""
+    trainer, installer = (container.get("state", {}) for container in (_trainer(pod), _installer(pod)))
+    if state.state in ("waiting", "pulling"):
+        conditions = pod.get("status", {}).get("conditions", ())
+        scheduled = (
+            condition.get("lastTransitionTime") for condition in conditions if condition["type"] == "PodScheduled"
+        )
+        text = installer.get("terminated", {}).get("finishedAt") or next(scheduled, None)
+    elif state.state == "installing":
+        text = installer.get("running", {}).get("startedAt")
+    elif state.state == "running":
+        text = trainer.get("running", {}).get("startedAt")
+    elif state.state in ("succeeded", "failed"):
+        end = trainer.get("terminated") or (installer.get("terminated") if state.state == "failed" else None)
+        text = (end or {}).get("finishedAt")
+    else:
+        text = None
+    return seconds_of(text)
 
 
 def _end_state(pod: Mapping[str, Any]) -> PodState | None:
@@ -222,8 +246,7 @@ def _install_seconds(pod: Mapping[str, Any]) -> float:
     end = _installer(pod).get("state", {}).get("terminated", {})
     if end.get("exitCode") or not (end.get("startedAt") and end.get("finishedAt")):
         return 0.0
-    started, finished = (datetime.strptime(end[key], "%Y-%m-%dT%H:%M:%S%z") for key in ("startedAt", "finishedAt"))
-    return (finished - started).total_seconds()
+    return (parse_time(end["finishedAt"]) - parse_time(end["startedAt"])).total_seconds()
 
 
 def restarts_in_place(pod: Mapping[str, Any]) -> int:
@@ -281,7 +304,7 @@ def job_end_time(job: Mapping[str, Any]) -> datetime | None:
     end_types = (*_SUCCESS_CONDITIONS, *_FAILURE_CONDITIONS)
     ends = [condition for condition in status.get("conditions") or () if condition["type"] in end_types]
     times = [condition.get("lastTransitionTime") for condition in ends if condition["status"] == "True"]
-    return min(map(_time, filter(None, times or [status.get("completionTime")])), default=None)
+    return min(map(parse_time, filter(None, times or [status.get("completionTime")])), default=None)
 
 
 def deletion_time(pod: Mapping[str, Any]) -> datetime | None:
@@ -292,12 +315,9 @@ def deletion_time(pod: Mapping[str, Any]) -> datetime | None:
     metadata = pod["metadata"]
     if not metadata.get("deletionTimestamp"):
         return None
-    return _time(metadata["deletionTimestamp"]) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-
-
-def _time(text: str) -> datetime:
-    # fromisoformat() of Python 3.10 does not accept "Z".
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
+    return parse_time(metadata["deletionTimestamp"]) - timedelta(
+        seconds=metadata.get("deletionGracePeriodSeconds") or 0
+    )
 
 
 def is_suspended(job: Mapping[str, Any]) -> bool:

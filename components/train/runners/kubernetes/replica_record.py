@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.runners.kubernetes.pods import PodState
+from kfp_distributed.components.train.runners.kubernetes.record_times import happened_before
 
 UNKNOWN = PodState("waiting")
 
@@ -23,6 +24,11 @@ class Deletion(NamedTuple):
 
     time: datetime | None
     is_cleanup: bool | None
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of the deletion in seconds since 1970; None if unknown."""
+        return self.time.timestamp() if self.time else None
 
 
 class Record(NamedTuple):
@@ -52,9 +58,16 @@ class Record(NamedTuple):
     begun: float = 0.0
     preemption: str = ""
 
-    def change(self, replica: str, time: float) -> ReplicaChanged:
-        """Return the fact that a replica has changed to this record."""
+    def change(self, replica: str, time: float, before: "Record") -> ReplicaChanged:
+        """Return the fact that a replica has changed to this record.
+
+        Args:
+            replica: Name of the replica.
+            time: Time of the fact, of `clock`.
+            before: The record before. Of a state that goes on, nothing tells when its reason has changed.
+        """
         state = self.state
+        goes_on = (before.state.state, before.restart) == (state.state, self.restart)
         return ReplicaChanged(
             time,
             replica,
@@ -66,4 +79,5 @@ class Record(NamedTuple):
             peak_memory=state.peak_memory,
             install_seconds=state.install_seconds,
             preempted=state.preempted,
+            happened=None if goes_on else happened_before(state.happened, time),
         )

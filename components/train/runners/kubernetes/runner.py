@@ -269,7 +269,10 @@ class KubernetesRunner:
     def facts(self) -> Iterator[Fact]:
         """Yield the facts of the started job until it has ended; restart the whole job if necessary."""
         title = self._objects.title
-        yield JobEvent(clock(), f"adopted the existing {title}" if self._is_adopted else f"created {title}")
+        if self._is_adopted:
+            yield self._follower.adopted(f"adopted the existing {title}")
+        else:
+            yield JobEvent(clock(), f"created {title}")
         for claim in self._missing_claims:
             name = f"{self._api.namespace}/{claim['metadata']['name']}"
             yield JobEvent(clock(), f"created PersistentVolumeClaim {name}, which is not deleted with the job")

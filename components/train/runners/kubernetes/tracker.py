@@ -21,6 +21,7 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     replica_of,
     restarts_in_place,
 )
+from kfp_distributed.components.train.runners.kubernetes.record_times import happened_before
 from kfp_distributed.components.train.runners.kubernetes.replica_record import (
     ENDED,
     NOT_STARTED,
@@ -58,6 +59,7 @@ class Tracker:
             it was deleted, or if a limit was reached.
         judge: Judges failures and preemptions.
         is_held: Whether the job ended, but sidecars keep its object from ending.
+        end_time: Time at which the job ended according to its object; None if unknown.
     """
 
     job: TrainingJob
@@ -67,9 +69,9 @@ class Tracker:
     end: tuple[bool, str] | None = None
     ended_by_itself: bool = False
     is_held: bool = False
+    end_time: datetime | None = None
     judge: Judge = field(init=False)
     _limit_reached: bool = False
-    _end_time: datetime | None = None
     _without_status_since: float | None = None
     _suspended: bool = False
     _early_pods: dict[str, Object] = field(default_factory=dict)
@@ -117,7 +119,7 @@ class Tracker:
 
     def restart(self) -> Iterator[Fact]:
         """Reset the state after the job was deleted and before it is recreated."""
-        self.end, self.ended_by_itself, self.is_held, self._end_time = None, False, False, None
+        self.end, self.ended_by_itself, self.is_held, self.end_time = None, False, False, None
         self._limit_reached, self._reported = False, set()
         self.judge.restart()
         self._retire_pods()
@@ -143,7 +145,7 @@ class Tracker:
         self.created = str(job["metadata"].get("creationTimestamp", ""))
         if end := job_end(job):
             self.end = (end[0], "" if end[0] else _sentence(f"{self.kind} failed", end[1]))
-            self.ended_by_itself, self._end_time = True, job_end_time(job)
+            self.ended_by_itself, self.end_time = True, job_end_time(job)
             for name in self._records:
                 yield from self._resolve_deletion(name)
         if job.get("status"):
@@ -198,7 +200,8 @@ class Tracker:
         if warning.is_transient:
             self._mount_errors.setdefault(warning.uid, (clock(), warning.name, warning.text))
             return
-        yield JobEvent(clock(), f"{warning.name}: {warning.text}", "WARNING")
+        happened = happened_before(warning.happened, now := clock())
+        yield JobEvent(now, f"{warning.name}: {warning.text}", "WARNING", happened)
         if warning.is_about_creation:
             for replica, record in list(self._records.items()):
                 if not record.uid:
@@ -306,6 +309,7 @@ class Tracker:
             reason=record.preemption or "pod deleted",
             hidden_by=(),
             preempted=bool(record.preemption),
+            happened=state.happened or (record.deletion and record.deletion.seconds),
         )
         if self.ended_by_itself and self._is_cleanup(record):
             if not record.pending_end:
@@ -326,8 +330,8 @@ class Tracker:
         deletion = record.deletion or Deletion(None, None)
         if record.preemption and not (self.end and self.end[0]):
             return False
-        if deletion.time and self._end_time and abs(deletion.time - self._end_time) > _CLOCK_TOLERANCE:
-            return deletion.time > self._end_time
+        if deletion.time and self.end_time and abs(deletion.time - self.end_time) > _CLOCK_TOLERANCE:
+            return deletion.time > self.end_time
         if self.end and self.end[0]:
             return True
         return bool(self.judge.recent()) if deletion.is_cleanup is None else deletion.is_cleanup
@@ -338,14 +342,14 @@ class Tracker:
         state, reason, install_seconds = record.state.state, record.state.reason, record.state.install_seconds
         if install_seconds and not before.state.install_seconds:
             yield JobEvent(clock(), f"{name}: packages installed in {format_seconds(install_seconds)}")
-        if (before.state, before.restart) == (record.state, record.restart):
+        if before.restart == record.restart and before.state._replace(happened=record.state.happened) == record.state:
             return
         # The reason of a failing image pull alternates between two values for minutes.
         if reason and before.state.state == state:
             if (name, reason, record.restart) in self._reported:
                 return
             self._reported.add((name, reason, record.restart))
-        fact = record.change(name, time or clock())
+        fact = record.change(name, time or clock(), before)
         yield fact
         if state in ENDED:
             self.judge.pod_ended(name)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kfp_distributed.components.train.runners.kubernetes.record_times import seconds_of
+
 TRANSIENT_SECONDS = 30.0
 """Seconds after which a transient mount error is reported if the pod has not started."""
 
@@ -33,6 +35,7 @@ class WarningEvent(NamedTuple):
         text: Reason and message.
         is_transient: Whether it is a mount error that usually disappears with the next attempt.
         is_about_creation: Whether a pod could not be created.
+        happened: Time of the event in seconds since 1970; None if unknown.
     """
 
     name: str
@@ -40,6 +43,7 @@ class WarningEvent(NamedTuple):
     text: str
     is_transient: bool
     is_about_creation: bool
+    happened: float | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -66,4 +70,7 @@ def read_event(event: Mapping[str, Any], job_name: str, job_created: str) -> War
         return None
     text = f"{reason}: {(event.get('message') or '').strip()}"
     is_transient = reason == "FailedMount" and bool(_TRANSIENT_MOUNT_ERROR.search(text))
-    return WarningEvent(name, involved.get("uid", ""), text, is_transient, reason.startswith("FailedCreate"))
+    # Events of the newer API have eventTime instead of lastTimestamp.
+    happened = seconds_of(event.get("lastTimestamp") or event.get("eventTime"))
+    is_about_creation = reason.startswith("FailedCreate")
+    return WarningEvent(name, involved.get("uid", ""), text, is_transient, is_about_creation, happened)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import LATE_SECONDS, WATCH_SECONDS, ClusterApi
-from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
+from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader, StampedLine
 from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
@@ -63,7 +63,7 @@ class Printed(NamedTuple):
     """
 
     replica: str
-    lines: list[str]
+    lines: list[StampedLine]
 
 
 class ObjectRead(NamedTuple):
@@ -263,7 +263,7 @@ class Watcher:
             return news
         return None
 
-    def _print(self, replica: str, lines: list[str]) -> None:
+    def _print(self, replica: str, lines: list[StampedLine]) -> None:
         while lines and not self.closed.is_set():
             if self._free_chunks.acquire(timeout=1):
                 self.news.put(Printed(replica, lines))
