@@ -192,7 +192,9 @@ def test_secret_without_keys(kubernetes, env, message):
 
 def test_no_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(ValueError, match=r"nothing is not .*, set KUBECONFIG .*; or set AWS_ENDPOINT_URL"):
+    with pytest.raises(
+        ValueError, match=r"nothing. names no existing file, .*; set KUBECONFIG .*; or set AWS_ENDPOINT_URL"
+    ):
         credentials_from_environment(secret_env("mine/store"))
     write_kubeconfig(tmp_path, monkeypatch, 1)
     with pytest.raises(ValueError, match=r"cannot read .*: .*Connection refused"):
