@@ -213,8 +213,9 @@ def failure_cause(status: JobStatus) -> str:
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
-    # A program that a signal ended may have handled an exception before.
-    exceptions = [exception_line(replica.tail) for replica in shown if not was_killed(root)]
+    # A program that did not end by itself may have handled an exception before.
+    ended_by_itself = root.exit_code is not None and not root.preempted and not was_killed(root)
+    exceptions = [exception_line(replica.tail) for replica in shown if ended_by_itself]
     first = ": ".join([first, *list(filter(None, exceptions))[:1]]).rstrip(".")
     lines = [str(LogEntry(moment(root), "ERROR", replica.replica, line)) for replica in shown for line in replica.tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])

@@ -68,7 +68,7 @@ def test_a_log_that_is_rotated_is_read_once(api, namespace, pod):
             is_over = api.read_namespaced_pod(pod, namespace).status.phase != "Running"
             query = {"follow": "true", "timestamps": "true", **reader.resume_query()}
             for data in cluster.stream(f"{path}/log", query, 60):
-                lines += reader.feed(data, -1.0)
+                lines += [line.text for line in reader.feed(data, -1.0)]
                 if breaks.is_set() and int(lines[-1].split()[0]) > rotated[-1]:
                     breaks.clear()
                     is_over = False

@@ -82,6 +82,15 @@ def test_a_watch_that_breaks_again_and_again_does_not_end_the_wait(server):
     assert server.requests == ["LIST pods", "WATCH pods"] * 4
 
 
+def test_watches_that_end_at_once_are_requested_less_and_less_often(server, monkeypatch):
+    put(server, "a")
+    watches = []
+    api = server.connect()
+    monkeypatch.setattr(api, "watch", lambda *arguments: iter(watches.append(time.monotonic()) or ()))
+    list(api.until_gone(PODS, {}, 1))
+    assert 2 <= len(watches) <= 4
+
+
 def test_an_object_that_remains(server):
     uid, begun = put(server, "a"), time.monotonic()
     assert not server.connect().await_gone(PATH, uid, 0.5)

@@ -42,12 +42,12 @@ def follow(*changes, times=range(100)):
         ([(0, PENDING), (11, READY)], [5, 10]),
         ([(0, READY), (50, NODE_LOST), (61, None)], [55, 60]),
         ([(0, PENDING), (11, SUCCEEDED)], [5, 10]),
-        ([(0, READY), (50, FAILED), (51, FAILED)], [50]),
-        ([(0, PENDING), (12, FAILED)], [5, 10, 12]),
+        ([(0, READY), (50, FAILED), (51, FAILED)], [50, 55]),
+        ([(0, PENDING), (12, FAILED)], [5, 10, 12, 17]),
         ([(0, PENDING), (12, None)], [5, 10]),
     ],
 )
-def test_a_pod_is_asked_while_it_is_not_ready_and_once_after_its_failure(changes, times):
+def test_a_pod_is_asked_while_it_is_not_ready_and_twice_after_its_failure(changes, times):
     assert follow(*changes) == times
 
 

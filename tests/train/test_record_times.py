@@ -101,6 +101,27 @@ def test_a_job_that_ended_long_ago_has_the_times_of_its_records(api):
     assert all(abs(fact.time - clock()) < 60 for fact in facts)
 
 
+def test_a_pod_that_was_deleted_while_it_ran_failed_at_its_deletion(api):
+    watcher = Watcher(api.connect())
+    follower = follow(api, watcher, restart_limit=0)
+    running = {
+        "phase": "Running",
+        "containerStatuses": [{"name": "tensorflow", "state": {"running": {"startedAt": at(4)}}}],
+    }
+    worker = pod(0, running)
+    api.put("pods/a-job-worker-0", worker)
+    times = {}
+    for fact in follower.facts():
+        if isinstance(fact, ReplicaChanged):
+            times[fact.state] = moment(fact) - CREATED
+            if fact.state == "running":
+                ending = {"deletionTimestamp": at(90), "deletionGracePeriodSeconds": 30}
+                api.put("pods/a-job-worker-0", {**worker, "metadata": {**worker["metadata"], **ending}})
+                api.delete("pods/a-job-worker-0")
+    watcher.close()
+    assert (times["running"], times["failed"]) == (4.0, 60.0)
+
+
 def test_the_durations_of_an_adopted_job_are_those_of_its_records():
     facts = [
         JobAdopted(NOW, CREATED, "adopted the existing TFJob"),

@@ -176,6 +176,23 @@ def test_a_request_that_the_store_refuses_is_no_outage(make_replicas, digits, ob
         assert replicas.wait("worker-0") == STORE_FAILED, replicas.text("worker-0")
 
 
+def read_another_store(model_dir):
+    from kfp_distributed.storage import open_store
+
+    print("begins", flush=True)
+    open_store("s3://elsewhere", retry_seconds=0).read("rows")
+
+
+def test_a_store_of_the_program_that_does_not_answer_is_no_outage(make_replicas, digits):
+    """The replicas would restart without a limit."""
+    environment = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    specification = train_specification(read_another_store)
+    replicas = make_replicas(specification, {}, {"worker": 1}, digits, environment=environment)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == STORE_FAILED, replicas.text("worker-0")
+    assert "begins" in replicas.text("worker-0")
+
+
 def wait_to_end(model_dir, go: str):
     import time
     from pathlib import Path

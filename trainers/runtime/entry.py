@@ -39,6 +39,7 @@ from kfp_distributed.trainers.runtime.job import (
     PROGRAM_CODE_RESERVED,
     REPLICA_VARIABLE,
     STORE_AWAY,
+    STORE_FAILED,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -278,6 +279,12 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
             return _code_of_program(STORE_AWAY)
         if error.code not in (None, 0):
             raise
+    except StorageError as error:
+        # The request may have been one of a user's function to another store, so it is no outage of the job's store.
+        if program.kind == "trainer" or isinstance(error, KeyNotFound | ChecksumMismatch):
+            raise
+        traceback.print_exc()
+        return STORE_FAILED
     except Exception as error:
         # The failure of the peer has the cause, and all replicas are restarted.
         if not is_lost_peer(error):

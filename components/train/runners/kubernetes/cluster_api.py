@@ -238,6 +238,7 @@ class ClusterApi:
             ClusterError: A request was refused, or the API server does not respond.
         """
         deadline, version, objects = time.monotonic() + seconds, "", dict[str, Object]()
+        delay = _BREAK_SECONDS
         while True:
             if not version:
                 items, version = self.list_objects(path, query)
@@ -248,7 +249,7 @@ class ClusterApi:
                 return
             try:
                 for event in self.watch(path, query, version, math.ceil(min(remaining, WATCH_SECONDS))):
-                    version = event.version
+                    version, delay = event.version, _BREAK_SECONDS
                     if event.change == "DELETED":
                         objects.pop(event.object["metadata"]["uid"], None)
                     elif event.change != "BOOKMARK":
@@ -260,7 +261,9 @@ class ClusterApi:
                 if error.status not in (0, 410, *_TRANSIENT):
                     raise
                 version = ""
-                time.sleep(_BREAK_SECONDS)
+            # A proxy may end each watch at once, also without an error.
+            time.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
 
     def await_gone(self, path: str, uid: str, seconds: float) -> bool:
         """Wait until an object is gone. Another object of its name may exist then.

@@ -26,7 +26,8 @@ class PodEvents:
     """Order of the requests for the events of pods. Thread-safe.
 
     A pod that is not ready is due after 5, 10, 20 and 40 seconds, and then every 30 seconds. A pod that has failed is
-    due once, before all others. The others follow in the order in which they became due, so no pod is left out.
+    due at once, before all others, and 5 s later, because an event may be written after the state of its pod. The
+    others follow in the order in which they became due, so no pod is left out.
     """
 
     def __init__(self) -> None:
@@ -34,12 +35,14 @@ class PodEvents:
         self._lock = threading.Lock()
         # Time when a pod is due, and seconds until it is due again, by UID.
         self._due: dict[str, tuple[float, float]] = {}
+        self._failed: set[str] = set()
 
     def update_all(self, pods: Iterable[Mapping[str, Any]], now: float) -> None:
         """Handle a list of all current pods of the job at a time in seconds."""
         current = {pod["metadata"]["uid"]: pod for pod in pods}
         with self._lock:
             self._due = {uid: due for uid, due in self._due.items() if uid in current}
+            self._failed &= current.keys()
         for pod in current.values():
             self.update(pod, deleted=False, now=now)
 
@@ -56,9 +59,9 @@ class PodEvents:
             if deleted or state == "succeeded" or (state != "failed" and is_ready(pod)):
                 self._due.pop(uid, None)
             elif state == "failed":
-                _, seconds = self._due.get(uid, (0.0, 0.0))
-                if seconds != math.inf:
-                    self._due[uid] = (-math.inf, math.inf)
+                if uid not in self._failed:
+                    self._failed.add(uid)
+                    self._due[uid] = (-math.inf, FIRST_SECONDS)
             else:
                 self._due.setdefault(uid, (now + FIRST_SECONDS, FIRST_SECONDS))
 
@@ -75,5 +78,6 @@ class PodEvents:
             uid, (due, seconds) = min(self._due.items(), key=lambda item: item[1][0], default=("", (math.inf, 0.0)))
             if due > now:
                 return None
-            self._due[uid] = (now + seconds, min(2 * seconds, LONGEST_SECONDS) if seconds < math.inf else seconds)
+            following = math.inf if uid in self._failed else min(2 * seconds, LONGEST_SECONDS)
+            self._due[uid] = (now + seconds, following)
         return {"fieldSelector": f"type=Warning,involvedObject.uid={uid}"}

@@ -83,8 +83,9 @@ def _state_time(pod: Mapping[str, Any], state: PodState) -> float | None:
     elif state.state == "running":
         text = trainer.get("running", {}).get("startedAt")
     elif state.state in ("succeeded", "failed"):
-        end = trainer.get("terminated") or (installer.get("terminated") if state.state == "failed" else None)
-        text = (end or {}).get("finishedAt")
+        installation = installer.get("terminated", {})
+        end = trainer.get("terminated") or (installation if installation.get("exitCode") else {})
+        text = end.get("finishedAt")
     else:
         text = None
     return seconds_of(text)

@@ -309,7 +309,9 @@ class Tracker:
             reason=record.preemption or "pod deleted",
             hidden_by=(),
             preempted=bool(record.preemption),
-            happened=state.happened or (record.deletion and record.deletion.seconds),
+            # Of a pod that was deleted while it ran, that time is the start of its container.
+            happened=(state.happened if state.state in ENDED else None)
+            or (record.deletion and record.deletion.seconds),
         )
         if self.ended_by_itself and self._is_cleanup(record):
             if not record.pending_end:
