@@ -12,12 +12,13 @@ from kfp_distributed.components.train.manifests import JOB_LABEL, JobKind
 from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects
 from kfp_distributed.components.train.runners.kubernetes.pods import is_suspended, job_end, pod_state
 from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.task_path import format_task
 from kfp_distributed.components.train.topology import plan_topology
 from kfp_distributed.trainers.runtime.job import JobDescription
 
 Object = Mapping[str, Any]
 
-_HEADER = ("NAME", "TYPE", "STATE", "REPLICAS", "AGE", "RUN")
+_HEADER = ("NAME", "TYPE", "STATE", "REPLICAS", "AGE", "TASK", "RUN")
 
 _MOST_ADVANCED = {
     "running": "running",
@@ -69,6 +70,7 @@ class JobRow(NamedTuple):
     state: str
     replicas: str
     age: str
+    task: str
     run: str
 
 
@@ -99,8 +101,16 @@ def _job_row(job: ClusterJob, known_states: Counter[str] | None, now: datetime) 
         _state(job, states),
         str(total) if known_states is None else f"{states['running'] + states['succeeded']}/{total}",
         format_seconds(max(0, round((now.astimezone(timezone.utc) - created).total_seconds()))),
-        metadata.get("labels", {}).get("kfp-distributed/run", ""),
+        format_task(labels := _labels(job)),
+        labels.get("run", ""),
     )
+
+
+def _labels(job: ClusterJob) -> dict[str, str]:
+    """Return the labels of `TrainingJob.labels` that a job has."""
+    labels = job.manifest["metadata"].get("labels", {})
+    names = ("run", "task", "sub-pipeline", "iteration")
+    return {name: labels[f"kfp-distributed/{name}"] for name in names if f"kfp-distributed/{name}" in labels}
 
 
 def _state(job: ClusterJob, states: Counter[str]) -> str:
@@ -164,12 +174,9 @@ def job_objects(job: ClusterJob) -> JobObjects:
     specification = parse_distribution(read_distribution(job))
     topology = plan_topology(specification)
     description = JobDescription(job.name, {}, {}, "", "", "", "", "", topology.leader, topology.data_replicas)
-    labels = {
-        key.removeprefix("kfp-distributed/"): value
-        for key, value in job.manifest["metadata"].get("labels", {}).items()
-        if key in ("kfp-distributed/run", "kfp-distributed/task")
-    }
-    training = TrainingJob(job.name, topology, specification, description, labels=labels if len(labels) == 2 else {})
+    labels = _labels(job)
+    is_labelled = {"run", "task"} <= labels.keys()
+    training = TrainingJob(job.name, topology, specification, description, labels=labels if is_labelled else {})
     return JobObjects(training, job.kind, job.namespace, dict(job.manifest), (), ())
 
 

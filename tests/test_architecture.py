@@ -48,6 +48,7 @@ TRAIN_LAYERS = (
         "signals",
         "restarts",
         "specification",
+        "task_path",
         "topology",
     ),
     ("manifests",),

@@ -15,7 +15,8 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 def command(namespace: str) -> None:
     """List the trainings of a namespace, newest first.
 
-    REPLICAS counts those that run or have succeeded. RUN is the ID of the pipeline run.
+    REPLICAS counts those that run or have succeeded. TASK is the task in its pipeline: tune/train[1] is the task train
+    of the sub-pipeline tune, in iteration 1 of a ParallelFor. RUN is the ID of the pipeline run.
     """
     api = connected(namespace)
     try:

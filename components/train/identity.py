@@ -7,13 +7,14 @@ resumes from its own checkpoints, never from those of another task, run or Paral
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect, install_advice
 from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.task_path import TaskPath, parse_node_name, without_attempts
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
 _NODE_ANNOTATION = "workflows.argoproj.io/node-name"
@@ -77,12 +78,25 @@ def record_success(model_uri: str, inputs: Mapping[str, object]) -> None:
             file.write(f"{_digest(inputs)}\n")
 
 
-def without_attempts(node_name: str) -> str:
-    """Remove the attempt numbers from a node name: "train(0).executor(1)" becomes "train.executor".
+def own_task_path() -> TaskPath:
+    """Read the position of this step's task in its pipeline from its pod. It becomes part of the job's name.
 
-    The index of an iteration contains a colon and is kept: "iteration-iterations(1:item)".
+    Returns:
+        An empty path outside of a backend's pod, and if the step may not read its pod: a permission is the same for all
+        attempts, so all have the same name.
+
+    Raises:
+        ClusterError: The API server does not answer.
     """
-    return re.sub(r"\(\d+\)", "", node_name)
+    pod_name = os.environ.get("KFP_POD_NAME")
+    if not pod_name:
+        return TaskPath()
+    try:
+        return parse_node_name(_node_name(connect(), pod_name))
+    except ClusterError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return TaskPath()
 
 
 def own_node_name() -> str:
@@ -104,14 +118,18 @@ def read_node_name(api: ClusterApi, pod_name: str) -> str:
         ValueError: The pod cannot be read, or has no node name annotation.
     """
     try:
-        pod = api.read(f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}") or {}
+        node_name = _node_name(api, pod_name)
     except ClusterError as error:
         advice = f"{install_advice(api.namespace)} to allow `get pods`"
         raise ValueError(f"{error}. {_POD_IS_NEEDED}: {advice}") from None
-    node_name = pod.get("metadata", {}).get("annotations", {}).get(_NODE_ANNOTATION)
     if not node_name:
         raise ValueError(f"the pod {api.namespace}/{pod_name} has no annotation {_NODE_ANNOTATION}. {_POD_IS_NEEDED}")
-    return str(node_name)
+    return node_name
+
+
+def _node_name(api: ClusterApi, pod_name: str) -> str:
+    pod = api.read(f"/api/v1/namespaces/{api.namespace}/pods/{pod_name}") or {}
+    return str(pod.get("metadata", {}).get("annotations", {}).get(_NODE_ANNOTATION, ""))
 
 
 def _finished_trainings(folder: TaskFolder) -> list[str]:

@@ -24,7 +24,8 @@ class TrainingJob:
         description: Description of the job for its replicas.
         argv: Command of each replica of a local job; () for the entry program.
         environment: Environment variables that are added to those of each local replica.
-        labels: Values of the labels "run" and "task", which identify the job for users. Valid as Kubernetes labels.
+        labels: Values of the labels "run" and "task", which identify the job for users, and those of `TaskPath.labels`.
+            Valid as Kubernetes labels.
         warnings: Remarks about the request, for the log.
     """
 

@@ -12,11 +12,15 @@ from kfp_distributed.components.train.datasets import check_datasets
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.resume import CHECKPOINTS, METRICS
 from kfp_distributed.components.train.specification import DistributionSpecification, parse_distribution
+from kfp_distributed.components.train.task_path import TaskPath
 from kfp_distributed.components.train.topology import Topology, plan_topology
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job import JobDescription
+
+_NAME_LENGTH = 36
+"""Maximum number of characters of a job's name before the hash."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Request:
         task_name: Name of the task, which becomes part of the job's name. Default: "train".
         checkpoint_uri: Folder for the checkpoints of all jobs. Default: "", the folder `checkpoints` beside the model.
         resume_from: Folder of another training, whose latest checkpoint this one starts from. Default: "", none.
+        task_path: Position of the task in its pipeline, which becomes part of the job's name. Default: the top level.
     """
 
     train_uri: str
@@ -46,6 +51,12 @@ class Request:
     checkpoint_uri: str = ""
     task_name: str = "train"
     resume_from: str = ""
+    task_path: TaskPath = field(default_factory=TaskPath)
+
+    @property
+    def job_name(self) -> str:
+        """Name of the job. See `job_name`."""
+        return job_name(self.task_name, self.identity, self.task_path)
 
 
 def plan_job(request: Request) -> TrainingJob:
@@ -72,7 +83,7 @@ def plan_job(request: Request) -> TrainingJob:
     warnings = check_datasets(
         fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None, ranks
     )
-    name = job_name(request.task_name, request.identity)
+    name = request.job_name
     # Replaces the last part of the model's path. A query with settings of the store may follow it.
     beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
     folder = join_uri(checkpoint_uri or beside_model, name)
@@ -93,6 +104,7 @@ def plan_job(request: Request) -> TrainingJob:
         heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
     )
     labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
+    labels |= {name: _label(text) for name, text in request.task_path.labels.items()}
     return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings))
 
 
@@ -146,12 +158,16 @@ def _label(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
 
 
-def job_name(task_name: str, identity: Sequence[str]) -> str:
+def job_name(task_name: str, identity: Sequence[str], path: TaskPath = TaskPath()) -> str:  # noqa: B008 - immutable
     """Return the name of a job, which is always the same for a task of a run.
 
-    It is a DNS-1035 label of at most 50 characters, so that the names of its pods have at most 63.
+    It is a DNS-1035 label of at most 50 characters, so that the names of its pods have at most 63. Its parts are the
+    sub-pipelines, the task, the iterations and a hash of the identity, such as "tune-train-1-0123456789ab". The end of
+    long names is left out.
     """
-    readable = re.sub(r"[^a-z0-9]+", "-", task_name.lower()).strip("-")
+    iterations = "".join(f"-{index}" for index in path.iterations)[-_NAME_LENGTH + 1 :]
+    readable = re.sub(r"[^a-z0-9]+", "-", "-".join([*path.sub_pipelines, task_name]).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"train-{readable}"
-    return f"{readable[:36].strip('-')}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]}"
+    readable = f"{readable[: _NAME_LENGTH - len(iterations)].strip('-')}{iterations}"
+    return f"{readable}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]}"

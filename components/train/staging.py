@@ -10,7 +10,7 @@ from typing import Any
 
 from kfp_distributed.components.train.launch import STORE_AWAY_SECONDS
 from kfp_distributed.components.train.log_format import log
-from kfp_distributed.components.train.request import Request, job_name
+from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
@@ -41,7 +41,7 @@ def staged(request: Request) -> Iterator[Request]:
             f"checkpoint_uri = {request.checkpoint_uri!r} is not in object storage. Pods cannot read this machine's "
             "disk, so set it to a folder such as s3://bucket/training"
         )
-    root = join_uri(request.checkpoint_uri, job_name(request.task_name, request.identity), "staged")
+    root = join_uri(request.checkpoint_uri, request.job_name, "staged")
     store = open_store(root)
     require_bucket(store, "checkpoint_uri", request.checkpoint_uri)
 

@@ -35,6 +35,7 @@ from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.mpirun import failed_worker
 from kfp_distributed.components.train.replica_status import ReplicaStatus, without_output
 from kfp_distributed.components.train.specification import DistributionSpecification
+from kfp_distributed.components.train.task_path import format_task
 
 TIMELINE_LENGTH = 1000
 """Number of timeline entries that are kept, the newest."""
@@ -97,7 +98,7 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
         attempt=now,
         replicas={name: ReplicaStatus(now, name, "waiting", since=now) for name in names},
         spared=job.topology.spared,
-        title="{task} of run {run}".format_map(job.labels) if job.labels else "",
+        title=f"{format_task(job.labels)} of run {job.labels['run']}" if job.labels else "",
         spans={name: (Span("waiting", now),) for name in names},
     )
 

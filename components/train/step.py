@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.failed_report import store_report
-from kfp_distributed.components.train.identity import TrainingIdentity, identify_training, record_success
+from kfp_distributed.components.train.identity import (
+    TrainingIdentity,
+    identify_training,
+    own_task_path,
+    record_success,
+)
 from kfp_distributed.components.train.launch import Metrics, Outcome, TrainingFailed, launch
 from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log, print_entry
 from kfp_distributed.components.train.report import job_page
@@ -19,6 +24,7 @@ from kfp_distributed.components.train.runners.choose import choose_runner
 from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
 from kfp_distributed.components.train.staging import staged
 from kfp_distributed.components.train.status import JobStatus
+from kfp_distributed.components.train.task_path import TaskPath
 from kfp_distributed.components.train.tracker import Tracker
 from kfp_distributed.components.train.tracking import open_tracker
 from kfp_distributed.reports.render import render_page
@@ -108,6 +114,8 @@ def _request(
         model_uri=model_uri,
         task_name=identity.task_name,
         identity=(identity.run_id, *identity.distinction),
+        # Replicas on this machine have no names that others see.
+        task_path=TaskPath() if runner.shares_disk else own_task_path(),
         **parameters,
     )
 

@@ -103,9 +103,12 @@ def test_each_pod_is_read_as_often_for_many_jobs_as_for_one():
     ],
 )
 def test_rows(metadata, status, pods, state, replicas):
-    labels = {"kfp-distributed/job": "a-job", "kfp-distributed/run": "4f5b0b1c"}
+    labels = {"kfp-distributed/job": "a-job", "kfp-distributed/run": "4f5b0b1c", "kfp-distributed/task": "train"}
+    labels |= {"kfp-distributed/sub-pipeline": "tune", "kfp-distributed/iteration": "1"}
     _, job = cluster_job(workers(3), status=status, labels=labels, **metadata)
-    assert job_rows([job], pods, NOW) == [JobRow("a-job", "TFJob", state, replicas, "5 min 12 s", "4f5b0b1c")]
+    assert job_rows([job], pods, NOW) == [
+        JobRow("a-job", "TFJob", state, replicas, "5 min 12 s", "tune/train[1]", "4f5b0b1c")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["PyTorch", "MPI"])
@@ -115,7 +118,8 @@ def test_an_elastic_job_whose_workers_are_outside_of_its_limits_is_read(kind, wo
     elastic = {"distribution_type": kind, "min_workers": 1, "max_workers": 3, "number_of_workers": 2}
     _, job = cluster_job(elastic, "v1" if kind == "MPI" else None)
     job.manifest["spec"][f"{kind.lower()}ReplicaSpecs"]["Worker"]["replicas"] = workers
-    assert job_rows([job], [], NOW) == [JobRow("a-job", f"{kind}Job", "waiting", f"0/{workers + 1}", "5 min 12 s", "")]
+    row = JobRow("a-job", f"{kind}Job", "waiting", f"0/{workers + 1}", "5 min 12 s", "", "")
+    assert job_rows([job], [], NOW) == [row]
     read = job_objects(job).job.specification
     assert (read.number_of_workers, read.min_workers, read.max_workers) == (max(1, workers), *limits)
 
@@ -128,13 +132,13 @@ def test_a_suspended_job_is_queued():
 
 def test_the_table_is_aligned():
     rows = [
-        JobRow("train-8ccbe16558f9", "TFJob", "running", "4/4", "2 h 5 min", "4f5b0b1c"),
-        JobRow("fit-1", "MPIJob", "succeeded", "3", "12 s", ""),
+        JobRow("train-8ccbe16558f9", "TFJob", "running", "4/4", "2 h 5 min", "tune/train[1]", "4f5b0b1c"),
+        JobRow("fit-1", "MPIJob", "succeeded", "3", "12 s", "fit", ""),
     ]
     assert format_table(rows) == [
-        "NAME                 TYPE     STATE       REPLICAS   AGE         RUN",
-        "train-8ccbe16558f9   TFJob    running     4/4        2 h 5 min   4f5b0b1c",
-        "fit-1                MPIJob   succeeded   3          12 s",
+        "NAME                 TYPE     STATE       REPLICAS   AGE         TASK            RUN",
+        "train-8ccbe16558f9   TFJob    running     4/4        2 h 5 min   tune/train[1]   4f5b0b1c",
+        "fit-1                MPIJob   succeeded   3          12 s        fit",
     ]
 
 

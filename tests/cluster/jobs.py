@@ -60,6 +60,11 @@ class Step:
     def log(self) -> str:
         return "\n".join(text for _, text in self.lines)
 
+    @property
+    def timed_log(self) -> str:
+        """The log, each line with the seconds since the first one."""
+        return "\n".join(f"{stamp - self.lines[0][0]:7.1f} {text}" for stamp, text in list(self.lines))
+
     def wait_for(self, pattern: str, seconds: float = 120, after: int = 0) -> float:
         """Wait for a line that contains the pattern, ignoring the first `after` lines; return the line's time."""
         deadline = time.monotonic() + seconds
@@ -82,8 +87,9 @@ class Step:
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
+            log = self.timed_log
             self.process.send_signal(signal.SIGTERM)
-            raise AssertionError(f"still running after {seconds} s:\n{self.log}") from None
+            raise AssertionError(f"still running after {seconds} s:\n{log}") from None
         self._reader.join(10)
         assert self.lines, "the step printed nothing"
         assert self.lines[-1][1].startswith("VERDICT "), self.log

@@ -24,6 +24,7 @@ from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.request import job_name
+from kfp_distributed.components.train.task_path import TaskPath
 from kfp_distributed.library.archive import library_config_map, make_archive
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
@@ -345,7 +346,7 @@ def test_iterations_on_a_backend_before_kfp_2_4_have_separate_jobs(
         annotations = {"workflows.argoproj.io/node-name": node}
         pods.append(run_in_pod(f"iteration-{iteration}", [step_container], annotations=annotations))
         identity = identify_training(run.uri("train/model"), {}, lambda node=node: node)
-        expected.add(job_name("train", (run.run_id, *identity.distinction)))
+        expected.add(job_name("train", (run.run_id, *identity.distinction), TaskPath((), (iteration,))))
     for pod in pods:
         wait_for_log(api, pod, " worker-0 begun")
     jobs = client.CustomObjectsApi().list_namespaced_custom_object(

@@ -16,13 +16,27 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 WRITE = """\
 from pathlib import Path
 print(Path("/mnt/data/note").write_text("kept"), "written")"""
+# The end of worker-0 is the end of the job, so worker-0 waits for worker-1 at the end.
 READ = """\
+import json, os, socket, time
 from pathlib import Path
 print("found", Path("/mnt/data/note").read_text(), flush=True)
 try:
     Path("/mnt/data/note").write_text("lost")
 except OSError as error:
-    print("refused:", error.strerror)"""
+    print("refused:", error.strerror, flush=True)
+config = json.loads(os.environ["TF_CONFIG"])
+host, _, port = config["cluster"]["worker"][1].rpartition(":")
+if config["task"]["index"] == 1:
+    with socket.create_server(("", int(port))) as server:
+        server.accept()
+else:
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 5).close()
+            break
+        except OSError:
+            time.sleep(0.2)"""
 COMPARE = """\
 import os, time
 from pathlib import Path

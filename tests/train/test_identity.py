@@ -7,13 +7,17 @@ from itertools import combinations
 import pytest
 from train.kubernetes_api import KubernetesApi
 
+from kfp_distributed.components.train import identity as identity_module
 from kfp_distributed.components.train.identity import (
     identify_training,
     own_node_name,
+    own_task_path,
     read_node_name,
     record_success,
 )
 from kfp_distributed.components.train.request import job_name
+from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.task_path import TaskPath
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
@@ -177,6 +181,23 @@ def test_a_pod_that_cannot_be_read_or_has_no_annotation_is_an_error():
         server.refuses = HTTPStatus.FORBIDDEN
         with pytest.raises(ValueError, match=r"KFP 2\.4 .*run kfp-distributed install --namespace default"):
             read_node_name(server.connect(), "a-pod")
+
+
+def test_the_step_reads_its_task_path_if_it_may(monkeypatch):
+    monkeypatch.setenv("KFP_POD_NAME", "a-pod")
+    with KubernetesApi() as server:
+        monkeypatch.setattr(identity_module, "connect", server.connect)
+        assert own_task_path() == TaskPath()  # The pod was deleted.
+        annotations = {"workflows.argoproj.io/node-name": node(1, task="tune(0).train")}
+        server.put("pods/a-pod", {"metadata": {"name": "a-pod", "annotations": annotations}})
+        assert own_task_path() == TaskPath(("tune",), (1,))
+        server.refuses = HTTPStatus.FORBIDDEN
+        assert own_task_path() == TaskPath()
+        server.refuses = HTTPStatus.NOT_ACCEPTABLE
+        with pytest.raises(ClusterError):
+            own_task_path()
+    monkeypatch.delenv("KFP_POD_NAME")
+    assert own_task_path() == TaskPath()
 
 
 def test_a_missing_pod_name_is_an_error_where_the_pod_must_be_read(monkeypatch):
