@@ -7,6 +7,10 @@ from kfp_distributed.components.train.runners.kubernetes.pod_events import PodEv
 PENDING = {"phase": "Pending"}
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 NODE_LOST = {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}
+PULL_FAILS = {
+    "phase": "Pending",
+    "containerStatuses": [{"name": "tensorflow", "state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+}
 FAILED = {"phase": "Failed", "reason": "Evicted"}
 SUCCEEDED = {"phase": "Succeeded"}
 
@@ -22,7 +26,7 @@ def asked(events, times):
     return [(now, query.rpartition("=")[2]) for now, query in queries]
 
 
-def follow(*changes, times=range(100)):
+def follow(*changes, times=range(1000)):
     """Return when a pod is asked after changes of its status, which are (time, status), with None for its deletion."""
     events, requests, pending = PodEvents(), [], list(changes)
     for now in times:
@@ -36,8 +40,10 @@ def follow(*changes, times=range(100)):
 @pytest.mark.parametrize(
     ("changes", "times"),
     [
-        ([(0, PENDING)], [5, 10, 20, 40, 70]),
-        ([(0, PENDING), (7, PENDING)], [5, 10, 20, 40, 70]),
+        ([(0, PENDING)], [5, 10, 20, 40, 80, 160, 320, 620, 920]),
+        ([(0, PENDING), (7, PENDING)], [5, 10, 20, 40, 80, 160, 320, 620, 920]),
+        ([(0, PULL_FAILS)], []),
+        ([(0, PENDING), (11, PULL_FAILS), (30, PENDING)], [5, 10, 35, 40, 50, 70, 110, 190, 350, 650, 950]),
         ([(0, PENDING), (4, READY)], []),
         ([(0, PENDING), (11, READY)], [5, 10]),
         ([(0, READY), (50, NODE_LOST), (61, None)], [55, 60]),
@@ -58,6 +64,15 @@ def test_a_job_sends_one_request_at_a_time_and_leaves_out_no_pod():
     assert [uid for _, uid in requests] == [str(index) for index in range(1000)]
     events.update(pod("7", FAILED), deleted=False, now=1005)
     assert asked(events, [1005, 1006]) == [(1005, "7"), (1006, "0")]
+
+
+def test_a_pod_without_a_node_is_asked_if_its_status_does_not_say_why():
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+    for conditions, times in (([unschedulable], []), ([], [5, 10])):
+        events = PodEvents()
+        waiting = {**pod("a", {"phase": "Pending", "conditions": conditions}), "spec": {}}
+        events.update(waiting, deleted=False, now=0)
+        assert [time for time, _ in asked(events, range(20))] == times
 
 
 def test_a_pod_that_is_missing_in_a_list_is_not_asked():

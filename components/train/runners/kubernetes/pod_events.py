@@ -2,7 +2,8 @@
 
 A watch for each pod would need a connection for each replica. A watch of the events of all pods would deliver those of
 the whole namespace. Only the events of a pod that is not ready matter: they say why a volume is not mounted, why the
-network of the pod is missing, or that its node is lost. So the events of a pod are listed while it is not ready.
+network of the pod is missing, or that its node is lost. So the events of a pod are listed while it is not ready, unless
+its own status has the reason, as it has if no node has room for the pod or if an image cannot be pulled.
 
 The API server reads all events of the namespace for each such list, because it has no index of the objects that events
 are about. Therefore a pod is asked less often the longer it waits, and a job sends one request at a time.
@@ -13,21 +14,23 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_distributed.components.train.runners.kubernetes.pods import is_ready, pod_state
+from kfp_distributed.components.train.runners.kubernetes.pods import has_own_reason, is_ready, pod_state
 
 FIRST_SECONDS = 5.0
 """Seconds that a pod is not ready before its events are listed. Most pods are ready by then."""
 
-LONGEST_SECONDS = 30.0
-"""Maximum seconds between two lists of the events of a pod. The seconds double from `FIRST_SECONDS`."""
+LONGEST_SECONDS = 300.0
+"""Maximum seconds between two lists of the events of a pod. The seconds double from `FIRST_SECONDS`. It is the longest
+time between two attempts of the kubelet to start a container."""
 
 
 class PodEvents:
     """Order of the requests for the events of pods. Thread-safe.
 
-    A pod that is not ready is due after 5, 10, 20 and 40 seconds, and then every 30 seconds. A pod that has failed is
-    due at once, before all others, and 5 s later, because an event may be written after the state of its pod. The
-    others follow in the order in which they became due, so no pod is left out.
+    A pod that is not ready, without a reason in its own status, is due after 5, 10, 20, 40, 80, 160 and 320 seconds,
+    and then every 300 seconds. A pod that has failed is due at once, before all others, and 5 s later, because an event
+    may be written after the state of its pod. The others follow in the order in which they became due, so no pod is
+    left out.
     """
 
     def __init__(self) -> None:
@@ -56,7 +59,7 @@ class PodEvents:
         """
         uid, state = pod["metadata"]["uid"], pod_state(pod).state
         with self._lock:
-            if deleted or state == "succeeded" or (state != "failed" and is_ready(pod)):
+            if deleted or state == "succeeded" or (state != "failed" and (is_ready(pod) or has_own_reason(pod))):
                 self._due.pop(uid, None)
             elif state == "failed":
                 if uid not in self._failed:

@@ -146,6 +146,16 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return any(condition["type"] == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
+def has_own_reason(pod: Mapping[str, Any]) -> bool:
+    """Return whether the status of a pod says why it waits: it has no node, or a container cannot start."""
+    status = pod.get("status", {})
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    waiting = [container.get("state", {}).get("waiting", {}) for container in containers]
+    if "nodeName" not in pod.get("spec", {}):
+        waiting = [condition for condition in status.get("conditions", ()) if condition["type"] == "PodScheduled"]
+    return any(state.get("reason", "") not in ("", *_UNINFORMATIVE_REASONS) for state in waiting)
+
+
 def is_ending(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod has failed, or is being deleted."""
     return "deletionTimestamp" in pod["metadata"] or pod_state(pod).state == "failed"
