@@ -109,6 +109,32 @@ def fail(model_dir):
     numbers["two"]
 
 
+def print_to_both(model_dir):
+    import os
+    import sys
+
+    for number in range(3):
+        print("output", number)
+        print("error", number, file=sys.stderr)
+        os.system(f"echo child {number} >&2")
+    raise ValueError("the end")
+
+
+def test_output_and_errors_are_one_stream(make_replicas, digits, tmp_path):
+    """A container's log is read from two pipes, so lines of two streams may be read in another order than written."""
+    errors = tmp_path / "errors"
+    module = "kfp_distributed.trainers.runtime.entry"
+    separate = f"import os, runpy; os.dup2(os.open({str(errors)!r}, os.O_CREAT | os.O_WRONLY), 2)"
+    replicas = make_replicas(train_specification(print_to_both), {}, {"worker": 1}, digits)
+    replicas.arguments = ("-c", f"{separate}; runpy.run_module({module!r}, run_name='__main__')")
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 1
+    words = re.findall(r"^(output|error|child) (\d)$|^(ValueError): the end", replicas.text("worker-0"), re.MULTILINE)
+    lines = [(word, number) for number in "012" for word in ("output", "error", "child")]
+    assert words == [*((*line, "") for line in lines), ("", "", "ValueError")]
+    assert errors.read_text() == ""
+
+
 def leave(model_dir, code: int):
     import sys
     from pathlib import Path

@@ -31,8 +31,12 @@ def test_exit_code_of_a_command(tmp_path, words, script, seconds, code):
     description = JobDescription("job", {}, {}, "", "", "", "", "", "", (), heartbeat_uri=str(tmp_path / "heartbeat"))
     job.write_text(description.to_json())
     limit = {LOST_SECONDS_VARIABLE: seconds, JOB_VARIABLE: str(job)} if seconds else {}
-    command = [sys.executable, "-m", "kfp_distributed.trainers.runtime.launcher", *words, "sh", "-c", script]
-    assert subprocess.run(command, env={**os.environ, **limit}, timeout=60).returncode == code
+    shell = ["sh", "-c", f"echo error >&2; echo output; {script}"]
+    command = [sys.executable, "-m", "kfp_distributed.trainers.runtime.launcher", *words, *shell]
+    end = subprocess.run(command, env={**os.environ, **limit}, timeout=60, capture_output=True, text=True)
+    # Output and errors are one stream, whose lines keep their order.
+    assert (end.returncode, end.stderr) == (code, "")
+    assert end.stdout.startswith("error\noutput\n")
 
 
 @pytest.mark.parametrize(("parameters", "output"), [({}, "nothing is trained again"), ({"epochs": 2}, "ran")])

@@ -76,6 +76,8 @@ def main() -> int:
 
 
 def _run_replica() -> int:
+    # One stream for the container's log, because lines of two streams may be read in another order than written.
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     for stream in (sys.stdout, sys.stderr):
         # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]

@@ -26,7 +26,9 @@ def main() -> int:
         an operator restarts a container that fails. 0 if an idle worker receives SIGTERM.
     """
     is_idle = sys.argv[1] == "--idle"
-    child, lost = subprocess.Popen(sys.argv[1 + is_idle :]), threading.Event()
+    # One stream for the container's log, because lines of two streams may be read in another order than written.
+    child = subprocess.Popen(sys.argv[1 + is_idle :], stderr=subprocess.STDOUT)
+    lost = threading.Event()
 
     def end() -> None:
         lost.set()
