@@ -18,8 +18,6 @@ from kfp_distributed.trainers.runtime.job import JobDescription
 
 Object = Mapping[str, Any]
 
-_HEADER = ("NAME", "TYPE", "STATE", "REPLICAS", "AGE", "TASK", "RUN")
-
 _MOST_ADVANCED = {
     "running": "running",
     "succeeded": "running",
@@ -124,9 +122,9 @@ def _state(job: ClusterJob, states: Counter[str]) -> str:
     return next((shown for state, shown in _MOST_ADVANCED.items() if states[state]), "waiting")
 
 
-def format_table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows below the header of the table of jobs, as lines with aligned columns."""
-    table = [_HEADER, *rows]
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return rows below the names of their columns, as aligned lines."""
+    table = [[column.upper() for column in columns], *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 

@@ -73,6 +73,19 @@ def list_pods(api: ClusterApi) -> list[Object]:
     return _list(api, f"/api/v1/namespaces/{api.namespace}/pods")
 
 
+def existing_job(api: ClusterApi, name: str) -> ClusterJob | None:
+    """Return a training by its name; None if the cluster has none.
+
+    Raises:
+        ClusterError: The API server does not answer. The account may not list a kind, and no other has this name.
+    """
+    jobs, refusals = list_jobs(api)
+    job = next((job for job in jobs if job.name == name), None)
+    if job is None and refusals:
+        raise _missing(api, name, jobs, refusals)
+    return job
+
+
 def find_job(api: ClusterApi, name: str) -> ClusterJob:
     """Return a training by its name.
 
@@ -83,9 +96,18 @@ def find_job(api: ClusterApi, name: str) -> ClusterJob:
     for job in jobs:
         if job.name == name:
             return job
+    raise _missing(api, name, jobs, refusals)
+
+
+def missing_job(api: ClusterApi, name: str) -> ClusterError:
+    """Return the error about a training that does not exist. It names those that exist."""
+    return _missing(api, name, *list_jobs(api))
+
+
+def _missing(api: ClusterApi, name: str, jobs: list[ClusterJob], refusals: list[str]) -> ClusterError:
     names = ", ".join(job.name for job in jobs) or "none"
     text = f"there is no training {name!r} in namespace {api.namespace}; existing trainings: {names}"
-    raise ClusterError(404, "\n".join([text, *refusals]))
+    return ClusterError(404, "\n".join([text, *refusals]))
 
 
 def check_permissions(api: ClusterApi, needed: list[tuple[str, str, str]]) -> None:

@@ -147,6 +147,15 @@ def namespace_option(text: str) -> Callable[[Any], Any]:
     return click.option("--namespace", default="", callback=check_namespace, help=help_text)
 
 
+bucket_option = click.option(
+    "--bucket",
+    default="",
+    callback=check_bucket,
+    metavar="URI",
+    help="Where the pipelines of ended trainings store their artifacts. Default: the pipeline root of the namespace.",
+)
+
+
 def end_interrupted(context: click.Context) -> NoReturn:
     """End a command after Ctrl-C, with the exit code that shells use."""
     # A second Ctrl-C must not show a traceback of the interpreter's own end.

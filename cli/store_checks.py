@@ -63,7 +63,7 @@ def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, 
         return Check("bucket", "warning", text, f"fix the problems above, then repeat: {question.command}")
     if not answer.reached:
         text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
-        return Check("bucket", "warning", text, _forward(store, question.command))
+        return Check("bucket", "warning", text, forward_command(store, question.command))
     if "NoSuchBucket" in answer.error:
         text = f"{uri} does not exist; steps do not create buckets"
         endpoint, secure = question.endpoint or (store.endpoint, store.secure)
@@ -77,7 +77,7 @@ def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, 
     return Check("bucket", "ok", f"{uri} can be listed with the keys of the Secret")
 
 
-def _forward(store: StoreReference, command: str) -> str:
+def forward_command(store: StoreReference, command: str) -> str:
     """Return the command that checks a store in the cluster, such as service.namespace:9000, from outside.
 
     It sets AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL. Not for TLS: the certificate of a store

@@ -3,10 +3,7 @@
 It only reads and sends access reviews. Nothing is created, and no key is stored or printed.
 """
 
-import os
-import socket
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from kubernetes.config import kube_config
 
@@ -26,6 +23,7 @@ from kfp_distributed.cli.checks import (
     kinds_of,
 )
 from kfp_distributed.cli.library_checks import judge_libraries
+from kfp_distributed.cli.pipeline_store import find_store, reach, read_object, reader, refusal_of, store_credentials
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
@@ -33,16 +31,11 @@ from kfp_distributed.components.train.runners.kubernetes.preflight import needed
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import (
     OWN_NAMESPACE,
-    SECRET_VARIABLE,
-    MayNotRead,
     Read,
     StoreReference,
-    choose_object_store,
-    read_keys,
 )
 from kfp_distributed.storage.opener import open_store
 
@@ -68,8 +61,8 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     yield Check("cluster", "ok", f"Kubernetes {version}, namespace {question.namespace}")
     path = f"/api/v1/namespaces/{question.namespace}"
     namespace, account = (
-        _read(api, path),
-        _read(api, f"{path}/serviceaccounts/{question.account or 'default'}"),
+        read_object(api, path),
+        read_object(api, f"{path}/serviceaccounts/{question.account or 'default'}"),
     )
     yield from judge_namespace(question, namespace, account)
     kinds = kinds_of(served)
@@ -77,8 +70,8 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     kinds = {name: kind for name, kind in kinds.items() if question.chosen in (None, name)}
     yield from judge_operators(question, kinds, _items(api, "/apis/apps/v1/deployments"))
 
-    read = _reader(api)
-    uri, store = _find_store(read, question)
+    read = reader(api)
+    uri, store = find_store(read, question.namespace, question.bucket)
     used = [kinds[name] for name in TYPES if name in kinds]
     needed = [Permission(*entry) for kind in used for entry in needed_permissions(kind, claims=question.claims)]
     if question.volumes:
@@ -96,7 +89,7 @@ def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:
     if question.libraries:
         names = {library.name for library in question.libraries}
         path = f"/api/v1/namespaces/{question.namespace}/configmaps"
-        config_maps = {name: _read(api, f"{path}/{name}") for name in names}
+        config_maps = {name: read_object(api, f"{path}/{name}") for name in names}
         yield from judge_libraries(question, config_maps, library_name(content_hash(read_library())))
 
 
@@ -117,17 +110,13 @@ def _object_store(read: Read, question: Question, uri: str, store: StoreReferenc
 
 def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference) -> BucketAnswer:
     """List a prefix that no bucket has, with the keys of the Secret, at the address that this machine uses."""
-    endpoint, secure = question.endpoint or (store.endpoint, store.secure)
+    endpoint = question.endpoint or (store.endpoint, store.secure)
     try:
-        address = urlsplit(f"//{endpoint}")
-        socket.create_connection((address.hostname, address.port or (443 if secure else 80)), timeout=3).close()
+        reach(*endpoint)
     except (OSError, ValueError) as error:
         return BucketAnswer(False, str(error))
-    bundle = os.environ.get("AWS_CA_BUNDLE", "")
     try:
-        access, secret = read_keys(read, store)
-        credentials = Credentials(endpoint, access, secret, region=store.region, secure=secure, ca_bundle=bundle)
-        open_store(uri, credentials, retry_seconds=1).list("kfp-distributed-doctor/")
+        open_store(uri, store_credentials(read, store, endpoint), retry_seconds=1).list("kfp-distributed-doctor/")
     except StorageError as error:
         return BucketAnswer(True, error.cause)
     except ValueError as error:
@@ -135,28 +124,11 @@ def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference)
     return BucketAnswer(True)
 
 
-def _find_store(read: Read, question: Question) -> tuple[str, StoreReference | Refusal]:
-    """Return the URI of the bucket and its object store. The Secret of the store is checked later."""
-    path = f"/api/v1/namespaces/{question.namespace}"
-    uri = question.bucket or "minio://mlpipeline/v2/artifacts"
-    try:
-        launcher = (read(f"{path}/configmaps/kfp-launcher") or {}).get("data") or {}
-        uri = question.bucket or launcher.get("defaultPipelineRoot") or uri
-        secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")[2]
-
-        def read_without_secrets(path: str) -> Object | None:
-            return {} if "/secrets/" in path else read(path)
-
-        return uri, choose_object_store(os.environ.get, read_without_secrets, question.namespace, secret, uri)
-    except ValueError as error:
-        return uri, Refusal(error)
-
-
 def _refused(api: ClusterApi, question: Question, needed: list[Permission]) -> list[Permission] | Refusal:
     try:
         return [permission for permission in needed if not _may(api, question, permission)]
     except ClusterError as error:
-        return _refusal(error)
+        return refusal_of(error)
 
 
 def _may(api: ClusterApi, question: Question, permission: Permission) -> bool:
@@ -193,32 +165,8 @@ def _user(api: ClusterApi) -> str:
     return str(answer["status"]["userInfo"]["username"])
 
 
-def _reader(api: ClusterApi) -> Read:
-    def read(path: str) -> Object | None:
-        answer = _read(api, path)
-        if isinstance(answer, Refusal):
-            raise MayNotRead(answer)
-        return answer
-
-    return read
-
-
-def _read(api: ClusterApi, path: str) -> Object | Refusal | None:
-    try:
-        return api.read(path)
-    except ClusterError as error:
-        return _refusal(error)
-
-
 def _items(api: ClusterApi, path: str) -> list[Object] | Refusal:
     try:
         return api.list_objects(path).items
     except ClusterError as error:
-        return _refusal(error)
-
-
-def _refusal(error: ClusterError) -> Refusal:
-    """Return the refusal of a request. An error other than 403 is raised, because it is no fact about the cluster."""
-    if error.status != 403:
-        raise error
-    return Refusal(error)
+        return refusal_of(error)

@@ -63,3 +63,23 @@ def parse_task_folder(output_uri: str) -> TaskFolder:
         "PIPELINE/RUN/TASK/UUID/OUTPUT or PIPELINE/RUN/TASK/OUTPUT, where RUN is a UUID. "
         "Run the step by Kubeflow Pipelines or kfp.local"
     )
+
+
+def pipeline_root(output_uri: str) -> str:
+    """Return the pipeline root of an output artifact in object storage, with the settings of its store.
+
+    Args:
+        output_uri: The artifact's `uri`.
+
+    Returns:
+        "" for a local path, and for a URI that Kubeflow Pipelines has not created.
+    """
+    try:
+        folder = parse_task_folder(output_uri)
+    except ValueError:
+        return ""
+    if "://" not in folder.uri:
+        return ""
+    pipeline = folder.uri.rpartition(f"/{folder.run_id}/")[0]
+    _, question_mark, settings = output_uri.partition("?")
+    return pipeline.rpartition("/")[0] + question_mark + settings

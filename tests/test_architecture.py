@@ -49,6 +49,7 @@ TRAIN_LAYERS = (
         "restarts",
         "specification",
         "task_path",
+        "training_summary",
         "topology",
     ),
     ("manifests",),
@@ -66,7 +67,7 @@ TRAIN_LAYERS = (
         "step_log",
         "time_budgets",
     ),
-    ("component", "failed_report", "mlflow_tracker", "report", "step", "tracker", "tracking"),
+    ("component", "failed_report", "mlflow_tracker", "records", "report", "step", "stored_log", "tracker", "tracking"),
 )
 """The layers of components/train. A module imports only from its own layer and the layers before it."""
 

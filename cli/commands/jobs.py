@@ -4,21 +4,31 @@ from datetime import datetime, timezone
 
 import click
 
-from kfp_distributed.cli.job_objects import format_table, job_rows
+from kfp_distributed.cli.ended_jobs import EndedRow, ended_rows, read_summaries
+from kfp_distributed.cli.job_objects import JobRow, format_table, job_rows
 from kfp_distributed.cli.job_search import list_jobs, list_pods
-from kfp_distributed.cli.options import connected, namespace_option, refused
+from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
+from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.storage.errors import StorageError
 
 
 @click.command()
 @namespace_option("Namespace of the jobs.")
-def command(namespace: str) -> None:
+@click.option("--ended", is_flag=True, help="List the trainings whose jobs are gone, from the object store.")
+@click.option("--limit", default=50, type=click.IntRange(1), help="Maximum number with --ended. Default: 50.")
+@bucket_option
+def command(namespace: str, ended: bool, limit: int, bucket: str) -> None:
     """List the trainings of a namespace, newest first.
 
     REPLICAS counts those that run or have succeeded. TASK is the task in its pipeline: tune/train[1] is the task train
     of the sub-pipeline tune, in iteration 1 of a ParallelFor. RUN is the ID of the pipeline run.
     """
     api = connected(namespace)
+    if ended:
+        _list_ended(api, limit, bucket)
+        return
     try:
         jobs, refusals = list_jobs(api)
         pods = None
@@ -36,5 +46,22 @@ def command(namespace: str) -> None:
         click.echo(f"No trainings in namespace {api.namespace}.")
         return
     now = datetime.now(timezone.utc)
-    for line in format_table(job_rows(jobs, pods, now)):
+    for line in format_table(JobRow._fields, job_rows(jobs, pods, now)):
+        click.echo(line)
+
+
+def _list_ended(api: ClusterApi, limit: int, bucket: str) -> None:
+    command = f"kfp-distributed jobs --ended --namespace {api.namespace}"
+    try:
+        store, _ = open_pipeline_store(api, bucket, command)
+        existing = {job.name for job in list_jobs(api).jobs}
+        rows = ended_rows(read_summaries(store, api.namespace, limit), existing, datetime.now(timezone.utc))
+    except ClusterError as error:
+        raise refused(error) from None
+    except (StorageError, StoreNotReached, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    if not rows:
+        click.echo(f"No ended trainings of namespace {api.namespace} in {store.uri}.")
+        return
+    for line in format_table(EndedRow._fields, rows):
         click.echo(line)

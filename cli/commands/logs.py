@@ -4,14 +4,24 @@ import re
 
 import click
 
+from kfp_distributed.cli.ended_jobs import read_stored_log
+from kfp_distributed.cli.ended_search import ended_job
 from kfp_distributed.cli.job_logs import read_logs
 from kfp_distributed.cli.job_objects import job_objects
-from kfp_distributed.cli.job_search import find_job
-from kfp_distributed.cli.options import WrongArgument, connected, end_interrupted, namespace_option, refused
+from kfp_distributed.cli.job_search import existing_job
+from kfp_distributed.cli.options import (
+    WrongArgument,
+    bucket_option,
+    connected,
+    end_interrupted,
+    namespace_option,
+    refused,
+)
 from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.job import LogLine
-from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.log_format import JOB, LogEntry
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
@@ -20,16 +30,22 @@ from kfp_distributed.components.train.runners.protocol import ClusterError
 @namespace_option("Namespace of the job.")
 @click.option("--replica", default="", help="Name of one replica, such as worker-0. Default: all replicas.")
 @click.option("--follow", is_flag=True, help="Print new lines until the training ends.")
+@bucket_option
 @click.pass_context
-def command(context: click.Context, job: str, namespace: str, replica: str, follow: bool) -> None:
+def command(context: click.Context, job: str, namespace: str, replica: str, follow: bool, bucket: str) -> None:
     """Print the output of the replicas of the training JOB, as TIME LEVEL REPLICA MESSAGE.
 
     Lines are in the order of their times. If a container was restarted in its pod, a line marks the restart, and the
     lines of the start before it come first. With --follow the time of a line is when it was read.
+
+    If the job is gone, its log comes from the object store. It has the events of the job, too.
     """
     api = connected(namespace)
     try:
-        training = find_job(api, job)
+        training = existing_job(api, job)
+        if training is None:
+            _print_stored(api, job, replica, bucket)
+            return
         replicas = [item.name for item in job_objects(training).job.topology.replicas]
         if replica and replica not in replicas:
             raise WrongArgument(f"--replica {replica!r} is not one of the replicas: {', '.join(replicas)}")
@@ -44,3 +60,12 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
         raise refused(error) from None
     except KeyboardInterrupt:
         end_interrupted(context)
+
+
+def _print_stored(api: ClusterApi, job: str, replica: str, bucket: str) -> None:
+    with ended_job(api, job, bucket, "logs") as (summary, credentials):
+        if replica not in ("", JOB, *summary.replicas):
+            raise WrongArgument(f"--replica {replica!r} is not one of the replicas: {', '.join(summary.replicas)}")
+        for entry in read_stored_log(summary, credentials):
+            if replica in ("", entry.replica) and not re.search(STARTUP_REMARK, entry.message):
+                click.echo(str(entry))

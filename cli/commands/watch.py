@@ -1,6 +1,7 @@
 """`kfp-distributed watch`."""
 
 import sys
+from datetime import datetime, timezone
 from functools import reduce
 
 import click
@@ -8,9 +9,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from kfp_distributed.cli.ended_jobs import describe_end
+from kfp_distributed.cli.ended_search import ended_job
 from kfp_distributed.cli.job_objects import ClusterJob, job_objects
-from kfp_distributed.cli.job_search import find_job
-from kfp_distributed.cli.options import connected, end_interrupted, namespace_option, refused
+from kfp_distributed.cli.job_search import existing_job
+from kfp_distributed.cli.options import bucket_option, connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.components.train.log_format import LogEntry, error_lines
@@ -26,16 +29,24 @@ from kfp_distributed.trainers.runtime.progress import parse_progress
 @click.command()
 @click.argument("job")
 @namespace_option("Namespace of the job.")
+@bucket_option
 @click.pass_context
-def command(context: click.Context, job: str, namespace: str) -> None:
+def command(context: click.Context, job: str, namespace: str, bucket: str) -> None:
     """Show the progress of the training JOB until it ends.
 
     On a terminal this is a table with a row for each replica, elsewhere a line for each event and each epoch. The exit
     code is 0 if the training succeeded and 1 if it failed. Ctrl-C ends only this command; the training continues.
+
+    If the job is gone, its end comes from the object store.
     """
     api = connected(namespace)
     try:
-        training = find_job(api, job)
+        training = existing_job(api, job)
+        if training is None:
+            with ended_job(api, job, bucket, "watch") as (summary, _):
+                for line in describe_end(summary, datetime.now(timezone.utc)):
+                    click.echo(line)
+            context.exit(int(summary.state != "succeeded"))
         status = _watch(api, training)
     except ClusterError as error:
         raise refused(error) from None

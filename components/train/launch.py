@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
+from typing import NamedTuple
 
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.deadline import call_within
@@ -91,11 +92,23 @@ class Outcome:
     metrics: Metrics
 
 
+class _Log(NamedTuple):
+    """Where entries of the log go. See `launch`."""
+
+    show: Callable[[LogEntry], object]
+    keep: Callable[[LogEntry], object] = lambda entry: None
+
+    def __call__(self, entry: LogEntry) -> None:
+        self.show(entry)
+        self.keep(entry)
+
+
 def launch(
     request: Request,
     runner: Runner,
     show: Callable[[LogEntry], object],
     on_start: Callable[[TrainingJob], object] = lambda job: None,
+    keep: Callable[[LogEntry], object] = lambda entry: None,
 ) -> Outcome:
     """Run a training. Call it in the main thread, because it handles signals.
 
@@ -106,6 +119,8 @@ def launch(
         runner: Where the replicas run.
         show: Receives each entry of the step's log, such as `print`.
         on_start: Receives the job when it has started. Default: does nothing.
+        keep: Receives the same entries as `show`, and TensorFlow's remarks at each start, which the step's log leaves
+            out. Default: does nothing.
 
     Returns:
         The result of the training.
@@ -119,24 +134,25 @@ def launch(
     """
     job = plan_job(request)
     description = job.description
+    log = _Log(show, keep)
     resumes_other = check_resume(request.resume_from, description)
     for warning in job.warnings:
-        show(LogEntry(clock(), "WARNING", JOB, warning))
+        log(LogEntry(clock(), "WARNING", JOB, warning))
     # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
         if model_of_request(open_store(description.model_uri), description.request):
-            status = _follow_previous(runner, job, show, on_start)
+            status = _follow_previous(runner, job, log, on_start)
         else:
             runner.check(job)
             # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here.
             _require_bucket(request, description)
             if resumes_other:
                 copied = copy_training(request.resume_from, description)
-                show(LogEntry(clock(), "INFO", JOB, copied.describe(request.resume_from)))
+                log(LogEntry(clock(), "INFO", JOB, copied.describe(request.resume_from)))
             runner.start(job)
             on_start(job)
-            status = _follow(runner, job, show)
-    status, model = _judge(status, description, show)
+            status = _follow(runner, job, log)
+    status, model = _judge(status, description, log)
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
 
@@ -155,27 +171,25 @@ def _saved_if_readable(description: JobDescription) -> ModelManifest | None:
 
 
 def _follow_previous(
-    runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object], on_start: Callable[[TrainingJob], object]
+    runner: Runner, job: TrainingJob, log: _Log, on_start: Callable[[TrainingJob], object]
 ) -> JobStatus:
     """Follow what an earlier attempt of this step has left of a job that has saved its model."""
     status = begin(job, clock())
     event = JobEvent(clock(), "an earlier attempt of this step has trained the model; nothing is trained again")
-    show(LogEntry(event.time, "INFO", JOB, event.text))
+    log(LogEntry(event.time, "INFO", JOB, event.text))
     try:
         if runner.adopt(job):
             on_start(job)
-            return _follow(runner, job, show)
+            return _follow(runner, job, log)
     except ClusterError as error:
-        show(LogEntry(clock(), "WARNING", JOB, f"the job of the earlier attempt cannot be found: {error}"))
+        log(LogEntry(clock(), "WARNING", JOB, f"the job of the earlier attempt cannot be found: {error}"))
     on_start(job)
     stopped = [ReplicaChanged(clock(), name, "stopped", reason="an earlier attempt") for name in status.replicas]
     facts: list[Fact] = [event, *stopped, JobEnded(clock(), True)]
     return reduce(advance, facts, status)
 
 
-def _judge(
-    status: JobStatus, description: JobDescription, show: Callable[[LogEntry], object]
-) -> tuple[JobStatus, ModelManifest]:
+def _judge(status: JobStatus, description: JobDescription, log: _Log) -> tuple[JobStatus, ModelManifest]:
     """Return the final status and the model of a job that has ended.
 
     The model decides: if the job has saved a complete one, the training has succeeded, whatever failed afterwards.
@@ -189,7 +203,7 @@ def _judge(
         if not saved:
             raise _failed(failure_cause(status), status, description)
         text = f"the model is complete, so the training has succeeded: {description.model_uri}"
-        show(LogEntry(clock(), "INFO", JOB, text))
+        log(LogEntry(clock(), "INFO", JOB, text))
         happened = moment(status.ended) if status.ended else None
         facts: list[Fact] = [JobEvent(clock(), text), JobEnded(clock(), True, happened=happened)]
         return reduce(advance, facts, status), saved
@@ -231,23 +245,25 @@ def stored_metrics(store: Store) -> Metrics:
     return metrics
 
 
-def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]) -> JobStatus:
+def _follow(runner: Runner, job: TrainingJob, log: _Log) -> JobStatus:
     status = begin(job, clock())
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
     samples: list[ReplicaSample] = []
     stalls = Stalls()
     for fact in chain(_first_events(job), _facts(runner)):
         if isinstance(fact, LogLine):
+            line = LogEntry(moment(fact), "INFO", fact.replica, fact.line)
             if re.search(STARTUP_REMARK, fact.line):
+                log.keep(line)
                 continue
-            show(LogEntry(moment(fact), "INFO", fact.replica, fact.line))
+            log(line)
             # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
             lines[fact.replica].append(fact)
             continue
         if isinstance(fact, ReplicaSample):
             samples.append(fact)
             if entry := log_entry(fact):
-                show(entry)
+                log(entry)
             continue
         status = add_output(status, chain(samples, *lines.values()))
         samples.clear()
@@ -263,7 +279,7 @@ def _follow(runner: Runner, job: TrainingJob, show: Callable[[LogEntry], object]
         events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
         status = reduce(advance, events, status)
         for entry in filter(None, map(log_entry, events)):
-            show(entry)
+            log(entry)
         if end_reason:
             break
     return status

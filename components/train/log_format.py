@@ -12,11 +12,11 @@ JOB = "job"
 """The name in place of a replica's, in the lines of the step itself."""
 
 _LINE = re.compile(
-    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) (?P<level>INFO|WARNING|ERROR) (?P<replica>job|[a-z]+-\d+)"
-    r"(?: (?P<message>.*))?",
+    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d{6})?Z "
+    r"(?P<level>INFO|WARNING|ERROR) (?P<replica>job|[a-z]+-\d+)(?: (?P<message>.*))?",
     re.DOTALL,
 )
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
 class LogEntry(NamedTuple):
@@ -35,14 +35,24 @@ class LogEntry(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        start = f"{_format_time(int(self.time))} {self.level} {self.replica}"
-        if "\n" in self.message:
-            return "\n".join(f"{start} {line}".rstrip() for line in self.message.split("\n"))
-        return f"{start} {self.message}" if self.message else start
+        return _lines(f"{_format_time(int(self.time))}Z", self)
+
+
+def precise_lines(entry: LogEntry) -> str:
+    """Return the lines of an entry with microseconds."""
+    seconds, microseconds = divmod(round(entry.time * 1e6), 10**6)
+    return _lines(f"{_format_time(seconds)}.{microseconds:06d}Z", entry)
+
+
+def _lines(time: str, entry: LogEntry) -> str:
+    start = f"{time} {entry.level} {entry.replica}"
+    if "\n" in entry.message:
+        return "\n".join(f"{start} {line}".rstrip() for line in entry.message.split("\n"))
+    return f"{start} {entry.message}" if entry.message else start
 
 
 def parse_line(line: str) -> LogEntry | None:
-    """Parse a line of the log. Return None for a line of another form."""
+    """Parse a line of the log, with or without microseconds. Return None for a line of another form."""
     match = _LINE.fullmatch(line)
     if match is None:
         return None
@@ -51,7 +61,7 @@ def parse_line(line: str) -> LogEntry | None:
     except ValueError:  # Such as month 13.
         return None
     level: Level = match["level"]  # type: ignore[assignment]  # The pattern has these three.
-    return LogEntry(moment.timestamp(), level, match["replica"], match["message"] or "")
+    return LogEntry(moment.timestamp() + float(match["fraction"] or 0), level, match["replica"], match["message"] or "")
 
 
 def print_entry(entry: LogEntry) -> None:

@@ -16,8 +16,10 @@ from kfp_distributed.components.train.identity import (
     own_task_path,
     record_success,
 )
+from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.launch import Metrics, Outcome, TrainingFailed, launch
 from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log, print_entry
+from kfp_distributed.components.train.records import Records
 from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.choose import choose_runner
@@ -25,7 +27,7 @@ from kfp_distributed.components.train.runners.protocol import ClusterError, Runn
 from kfp_distributed.components.train.staging import staged
 from kfp_distributed.components.train.status import JobStatus
 from kfp_distributed.components.train.task_path import TaskPath
-from kfp_distributed.components.train.tracker import Tracker
+from kfp_distributed.components.train.tracker import RunStatus, Tracker
 from kfp_distributed.components.train.tracking import open_tracker
 from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
@@ -66,7 +68,12 @@ def run_step(
     """
     # A replica may print characters that the encoding of our output lacks. That must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    tracker = open_tracker(os.environ, log)
+    tracker, records = open_tracker(os.environ, log), Records(log)
+
+    def finish(status: RunStatus, values: Metrics, page: str = "", cause: str = "") -> None:
+        tracker.finish(status, values, page, report.uri if page else "")
+        records.finish(status, cause.rpartition("\n")[2], page)
+
     try:
         parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
@@ -74,21 +81,21 @@ def run_step(
         identity = identify_training(model.uri, inputs)
         job_runner = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
         request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields)
-        outcome, page = _run_job(request, job_runner, report, tracker)
+        outcome, page = _run_job(request, job_runner, report, tracker, records)
         record_success(model.uri, inputs)
-        tracker.finish("FINISHED", outcome.metrics, page, report.uri)
+        finish("FINISHED", outcome.metrics, page)
     except TrainingFailed as failure:
         page = _render_report(failure.status, failure.metrics, job_runner, str(failure))
         last_lines = _last_lines(str(failure), report, page)
-        tracker.finish("FAILED", failure.metrics, page, report.uri)
+        finish("FAILED", failure.metrics, page, str(failure))
         raise SystemExit(last_lines) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(error_lines(f"{type(error).__name__}: {error}")) from None
     except (SystemExit, KeyboardInterrupt):  # Raised by a signal.
-        tracker.finish("KILLED", {})
+        finish("KILLED", {})
         raise
     finally:
-        tracker.finish("FAILED", {})  # Only the first call counts.
+        finish("FAILED", {})  # Only the first call counts.
     model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
     if tracker.run_id:
         model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.
@@ -125,12 +132,18 @@ def _run_job(
     runner: Runner,
     report: Any,  # noqa: ANN401
     tracker: Tracker,
+    records: Records,
 ) -> tuple[Outcome, str]:
     """Run the job and write its report; return the result and the page of the report."""
+
+    def begin(job: TrainingJob) -> None:
+        tracker.start(job)
+        records.start(job, runner.namespace)
+
     is_staged = not runner.shares_disk and "://" not in request.model_uri
     request_of_replicas = staged(request) if is_staged else nullcontext(request)
     with request_of_replicas as visible_request:
-        outcome = launch(visible_request, runner, print_entry, tracker.start)
+        outcome = launch(visible_request, runner, print_entry, begin, records.add)
         # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
         page = _render_report(outcome.status, outcome.metrics, runner, model_epoch=outcome.model.metrics.get("epoch"))
         _write(report, page)

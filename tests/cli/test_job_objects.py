@@ -135,7 +135,7 @@ def test_the_table_is_aligned():
         JobRow("train-8ccbe16558f9", "TFJob", "running", "4/4", "2 h 5 min", "tune/train[1]", "4f5b0b1c"),
         JobRow("fit-1", "MPIJob", "succeeded", "3", "12 s", "fit", ""),
     ]
-    assert format_table(rows) == [
+    assert format_table(JobRow._fields, rows) == [
         "NAME                 TYPE     STATE       REPLICAS   AGE         TASK            RUN",
         "train-8ccbe16558f9   TFJob    running     4/4        2 h 5 min   tune/train[1]   4f5b0b1c",
         "fit-1                MPIJob   succeeded   3          12 s        fit",

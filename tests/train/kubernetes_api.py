@@ -22,7 +22,7 @@ _PAGES = {"html": b"<html>Log in</html>", "json": b'{"error": "log in"}'}
 
 _EVENT_FIELDS = {"type", "reason", "involvedObject.kind", "involvedObject.name", "involvedObject.uid"}
 
-_KINDS = {"tfjobs", "configmaps", "secrets", "persistentvolumeclaims", "pods", "events"}
+_KINDS = {"tfjobs", "configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "events"}
 
 
 class KubernetesApi:

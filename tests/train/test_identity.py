@@ -18,7 +18,7 @@ from kfp_distributed.components.train.identity import (
 from kfp_distributed.components.train.request import job_name
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.task_path import TaskPath
-from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
+from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder, pipeline_root
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
 RUN_B = "c1d2e3f4-0000-4111-8222-333344445555"
@@ -85,6 +85,21 @@ FOLDERS = {
 @pytest.mark.parametrize(("output_uri", "folder"), FOLDERS.values(), ids=FOLDERS)
 def test_the_task_folder_is_parsed_from_an_output_uri(output_uri, folder):
     assert parse_task_folder(output_uri) == folder
+
+
+@pytest.mark.parametrize(
+    ("output_uri", "root"),
+    [
+        (uri(), ROOT),
+        (uri(salt=""), ROOT),
+        (f"s3://bucket/{RUN_B}/p/{RUN_A}/train/{SALT_1}/model?region=eu-1", f"s3://bucket/{RUN_B}?region=eu-1"),
+        (f"s3://bucket/p/{RUN_A}/train/{SALT_1}/model", "s3://bucket"),
+        (f"/mnt/p/{RUN_A}/train/{SALT_1}/model", ""),
+        ("s3://bucket/model", ""),
+    ],
+)
+def test_the_pipeline_root_of_an_output(output_uri, root):
+    assert pipeline_root(output_uri) == root
 
 
 @pytest.mark.parametrize("output_uri", ["", "model", "s3://bucket/model", f"s3://bucket/train/{SALT_1}/model"])

@@ -1,7 +1,7 @@
 """The `train` step: its artifacts, its log and its report."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +13,9 @@ from kfp_distributed.components.train import step as step_module
 from kfp_distributed.components.train.log_format import parse_line
 from kfp_distributed.components.train.request import job_name
 from kfp_distributed.components.train.step import run_step
+from kfp_distributed.components.train.stored_log import read_log
+from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.storage import open_store
 
 pytestmark = pytest.mark.takes(4)
 
@@ -69,6 +72,39 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
         and line.endswith("left out of the metrics of the step: it is not a finite number")
         for line in log
     )
+
+
+def records_of(folder):
+    """Return the summary, the report and the log that a step has stored beside its checkpoints."""
+    (stored,) = (folder / "checkpoints").iterdir()
+    summary = TrainingSummary.from_json((stored / "training.json").read_text())
+    report = (stored / "report.html").read_text() if (stored / "report.html").exists() else ""
+    return summary, report, list(read_log(open_store(str(stored / "logs"))))
+
+
+def test_log_report_and_summary_are_stored_beside_the_checkpoints(data, tmp_path, capsys):
+    _, _, report = step(data, tmp_path)
+    summary, stored_report, entries = records_of(tmp_path)
+    folder = str(tmp_path / "checkpoints" / STEP_JOB)
+    labels = {"run": "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11", "task": "train"}
+    fixed = TrainingSummary(STEP_JOB, "Job", "", labels, ("worker-0",), 0, folder, str(tmp_path / "m"), "succeeded")
+    assert replace(summary, created=0, ended=None) == fixed
+    assert summary.created < summary.ended
+    assert stored_report == report
+    shown = [entry for entry in map(parse_line, capsys.readouterr().out.splitlines()) if entry]
+    is_kept = [entry for entry in shown if "is left out of the metrics" not in entry.message]
+    assert [entry._replace(time=int(entry.time)) for entry in entries] == is_kept
+
+
+def test_the_records_of_a_failed_step_have_the_cause(data, tmp_path):
+    with pytest.raises(SystemExit):
+        step(data, tmp_path, train_specification={"command": ["sh", "-c", "echo before; exit 3"]})
+    summary, report, entries = records_of(tmp_path)
+    assert summary.state == "failed"
+    assert re.match("worker-0 failed with exit code 3, .* after the start of the job", summary.reason)
+    assert STEP_JOB in report
+    assert ("INFO", "worker-0", "before") in [entry[1:] for entry in entries]
+    assert entries[-1].level == "ERROR"
 
 
 LOGS = function("""

@@ -26,6 +26,10 @@ class Runner(Protocol):
         """Whether the replicas can access the disk of the process that starts them."""
 
     @property
+    def namespace(self) -> str:
+        """Namespace of the job; "" if there is no cluster."""
+
+    @property
     def manifest(self) -> Mapping[str, Any]:
         """The job's object in the cluster, with references to secrets; {} if there is no cluster."""
 

@@ -42,6 +42,7 @@ class KubernetesRunner:
 
     Attributes:
         manifest: The job's own object; {} before `check`.
+        namespace: Namespace of the job.
     """
 
     shares_disk = False
@@ -55,6 +56,7 @@ class KubernetesRunner:
             token: Token of another cluster's account, whose expiry is checked. Default: None, the step's own account.
         """
         self.manifest: Object = {}
+        self.namespace = api.namespace
         self._api = api
         self._settings = settings
         self._token = token

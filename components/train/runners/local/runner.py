@@ -83,6 +83,7 @@ class LocalRunner:
 
     shares_disk = True
     manifest: Mapping[str, Any] = MappingProxyType({})
+    namespace = ""
 
     def __init__(self, choose_ports: Callable[[int], list[int]] = free_ports) -> None:
         """Create a runner for one job.

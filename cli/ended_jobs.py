@@ -1,0 +1,110 @@
+"""Trainings whose jobs are gone, from what their steps have stored in the object store."""
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.stored_log import read_log
+from kfp_distributed.components.train.task_path import format_task
+from kfp_distributed.components.train.training_summary import INDEX, LOGS, REPORT, TrainingSummary
+from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.uri import join_uri
+
+_MOMENT_LENGTH = len("20261125T205331Z-")
+
+
+class EndedRow(NamedTuple):
+    """A row of the table of ended trainings. The fields are its columns."""
+
+    name: str
+    type: str
+    state: str
+    replicas: str
+    ended: str
+    duration: str
+    task: str
+    run: str
+
+
+def read_summaries(store: Store, namespace: str, limit: int, name: str = "") -> Iterator[TrainingSummary]:
+    """Yield the summaries of a namespace's trainings, newest first.
+
+    Args:
+        store: Store, opened at the pipeline root.
+        namespace: The namespace.
+        limit: Maximum number of summaries.
+        name: Name of the job. Default: "", all.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    folder = f"{INDEX}/{namespace}"
+    for key in sorted(store.children(folder), reverse=True):
+        if limit and (not name or key[_MOMENT_LENGTH:] == f"{name}.json"):
+            try:
+                yield TrainingSummary.from_json(store.read(f"{folder}/{key}"))
+            except (ValueError, KeyNotFound):  # Written by another version, or deleted by the rules of the bucket.
+                continue
+            limit -= 1
+
+
+def ended_rows(summaries: Iterable[TrainingSummary], existing: Collection[str], now: datetime) -> list[EndedRow]:
+    """Return the rows of trainings that have ended.
+
+    Args:
+        summaries: Summaries of trainings.
+        existing: Names of the jobs that exist. They have not ended if their summary says so.
+        now: Current time.
+    """
+    return [
+        _ended_row(summary, now.timestamp())
+        for summary in summaries
+        if summary.state != "running" or summary.name not in existing
+    ]
+
+
+def _ended_row(summary: TrainingSummary, now: float) -> EndedRow:
+    ended = summary.ended
+    return EndedRow(
+        summary.name,
+        kind_of(summary),
+        state_of(summary),
+        str(len(summary.replicas)),
+        "" if ended is None else f"{format_seconds(max(0, round(now - ended)))} ago",
+        "" if ended is None else format_seconds(max(0, round(ended - summary.created))),
+        format_task(summary.labels),
+        summary.labels.get("run", ""),
+    )
+
+
+def kind_of(summary: TrainingSummary) -> str:
+    """Return the kind of the job's object, such as "TFJob"."""
+    return f"{summary.type.removesuffix('Job')}Job"
+
+
+def state_of(summary: TrainingSummary) -> str:
+    """Return the state of a training whose job is gone. It is "lost" if its step was killed."""
+    return "lost" if summary.state == "running" else summary.state
+
+
+def describe_end(summary: TrainingSummary, now: datetime) -> list[str]:
+    """Return lines that say how a training has ended, and where its records are."""
+    state, when = state_of(summary), ""
+    if summary.ended is not None:
+        when = f" {format_seconds(max(0, round(now.timestamp() - summary.ended)))} ago"
+    how = f": {summary.reason}" if summary.reason else "."
+    return [
+        f"{kind_of(summary)} {summary.namespace}/{summary.name} {state}{when}{how}",
+        f"Report: {join_uri(summary.folder, REPORT)}",
+        f"Checkpoints, metrics and log: {summary.folder}",
+    ]
+
+
+def read_stored_log(summary: TrainingSummary, credentials: Credentials) -> Iterator[LogEntry]:
+    """Yield the entries of the log of a training. See `read_log`."""
+    yield from read_log(open_store(join_uri(summary.folder, LOGS), credentials, retry_seconds=3))

@@ -1,0 +1,40 @@
+"""Finds a training whose job is gone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from kfp_distributed.cli.ended_jobs import read_summaries
+from kfp_distributed.cli.job_search import missing_job
+from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.errors import StorageError
+
+
+@contextmanager
+def ended_job(api: ClusterApi, job: str, bucket: str, command: str) -> Iterator[tuple[TrainingSummary, Credentials]]:
+    """Yield the summary of a training that the cluster does not have, and the credentials of its store.
+
+    Args:
+        api: The cluster.
+        job: Name of the job.
+        bucket: URI of the pipeline root; "" for that of the namespace.
+        command: Name of the command, for the advice.
+
+    Raises:
+        ClusterError: The API server does not answer.
+        ClickException: There is no such training, or the store cannot be read, also in the block.
+    """
+    try:
+        again = f"kfp-distributed {command} {job} --namespace {api.namespace}"
+        store, credentials = open_pipeline_store(api, bucket, again)
+        summary = next(read_summaries(store, api.namespace, 1, job), None)
+        if summary is None:
+            text = f"{missing_job(api, job)}. {store.uri} has no ended training of this name either"
+            raise click.ClickException(text)
+        yield summary, credentials
+    except (StorageError, StoreNotReached, ValueError) as error:
+        raise click.ClickException(f"{missing_job(api, job)}. Whether it has ended is not known: {error}") from None

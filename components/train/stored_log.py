@@ -1,0 +1,213 @@
+"""Stores the log of a `train` step in parts while the job runs, so that it exists when the job and its pods are gone.
+
+A part is a complete gzip file of lines in the form of the log, with microseconds. Each attempt of a step has a folder:
+a retried step that adopts the job reads the logs of the replicas from their begin, so lines may be in both.
+"""
+
+import threading
+import time
+import zlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kfp_distributed.components.train.log_format import JOB, Level, LogEntry, parse_line, precise_lines
+from kfp_distributed.components.train.tracker import Log
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.store import Store
+
+PART_SECONDS = 30.0
+"""Seconds after which a part with lines is stored. A killed step loses at most this much of its log."""
+
+PART_BYTES = 4 * 2**20
+"""Bytes of text after which a part is stored earlier."""
+
+WAITING_BYTES = 64 * 2**20
+"""Compressed bytes that may wait for a store that is away. Beyond that, the oldest parts are dropped."""
+
+_RETRY_SECONDS = 5.0
+_COMPRESSED_AT_ONCE = 64 * 2**10
+"""Bytes of text, as a call of zlib for each line would take longer than its compression."""
+
+_LEVEL = 3
+"""zlib's level, which takes half the time of the default for logs of a tenth more."""
+
+
+class Part:
+    """Lines that are compressed as they come."""
+
+    def __init__(self) -> None:
+        """Create an empty part."""
+        self.begun = time.monotonic()
+        self.lines, self.text_bytes = 0, 0
+        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+        self._texts: list[str] = []
+        self._pending, self._compressed = 0, bytearray()
+
+    def add(self, entry: LogEntry) -> None:
+        """Add an entry."""
+        text = precise_lines(entry)
+        self._texts.append(f"{text}\n")
+        self.lines += 1
+        self._pending += len(text)
+        if self._pending >= _COMPRESSED_AT_ONCE:
+            self._compress()
+
+    def close(self) -> bytes:
+        """Return the gzip file."""
+        self._compress()
+        return bytes(self._compressed) + self._compressor.flush()
+
+    def _compress(self) -> None:
+        text = "".join(self._texts).encode(errors="backslashreplace")
+        self._compressed += self._compressor.compress(text)
+        self.text_bytes += len(text)
+        self._texts, self._pending = [], 0
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A closed part that is not stored yet, or the number of lines of parts that were dropped."""
+
+    number: int
+    data: bytes
+    lines: int
+
+
+class StoredLog:
+    """Stores the entries of one attempt of a step. Thread-safe. No method raises."""
+
+    def __init__(self, log: Log) -> None:
+        """Create a log without entries.
+
+        Args:
+            log: Prints a line of the step's log. A thread calls it.
+        """
+        self._log = log
+        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._part, self._waiting = Part(), deque[_Waiting]()
+        self._parts = 0
+        self._is_closed, self._has_warned = False, False
+        self._store: Store | None = None
+        self._thread = threading.Thread(target=self._send_parts, name="stored log", daemon=True)
+
+    def add(self, entry: LogEntry) -> None:
+        """Add an entry to the log."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._part.add(entry)
+            if self._part.text_bytes >= PART_BYTES:
+                self._close_part()
+                self._wake.set()
+
+    def start(self, store: Store) -> None:
+        """Begin to store the entries, also those before.
+
+        Args:
+            store: Store, opened at the folder of the attempt.
+        """
+        self._store = store
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Store the rest of the log, if that takes not longer than some seconds. Later entries are ignored."""
+        with self._lock:
+            self._is_closed = True
+            self._close_part()
+        if not self._store:
+            return
+        self._wake.set()
+        self._thread.join(seconds)
+        with self._lock:
+            if self._waiting and not self._has_warned:
+                self._log("WARNING", f"the last {self._waiting_lines} lines of the log are not stored")
+
+    @property
+    def _waiting_lines(self) -> int:
+        return sum(part.lines for part in self._waiting)
+
+    def _close_part(self) -> None:
+        if not self._part.lines:
+            self._part.begun = time.monotonic()
+            return
+        self._parts += 1
+        self._waiting.append(_Waiting(self._parts, self._part.close(), self._part.lines))
+        self._part = Part()
+        dropped = 0
+        while sum(len(waiting.data) for waiting in self._waiting) > WAITING_BYTES:
+            oldest = self._waiting.popleft()
+            number, dropped = oldest.number, dropped + oldest.lines
+        if dropped:
+            self._waiting.appendleft(_Waiting(number, _gap(dropped), dropped))
+
+    def _send_parts(self) -> None:
+        pause = PART_SECONDS
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            with self._lock:
+                is_last = self._is_closed
+                if time.monotonic() - self._part.begun >= PART_SECONDS:
+                    self._close_part()
+            pause = PART_SECONDS if self._send() else _RETRY_SECONDS
+            if is_last and not self._waiting:
+                return
+
+    def _send(self) -> bool:
+        """Send the parts that wait, oldest first; return whether the store has taken all."""
+        while True:
+            with self._lock:
+                part = self._waiting[0] if self._waiting else None
+            if part is None:
+                return True
+            try:
+                self._store.write(f"{part.number:08d}.gz", part.data, "application/gzip")  # type: ignore[union-attr]
+            except (StorageError, OSError) as error:
+                if not self._has_warned:
+                    self._has_warned = True
+                    self._log("WARNING", f"the log is not stored beside the checkpoints at the moment: {error}")
+                return False
+            with self._lock:
+                if self._waiting and self._waiting[0] is part:  # Otherwise it was dropped, although it is stored now.
+                    self._waiting.popleft()
+
+
+def _gap(lines: int) -> bytes:
+    """Return a part that says that lines are missing."""
+    level: Level = "WARNING"
+    part = Part()
+    part.add(LogEntry(time.time(), level, JOB, f"{lines} lines are missing here, as the object store did not answer"))
+    return part.close()
+
+
+def read_log(store: Store) -> Iterator[LogEntry]:
+    """Yield the entries of all attempts of a step, each entry once.
+
+    Args:
+        store: Store, opened at the folder of the attempts.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    attempts = [name.rstrip("/") for name in store.children() if name.endswith("/")]
+    seen: Counter[int] = Counter()
+    for attempt in attempts:
+        counts: Counter[int] = Counter()
+        for entry in _read_attempt(store, attempt):
+            if len(attempts) > 1:
+                # An attempt that adopted the job has read the lines of earlier attempts again.
+                key = hash(entry)
+                counts[key] += 1
+                if counts[key] <= seen[key]:
+                    continue
+                seen[key] = counts[key]
+            yield entry
+
+
+def _read_attempt(store: Store, attempt: str) -> Iterator[LogEntry]:
+    for name in store.children(attempt):
+        text = zlib.decompress(store.read(f"{attempt}/{name}"), 16 + zlib.MAX_WBITS).decode()
+        for line in text.split("\n"):
+            if entry := parse_line(line):
+                yield entry

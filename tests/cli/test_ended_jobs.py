@@ -1,0 +1,128 @@
+"""Trainings whose jobs are gone: `jobs --ended`, `logs` and `watch` read what their steps have stored."""
+
+import base64
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from click.testing import CliRunner
+from train.kubernetes_api import KubernetesApi
+
+from kfp_distributed.cli import options
+from kfp_distributed.cli.ended_jobs import EndedRow, describe_end, ended_rows, read_summaries
+from kfp_distributed.cli.main import main
+from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.stored_log import StoredLog
+from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.storage import embedded_object_store, open_store
+
+NOW = datetime(2026, 11, 23, 14, 10, 0, tzinfo=timezone.utc)
+CREATED = datetime(2026, 11, 23, 14, 0, 0, tzinfo=timezone.utc).timestamp()
+FAILED = TrainingSummary(
+    name="tune-train-1-0123456789ab",
+    type="TF",
+    namespace="default",
+    labels={"run": "4f5b0b1c", "task": "train", "sub-pipeline": "tune", "iteration": "1"},
+    replicas=("worker-0", "worker-1"),
+    created=CREATED,
+    folder="s3://pipelines/root/checkpoints/tune-train-1-0123456789ab",
+    model="s3://pipelines/root/model",
+    state="failed",
+    reason="worker-1 failed with exit code 3.",
+    ended=CREATED + 70,
+)
+REMARK = "I0000 00:00:1.2 7 port.cc:153] oneDNN custom operations are on. You may see"
+LOST = replace(
+    FAILED, name="fit-1", type="Job", labels={}, created=CREATED + 60, state="running", ended=None, reason=""
+)
+
+
+def test_rows_of_ended_trainings():
+    succeeded = replace(FAILED, type="MPI", state="succeeded")
+    assert ended_rows([LOST, FAILED, succeeded], {"another"}, NOW) == [
+        EndedRow("fit-1", "Job", "lost", "2", "", "", "", ""),
+        EndedRow(FAILED.name, "TFJob", "failed", "2", "8 min 50 s ago", "1 min 10 s", "tune/train[1]", "4f5b0b1c"),
+        EndedRow(FAILED.name, "MPIJob", "succeeded", "2", "8 min 50 s ago", "1 min 10 s", "tune/train[1]", "4f5b0b1c"),
+    ]
+    assert ended_rows([LOST], {"fit-1"}, NOW) == []
+
+
+def test_the_end_of_a_training_is_described():
+    assert describe_end(FAILED, NOW) == [
+        "TFJob default/tune-train-1-0123456789ab failed 8 min 50 s ago: worker-1 failed with exit code 3.",
+        f"Report: {FAILED.folder}/report.html",
+        f"Checkpoints, metrics and log: {FAILED.folder}",
+    ]
+    assert describe_end(LOST, NOW)[0] == "Job default/fit-1 lost."
+
+
+def test_summaries_are_read_from_the_newest_to_the_oldest(tmp_path):
+    store = open_store(str(tmp_path))
+    summaries = [replace(FAILED, name=f"job-{number}", created=CREATED + number) for number in range(5)]
+    for summary in (*summaries, replace(FAILED, namespace="team")):
+        store.write(summary.index_key, summary.to_json().encode())
+    store.write(f"kfp-distributed/default/20261123T140009Z-{FAILED.name}.json", b"{}")
+    assert list(read_summaries(store, "default", 3)) == summaries[:1:-1]
+    assert list(read_summaries(store, "default", 9, "job-1")) == [summaries[1]]
+    assert list(read_summaries(store, "absent", 9)) == []
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    """Return a function that runs a command on a namespace with one ended training, and without jobs."""
+    with embedded_object_store(tmp_path / "objects") as server, KubernetesApi() as api:
+        (tmp_path / "objects" / "pipelines").mkdir()
+        credentials = server.credentials()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        root = open_store("s3://pipelines/root", credentials)
+        root.write(FAILED.index_key, FAILED.to_json().encode())
+        log = StoredLog(lambda level, text: None)
+        log.start(open_store(f"{FAILED.folder}/logs/1", credentials))
+        for replica, text in (("worker-0", REMARK), ("worker-0", "begins"), ("job", "failed")):
+            log.add(LogEntry(CREATED, "INFO", replica, text))
+        log.close(10)
+        api.put("services/minio-service", {"metadata": {}})
+        api.put("configmaps/kfp-launcher", {"metadata": {}, "data": {"defaultPipelineRoot": "s3://pipelines/root"}})
+        keys = {"accesskey": server.access_key, "secretkey": server.secret_key}
+        data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
+        api.put("secrets/mlpipeline-minio-artifact", {"metadata": {}, "data": data})
+        monkeypatch.setattr(options, "connect", lambda namespace: api.connect())
+        yield lambda *words: CliRunner().invoke(main, [*words])
+
+
+def test_jobs_ended_lists_them(invoke):
+    result = invoke("jobs", "--ended")
+    header, row = result.output.splitlines()
+    assert header.split() == ["NAME", "TYPE", "STATE", "REPLICAS", "ENDED", "DURATION", "TASK", "RUN"]
+    assert row.startswith("tune-train-1-0123456789ab   TFJob   failed   2 ")
+    assert row.endswith("   1 min 10 s   tune/train[1]   4f5b0b1c")
+
+
+def test_logs_and_watch_of_an_ended_training(invoke):
+    result = invoke("logs", FAILED.name)
+    assert (result.exit_code, result.output) == (
+        0,
+        "2026-11-23T14:00:00Z INFO worker-0 begins\n2026-11-23T14:00:00Z INFO job failed\n",
+    )
+    assert invoke("logs", FAILED.name, "--replica", "worker-0").output == "2026-11-23T14:00:00Z INFO worker-0 begins\n"
+    assert invoke("logs", FAILED.name, "--replica", "ps-0").exit_code == 2
+    result = invoke("watch", FAILED.name)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[1:] == describe_end(FAILED, NOW)[1:]
+
+
+def test_a_training_that_never_was_is_named(invoke):
+    for command in ("logs", "watch"):
+        result = invoke(command, "absent")
+        assert result.exit_code == 1
+        assert "there is no training 'absent' in namespace default; existing trainings: none" in result.output
+        assert "has no ended training of this name" in result.output
+
+
+def test_a_store_that_is_not_reached_is_named(invoke, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    result = invoke("jobs", "--ended")
+    assert result.exit_code == 1
+    assert "cannot be reached from this machine" in result.output
+    result = invoke("logs", FAILED.name)
+    assert "Whether it has ended is not known: s3://pipelines/root cannot be reached" in result.output

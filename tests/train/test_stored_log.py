@@ -1,0 +1,159 @@
+"""The log of a step beside the checkpoints."""
+
+import threading
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_distributed.components.train import stored_log
+from kfp_distributed.components.train.log_format import LogEntry, parse_line, precise_lines
+from kfp_distributed.components.train.stored_log import StoredLog, read_log
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.errors import StorageError
+
+TIME = 1795442712.5
+
+
+def lines(*numbers, replica="worker-0"):
+    return [LogEntry(TIME + number, "INFO", replica, f"line {number}") for number in numbers]
+
+
+@pytest.fixture
+def warnings():
+    return []
+
+
+@pytest.fixture
+def make(tmp_path, warnings):
+    """Return a function that starts a log in the folder of an attempt."""
+
+    def start(attempt="1", store=None):
+        log = StoredLog(lambda level, text: warnings.append((level, text)))
+        log.start(store or open_store(str(tmp_path / attempt)))
+        return log
+
+    return start
+
+
+class AwayStore:
+    """A store that answers when it is told to."""
+
+    def __init__(self, store):
+        self.store, self.is_away, self.asked = store, True, threading.Event()
+
+    def write(self, key, data, content_type):
+        self.asked.set()
+        if self.is_away:
+            raise StorageError("store", "bucket", "x", "no answer")
+        self.store.write(key, data, content_type)
+
+
+def test_entries_are_stored_in_order_with_their_times(make, tmp_path, warnings):
+    entries = [
+        LogEntry(TIME + 0.123456, "WARNING", "job", "worker-0: pulling"),
+        LogEntry(TIME, "INFO", "worker-0", ""),
+        LogEntry(TIME, "INFO", "worker-0", "  ü \r \ud800"),
+        LogEntry(TIME, "ERROR", "job", "two\nlines"),
+    ]
+    log = make()
+    for entry in entries:
+        log.add(entry)
+    log.close(10)
+    log.add(entries[0])
+    read = list(read_log(open_store(str(tmp_path))))
+    assert read == [
+        entries[0],
+        entries[1],
+        entries[2]._replace(message="  ü \r \\ud800"),
+        *(entries[3]._replace(message=text) for text in ("two", "lines")),
+    ]
+    assert [file.name for file in (tmp_path / "1").iterdir()] == ["00000001.gz"]
+    assert warnings == []
+
+
+@given(st.integers(0, 4_000_000_000), st.integers(0, 999_999))
+def test_times_keep_their_microseconds(seconds, microseconds):
+    entry = LogEntry(seconds + microseconds / 1e6, "INFO", "worker-0", "x")
+    parsed = parse_line(precise_lines(entry))
+    assert round(parsed.time * 1e6) == round(entry.time * 1e6)
+
+
+def test_a_part_is_stored_while_the_job_runs(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_log, "PART_SECONDS", 0.05)
+    log = make()
+    log.add(lines(1)[0])
+    first = tmp_path / "1" / "00000001.gz"
+    waits = threading.Event()
+    while not first.exists():
+        assert not waits.wait(0.01)
+    log.add(lines(2)[0])
+    log.close(10)
+    assert list(read_log(open_store(str(tmp_path)))) == lines(1, 2)
+    assert zlib.decompress(first.read_bytes(), 31).endswith(b"line 1\n")
+
+
+def test_a_large_part_is_stored_at_once(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_log, "PART_BYTES", 100_000)
+    log = make()
+    entries = lines(*range(10_000))
+    for entry in entries:
+        log.add(entry)
+    log.close(10)
+    assert list(read_log(open_store(str(tmp_path)))) == entries
+    assert len(list((tmp_path / "1").iterdir())) == 4
+
+
+def test_parts_wait_for_a_store_that_is_away(make, tmp_path, monkeypatch, warnings):
+    monkeypatch.setattr(stored_log, "PART_SECONDS", 0.01)
+    monkeypatch.setattr(stored_log, "_RETRY_SECONDS", 0.01)
+    store = AwayStore(open_store(str(tmp_path / "1")))
+    log = make(store=store)
+    log.add(lines(1)[0])
+    assert store.asked.wait(10)
+    log.add(lines(2)[0])
+    store.is_away = False
+    log.close(10)
+    assert list(read_log(open_store(str(tmp_path)))) == lines(1, 2)
+    assert [level for level, _ in warnings] == ["WARNING"]
+    assert "no answer" in warnings[0][1]
+
+
+def test_the_oldest_parts_are_dropped_if_too_many_wait(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_log, "PART_BYTES", 65_000)
+    monkeypatch.setattr(stored_log, "WAITING_BYTES", 20_000)
+    store = AwayStore(open_store(str(tmp_path / "1")))
+    log = make(store=store)
+    entries = lines(*range(10_000))
+    for entry in entries:
+        log.add(entry)
+    store.is_away = False
+    log.close(10)
+    read = list(read_log(open_store(str(tmp_path))))
+    kept = [entry for entry in read if entry.replica != "job"]
+    gaps = [int(entry.message.split()[0]) for entry in read if entry.replica == "job"]
+    assert gaps
+    assert read[0].level == "WARNING"
+    assert kept == entries[-len(kept) :]
+    assert sum(gaps) + len(kept) == len(entries)
+
+
+def test_a_store_that_never_answers_delays_the_end_no_longer_than_allowed(make, tmp_path, warnings):
+    store = AwayStore(open_store(str(tmp_path / "1")))
+    log = make(store=store)
+    log.add(lines(1)[0])
+    log.close(0.1)
+    assert store.asked.wait(10)
+    assert list(read_log(open_store(str(tmp_path)))) == []
+    assert warnings
+
+
+def test_lines_that_two_attempts_have_read_are_one(make, tmp_path):
+    twice = [*lines(1, 2, 2, 3), *lines(2, replica="worker-1")]
+    for attempt, entries in (("1", twice[:4]), ("2", [*twice, *lines(4)])):
+        log = make(attempt)
+        for entry in entries:
+            log.add(entry)
+        log.close(10)
+    assert list(read_log(open_store(str(tmp_path)))) == [*twice, *lines(4)]
