@@ -16,8 +16,9 @@ from kfp_distributed.components.train.failures import (
     own_cause,
     root_failure,
 )
-from kfp_distributed.components.train.job import JobEvent, ReplicaChanged, TrainingJob, clock
+from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged, TrainingJob, clock
 from kfp_distributed.components.train.restarts import Restarts, outage_restart
+from kfp_distributed.trainers.runtime.job import STORE_AWAY
 
 _KILLED = 137
 """Exit code of a process that was killed. No replica ends with it because it has lost another one."""
@@ -77,6 +78,10 @@ class Judge:
         else:
             self._disruptions.pop(uid, None)
 
+    def see_line(self, line: LogLine) -> None:
+        """Note a line of a replica. It may be a sample that says that the object store has answered."""
+        self.restarts = self.restarts.after_line(line)
+
     def add(self, failure: ReplicaChanged, begun: float) -> str:
         """Count a failure.
 
@@ -88,7 +93,9 @@ class Judge:
             Why the job ends, if a limit is reached; else "".
         """
         self._failures[failure.replica] = _Failure(failure, begun)
-        if own_cause(failure) == "outage":
+        if failure.exit_code == STORE_AWAY:
+            self.restarts = self.restarts.after_answer()
+        if self._own_cause(failure) == "outage":
             self._disruptions[failure.replica] = _Disruption(failure.replica, "outage", failure.time, failure.time)
         if failure.replica in self.job.topology.spared:
             return ""
@@ -110,7 +117,10 @@ class Judge:
     def cause(self, failure: ReplicaChanged) -> Cause:
         """Return the cause of a failure, or of the disruption of another replica from which it follows."""
         behind = self._disruption_behind(failure)
-        return behind.cause if behind else own_cause(failure)
+        return behind.cause if behind else self._own_cause(failure)
+
+    def _own_cause(self, failure: ReplicaChanged) -> Cause:
+        return own_cause(failure, self.restarts.store_has_answered)
 
     def _count_preemption(self, failure: ReplicaChanged, time: float) -> None:
         # A failure that follows from the preemption of another replica is part of that one, whenever it began.
@@ -128,7 +138,7 @@ class Judge:
         The replica must have run when the other one was disrupted. With exit codes of a replica that has lost another
         one it may have failed first, because a kubelet reports a preemption when the pod has ended.
         """
-        if own_cause(failure) != "program":
+        if self._own_cause(failure) != "program":
             return None
         begun = self._begun(failure)
         may_be_first = (failure.exit_code or 0) >= 128 and failure.exit_code != _KILLED
@@ -152,7 +162,7 @@ class Judge:
         failure = self._failures[replica].fact if failed else None
         if preempted:
             yield JobEvent(clock(), f"{self.restarts.last_preemption}: {replica}", "WARNING")
-        elif failure and own_cause(failure) == "outage":
+        elif failure and self._own_cause(failure) == "outage":
             yield JobEvent(clock(), outage_restart(replica, replica), "WARNING")
         elif failure is None or self.cause(failure) == "program":
             self.restarts = self.restarts.after_restart([replica])

@@ -40,7 +40,7 @@ from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.library.packages import install_command, without_passwords
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here
-from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, STORE_AWAY
 from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
 
 _CHUNK = 64 * 1024
@@ -282,7 +282,9 @@ class LocalRunner:
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
-            yield LogLine(now, *printed_by(name, line, self._job.specification))
+            fact = LogLine(now, *printed_by(name, line, self._job.specification))
+            self._restarts = self._restarts.after_line(fact)
+            yield fact
 
     def _collect(self) -> Iterator[Fact]:
         """Yield the ends of replicas, each after its last lines."""
@@ -291,6 +293,8 @@ class LocalRunner:
         self._group.stop(ended, grace_seconds=0)
         for name, code in ended.items():
             yield from self._drain(name)
+            if code == STORE_AWAY:
+                self._restarts = self._restarts.after_answer()
             if code < 0:
                 yield self._changed(name, "failed", signal=-code)
             else:
