@@ -2,6 +2,7 @@
 
 import pytest
 
+from kfp_distributed.components.train.job import LogLine
 from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.specification import parse_distribution
 
@@ -60,3 +61,17 @@ def test_a_replica_that_started_anew_and_is_preempted_again_within_a_minute_coun
         counts = counts.after_preemption(time, begun)
         numbers.append(counts.last_preemption)
     assert numbers == ["preemption 1", "preemption 1", "preemption 2", "preemption 2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "has_answered"),
+    [
+        ("10%|## sample memory=5MiB store=0s", True),
+        ("sample store=90s", True),
+        ("sample memory=5MiB", False),
+        ("the store=0s", False),
+        ("sample memory=5MiB store=0s of all", False),
+    ],
+)
+def test_a_sample_says_that_the_object_store_has_answered(line, has_answered):
+    assert restarts().after_line(LogLine(1.0, "worker-0", line)).store_has_answered is has_answered

@@ -1,19 +1,24 @@
 """Replicas that never reach their object store, as real processes of the local runner."""
 
+import os
 import signal
+import subprocess
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from environments import trainer_python
 from faulty_proxy import Fault, faulty_proxy
 from train.programs.jobs import make_job
 
 from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.job import STORE_UNREACHED
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
 
 pytestmark = pytest.mark.takes(40)
 
@@ -109,3 +114,27 @@ def test_an_outage_does_not_end_a_training_whose_store_has_answered_an_earlier_s
     assert restarts == ["restart 1 of 1: all replicas (worker-0 failed)", *[away] * 3]
     assert isinstance(end, JobEnded)
     assert end.succeeded, end.reason
+
+
+def test_ranks_that_get_no_answer_end_a_replica_whose_store_has_answered_it(tmp_path):
+    """The parent process of the ranks has looked for a model. The outage begins when a rank requests its data."""
+    (tmp_path / "objects" / "bucket").mkdir(parents=True)
+    with embedded_object_store(tmp_path / "objects") as server, faulty_proxy(server.endpoint) as proxy:
+
+        def begin():
+            proxy.faults = [Fault("", times=10**9, reset=True)]
+
+        proxy.faults = [Fault("/bucket/run/data", before=begin, reset=True)]
+        variables = server.environment() | variables_of(proxy.url, server.access_key, server.secret_key)
+        job = make_training(tmp_path, variables, "s3://bucket/run/data")
+        (tmp_path / "job.json").write_text(job.description.to_json())
+        (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
+        environment = os.environ | job.environment | {"PET_NPROC_PER_NODE": "2", "PET_NNODES": "1"}
+        environment[JOB_VARIABLE] = str(tmp_path / "job.json")
+        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / ARCHIVE_KEY), job.environment["PYTHONPATH"]])
+        command = [trainer_python("pytorch"), "-m", "kfp_distributed.trainers.runtime.entry"]
+        end = subprocess.run(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    assert f"exitcode: {STORE_UNREACHED})" in end.stdout, end.stdout
+    assert end.returncode == STORE_AWAY, end.stdout
