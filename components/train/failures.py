@@ -57,17 +57,18 @@ _LONGEST_EXCEPTION = 1000
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
-def own_cause(failure: ReplicaChanged, store_has_answered: bool) -> Cause:
+def own_cause(failure: ReplicaChanged, store_is_away: bool) -> Cause:
     """Return the cause of a failure, apart from the failures of other replicas.
 
     Args:
         failure: The failure.
-        store_has_answered: Whether the object store is known to have answered a replica of the job. If not, a replica
-            that got no answer may never reach the store. That is a fault of the job and no outage.
+        store_is_away: Whether an object store that has not answered a replica since its start is known to be away: it
+            has answered the job before, and nobody meanwhile. If not, the replica may never reach the store, which is
+            no outage.
     """
     if failure.preempted:
         return "preemption"
-    is_outage = failure.exit_code == STORE_AWAY or (failure.exit_code == STORE_UNREACHED and store_has_answered)
+    is_outage = failure.exit_code == STORE_AWAY or (failure.exit_code == STORE_UNREACHED and store_is_away)
     return "outage" if is_outage else "program"
 
 
@@ -121,7 +122,7 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     return min(
         moment,
         key=lambda failure: (
-            ("preemption", "outage", "program").index(own_cause(failure, store_has_answered=True)),
+            ("preemption", "outage", "program").index(own_cause(failure, store_is_away=True)),
             failure.exit_code == PEER_LOST or _killed_by(failure) == signal.SIGABRT,
             failure.exit_code is not None and not _killed_by(failure),
         ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kfp_distributed.components.train.failures import RECENT_SECONDS, STORE_DID_NOT_ANSWER
-from kfp_distributed.components.train.job import LogLine
+from kfp_distributed.components.train.job import LogLine, moment
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.trainers.runtime.samples import split_sample
 
@@ -58,13 +58,6 @@ class Restarts:
         """Return the counts after replicas were restarted because of a failure."""
         return replace(self, restarts={**self.restarts, **{name: self.restarts.get(name, 0) + 1 for name in names}})
 
-    def after_line(self, line: LogLine) -> "Restarts":
-        """Return the counts after a line of a replica. Its samples tell whether the object store has answered it."""
-        if self.store_has_answered or " store=" not in line.line:
-            return self
-        sample = split_sample(line.line)[1]
-        return self.after_answer() if sample and sample.store_seconds is not None else self
-
     def after_answer(self) -> "Restarts":
         """Return the counts after it is known that the object store has answered a replica."""
         return replace(self, store_has_answered=True)
@@ -102,6 +95,16 @@ class Restarts:
     def preemption_limit_reached(self) -> str:
         """Why a job ends that was preempted too often, as a sentence."""
         return f"Preemption limit reached (preemption_limit={self.specification.preemption_limit})."
+
+
+def answer_time(line: LogLine) -> float | None:
+    """Return when the object store last answered a replica, in seconds since 1970, if a line is a sample that says so.
+
+    Returns:
+        None for any other line.
+    """
+    sample = split_sample(line.line)[1] if " store=" in line.line else None
+    return None if sample is None or sample.store_seconds is None else moment(line) - sample.store_seconds
 
 
 def outage_restart(restarted: str, replica: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from kfp_distributed.components.train.job import LogLine
-from kfp_distributed.components.train.restarts import Restarts
+from kfp_distributed.components.train.restarts import Restarts, answer_time
 from kfp_distributed.components.train.specification import parse_distribution
 
 NAMES = ("worker-0", "worker-1")
@@ -64,14 +64,14 @@ def test_a_replica_that_started_anew_and_is_preempted_again_within_a_minute_coun
 
 
 @pytest.mark.parametrize(
-    ("line", "has_answered"),
+    ("line", "time"),
     [
-        ("10%|## sample memory=5MiB store=0s", True),
-        ("sample store=90s", True),
-        ("sample memory=5MiB", False),
-        ("the store=0s", False),
-        ("sample memory=5MiB store=0s of all", False),
+        ("10%|## sample memory=5MiB store=0s", 1000),
+        ("sample store=90s", 910),
+        ("sample memory=5MiB", None),
+        ("the store=0s", None),
+        ("sample memory=5MiB store=0s of all", None),
     ],
 )
-def test_a_sample_says_that_the_object_store_has_answered(line, has_answered):
-    assert restarts().after_line(LogLine(1.0, "worker-0", line)).store_has_answered is has_answered
+def test_a_sample_says_when_the_object_store_has_answered(line, time):
+    assert answer_time(LogLine(1010.0, "worker-0", line, happened=1000.0)) == time

@@ -90,8 +90,8 @@ def test_a_preemption_during_an_outage_counts(tracker):
     assert tracker.end == (False, "Preemption limit reached (preemption_limit=0).")
 
 
-def see_sample(tracker, index=0, sample="sample memory=512MiB store=3s"):
-    tracker.judge.see_line(LogLine(clock(), f"worker-{index}", sample))
+def see_sample(tracker, index=0, sample="sample memory=512MiB store=3s", seconds_ago=3600):
+    tracker.judge.see_line(LogLine(clock(), f"worker-{index}", sample, happened=clock() - seconds_ago))
 
 
 def test_a_replica_that_never_reached_the_object_store_counts(tracker):
@@ -152,3 +152,21 @@ def test_an_answer_that_is_read_after_a_failure_counts_too(tracker):
     assert not tracker.can_restart
     see_sample(tracker)
     assert tracker.can_restart
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "counts_for_limit"),
+    [
+        # Before the replica began its attempts, which take ten minutes.
+        ([3600, 620], False),
+        ([3600, 620, 300], True),
+        # The store is back.
+        ([3600, 620, 5], False),
+    ],
+)
+def test_a_replica_that_alone_gets_no_answer_counts(tracker, seconds_ago, counts_for_limit):
+    """The network of its node is at fault, or a network policy for its role. It would restart for ever."""
+    for seconds in seconds_ago:
+        see_sample(tracker, sample="sample memory=512MiB store=0s", seconds_ago=seconds)
+    list(tracker.update_pod(failed(1, STORE_UNREACHED)))
+    assert tracker.end == ((False, "Restart limit reached (restart_limit=0).") if counts_for_limit else None)

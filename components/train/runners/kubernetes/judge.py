@@ -4,6 +4,7 @@ A preemption or an outage of the object store is no failure of the program, nor 
 follow from it. Reads and writes nothing.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,12 +17,24 @@ from kfp_distributed.components.train.failures import (
     own_cause,
     root_failure,
 )
-from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged, TrainingJob, clock
-from kfp_distributed.components.train.restarts import Restarts, outage_restart
+from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged, TrainingJob, clock, moment
+from kfp_distributed.components.train.restarts import Restarts, answer_time, outage_restart
 from kfp_distributed.trainers.runtime.job import STORE_AWAY
 
 _KILLED = 137
 """Exit code of a process that was killed. No replica ends with it because it has lost another one."""
+
+
+_ATTEMPTS_SECONDS = 540.0, 60.0
+"""Period before the end of a replica with STORE_UNREACHED, in seconds from its end. In all of it the replica has asked
+the object store for an answer, also if the clocks of two nodes differ by less than a minute. The replica tries for ten
+minutes."""
+
+_ANSWERS_SECONDS = 30.0
+"""Seconds between two answers of the object store that are kept."""
+
+_ANSWERS = 240
+"""Number of answers that are kept, the newest: those of two hours."""
 
 
 class _Disruption(NamedTuple):
@@ -67,6 +80,8 @@ class Judge:
     _disruptions: dict[str, _Disruption] = field(default_factory=dict)
     """Preemptions by UID of the pod, and the last outage of each replica by its name."""
     _restart_counts_for: Cause = "program"
+    _answers: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
+    """Times of answers of the object store, as samples of any replicas report them."""
 
     def __post_init__(self) -> None:
         self.restarts = Restarts(self.job.specification)
@@ -80,7 +95,11 @@ class Judge:
 
     def see_line(self, line: LogLine) -> None:
         """Note a line of a replica. It may be a sample that says that the object store has answered."""
-        self.restarts = self.restarts.after_line(line)
+        if (time := answer_time(line)) is None:
+            return
+        self.restarts = self.restarts.after_answer()
+        if not self._answers or time - self._answers[-1] >= _ANSWERS_SECONDS:
+            self._answers.append(time)
 
     def add(self, failure: ReplicaChanged, begun: float) -> str:
         """Count a failure.
@@ -120,7 +139,10 @@ class Judge:
         return behind.cause if behind else self._own_cause(failure)
 
     def _own_cause(self, failure: ReplicaChanged) -> Cause:
-        return own_cause(failure, self.restarts.store_has_answered)
+        begin, end = (moment(failure) - seconds for seconds in _ATTEMPTS_SECONDS)
+        # If the store has answered other replicas in this period, it is not away.
+        answers_others = any(begin <= time <= end for time in self._answers)
+        return own_cause(failure, self.restarts.store_has_answered and not answers_others)
 
     def _count_preemption(self, failure: ReplicaChanged, time: float) -> None:
         # A failure that follows from the preemption of another replica is part of that one, whenever it began.

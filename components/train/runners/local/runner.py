@@ -27,7 +27,7 @@ from kfp_distributed.components.train.job import (
     clock,
 )
 from kfp_distributed.components.train.mpirun import printed_by
-from kfp_distributed.components.train.restarts import Restarts
+from kfp_distributed.components.train.restarts import Restarts, answer_time
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
@@ -283,7 +283,8 @@ class LocalRunner:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
             fact = LogLine(now, *printed_by(name, line, self._job.specification))
-            self._restarts = self._restarts.after_line(fact)
+            if answer_time(fact) is not None:
+                self._restarts = self._restarts.after_answer()
             yield fact
 
     def _collect(self) -> Iterator[Fact]:
