@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from xml.etree.ElementTree import ParseError
 
 import certifi
@@ -17,9 +17,10 @@ from minio.commonconfig import CopySource
 from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
-from urllib3 import PoolManager, Retry, Timeout
+from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
+from kfp_distributed.storage.answers import note_answer
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes
@@ -54,6 +55,9 @@ _REGION_ADVICE = (
 # Includes the TLS handshake, which takes a loaded gateway several seconds.
 _CONNECT_SECONDS = 10.0
 _UNKNOWN_REGION = "the bucket's region"
+# Statuses after which a request is retried. Not only the store sends them: a gateway or a service mesh answers with one
+# of them for a store that it does not reach.
+_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 # Between two attempts of `await_answer`.
 _PAUSE_SECONDS = 0.5
 
@@ -96,13 +100,14 @@ class S3Store(Store):
             total=int(min(2 * retry_seconds, 5) + retry_seconds / 8),
             other=0,  # TLS errors.
             allowed_methods=None,
-            status_forcelist=(429, 500, 502, 503, 504),
+            status_forcelist=_TRANSIENT_STATUS,
             backoff_factor=0.2,
             backoff_max=8,
             backoff_jitter=0.5,
             respect_retry_after_header=False,
         )
-        self._pool = PoolManager(
+        self._pool = _ObservedPool(
+            self.endpoint,
             retries=retries,
             maxsize=PARALLEL_TRANSFERS,
             # The read timeout is the longest time without data. A server-side copy sends none until it is done.
@@ -285,6 +290,21 @@ class S3Store(Store):
             cause = _explain(error, self._asks_for_region)
             kind = StoreAway if _is_transient(error) else StorageError
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else kind) from None
+
+
+class _ObservedPool(PoolManager):
+    """A pool of connections that notes each answer of the store: any status but the transient ones."""
+
+    def __init__(self, endpoint: str, **settings: Any) -> None:  # noqa: ANN401
+        super().__init__(**settings)
+        self._endpoint = endpoint
+
+    def urlopen(self, method: str, url: str, redirect: bool = True, **settings: Any) -> BaseHTTPResponse:  # type: ignore[override]  # noqa: ANN401
+        """Send a request, as PoolManager does."""
+        response = super().urlopen(method, url, redirect, **settings)
+        if response.status not in _TRANSIENT_STATUS:
+            note_answer(self._endpoint)
+        return response
 
 
 class _ObservedStream:

@@ -13,6 +13,7 @@ from kfp_distributed.trainers.runtime.job import (
     PROGRAM_CODE_RESERVED,
     STORE_AWAY,
     STORE_FAILED,
+    STORE_UNREACHED,
 )
 
 Cause = Literal["program", "preemption", "outage"]
@@ -34,8 +35,9 @@ STORE_DID_NOT_ANSWER = "the object store did not answer"
 
 _OWN_CODES = {
     STORE_AWAY: STORE_DID_NOT_ANSWER,
+    STORE_UNREACHED: "the object store has not answered since the replica started",
     STORE_FAILED: "a request to the object store failed",
-    PROGRAM_CODE_RESERVED: f"the program ended with exit code {STORE_AWAY}, which has a meaning of its own",
+    PROGRAM_CODE_RESERVED: f"the program ended with exit code {STORE_AWAY} or {STORE_UNREACHED}, which are reserved",
     PREEMPTED: "it saved a checkpoint because a replica must end soon",
     CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
 }
@@ -55,11 +57,19 @@ _LONGEST_EXCEPTION = 1000
 _SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
-def own_cause(failure: ReplicaChanged) -> Cause:
-    """Return the cause of a failure, apart from the failures of other replicas."""
+def own_cause(failure: ReplicaChanged, store_is_away: bool) -> Cause:
+    """Return the cause of a failure, apart from the failures of other replicas.
+
+    Args:
+        failure: The failure.
+        store_is_away: Whether an object store that has not answered a replica since its start is known to be away: it
+            has answered the job before, and nobody meanwhile. If not, the replica may never reach the store, which is
+            no outage.
+    """
     if failure.preempted:
         return "preemption"
-    return "outage" if failure.exit_code == STORE_AWAY else "program"
+    is_outage = failure.exit_code == STORE_AWAY or (failure.exit_code == STORE_UNREACHED and store_is_away)
+    return "outage" if is_outage else "program"
 
 
 def how_it_ended(end: ReplicaChanged) -> str:
@@ -104,15 +114,15 @@ def root_failure(failed: Iterable[ReplicaChanged]) -> ReplicaChanged:
     """Return the failure that caused the others: the first one, unless the order of detection is not reliable.
 
     When a replica is killed, its peers fail too and may be detected first. Within `SAME_MOMENT_SECONDS` of the first
-    failure, the order of precedence is: a preemption, an outage of the object store, a signal or the loss of a pod, an
-    exit code, SIGABRT or PEER_LOST. The peers of a failed replica end with the last two.
+    failure, the order of precedence is: a preemption, an object store that does not answer, a signal or the loss of a
+    pod, an exit code, SIGABRT or PEER_LOST. The peers of a failed replica end with the last two.
     """
     by_time = sorted(failed, key=lambda failure: failure.time)
     moment = [failure for failure in by_time if failure.time - by_time[0].time <= SAME_MOMENT_SECONDS]
     return min(
         moment,
         key=lambda failure: (
-            ("preemption", "outage", "program").index(own_cause(failure)),
+            ("preemption", "outage", "program").index(own_cause(failure, store_is_away=True)),
             failure.exit_code == PEER_LOST or _killed_by(failure) == signal.SIGABRT,
             failure.exit_code is not None and not _killed_by(failure),
         ),

@@ -97,6 +97,7 @@ class ReplicaSample:
         gpu_memory_mib: Memory that is used on its GPUs, in MiB.
         rows: Training rows that it has read since its start.
         transferred_kib: KiB of data, checkpoints and model that it has downloaded and uploaded since its start.
+        store_seconds: Seconds since the last answer of the object store; None if it has not answered since its start.
         happened: See `moment`.
     """
 
@@ -108,6 +109,7 @@ class ReplicaSample:
     gpu_memory_mib: float | None = None
     rows: int | None = None
     transferred_kib: int | None = None
+    store_seconds: int | None = None
     happened: float | None = None
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kfp_distributed.components.train.failures import RECENT_SECONDS, STORE_DID_NOT_ANSWER
+from kfp_distributed.components.train.job import LogLine, moment
 from kfp_distributed.components.train.specification import DistributionSpecification
+from kfp_distributed.trainers.runtime.samples import split_sample
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Restarts:
         preemptions: Number of preemptions of the job.
         checkpoint: Name of the newest checkpoint at the last counted failure; "" if there was none.
         preempted: Time of the last preemption that was counted; None before the first.
+        store_has_answered: Whether the object store is known to have answered a replica of the job.
     """
 
     specification: DistributionSpecification
@@ -26,6 +29,7 @@ class Restarts:
     preemptions: int = 0
     checkpoint: str = ""
     preempted: float | None = None
+    store_has_answered: bool = False
 
     def after_failure(self, checkpoint: str) -> "Restarts":
         """Return the counts after a failure that is not a preemption.
@@ -53,6 +57,10 @@ class Restarts:
     def after_restart(self, names: Iterable[str]) -> "Restarts":
         """Return the counts after replicas were restarted because of a failure."""
         return replace(self, restarts={**self.restarts, **{name: self.restarts.get(name, 0) + 1 for name in names}})
+
+    def after_answer(self) -> "Restarts":
+        """Return the counts after it is known that the object store has answered a replica."""
+        return replace(self, store_has_answered=True)
 
     def number(self, names: Iterable[str]) -> int:
         """Return the largest number of counted restarts of these replicas."""
@@ -87,6 +95,16 @@ class Restarts:
     def preemption_limit_reached(self) -> str:
         """Why a job ends that was preempted too often, as a sentence."""
         return f"Preemption limit reached (preemption_limit={self.specification.preemption_limit})."
+
+
+def answer_time(line: LogLine) -> float | None:
+    """Return when the object store last answered a replica, in seconds since 1970, if a line is a sample that says so.
+
+    Returns:
+        None for any other line.
+    """
+    sample = split_sample(line.line)[1] if " store=" in line.line else None
+    return None if sample is None or sample.store_seconds is None else moment(line) - sample.store_seconds
 
 
 def outage_restart(restarted: str, replica: str) -> str:

@@ -219,7 +219,7 @@ def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
     assert {entry.level for entry in entries} | {"WARNING"} == {*get_args(Level)}
     progress, sample = re.search("such as `(epoch .+?)`", page)[1], re.search("`(sample .+?)`", page)[1]
     assert parse_progress(progress).metrics == {"loss": 0.1234, "accuracy": 0.9812}
-    assert split_sample(sample) == ("", Sample(512, 1200, 85, 10240, 240000, 51200))
+    assert split_sample(sample) == ("", Sample(512, 1200, 85, 10240, 240000, 51200, 4))
     states = re.search(r"The states of a replica are (.+?)\. The cause", page, re.DOTALL)[1]
     assert {*re.findall("`([a-z]+)`", states)} == {*get_args(State)}
 

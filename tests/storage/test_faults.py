@@ -15,6 +15,7 @@ from store_contract import content, entry, fill
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
 from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store, s3
+from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StoreAway
 from kfp_distributed.storage.s3 import S3Store
 from kfp_distributed.storage.uri import parse_endpoint
@@ -76,6 +77,26 @@ def test_an_error_that_outlasts_the_retries_says_that_the_store_is_away(server, 
     with pytest.raises(StoreAway) as error:
         open_store("s3://bucket/root", credentials, retry_seconds=1).exists("key")
     assert (error.value.endpoint, error.value.key) == (proxy.url, "root/key")
+
+
+@pytest.mark.parametrize(
+    ("fault", "answered"),
+    [
+        *(({"status": status}, True) for status in (400, 403, 404)),
+        # A gateway or a service mesh sends these for a store that it does not reach.
+        *(({"status": status}, False) for status in (429, 500, 502, 503, 504)),
+        ({"reset": True}, False),
+    ],
+    ids=str,
+)
+def test_every_answer_of_the_store_is_noted(server, proxy, fault, answered):
+    host, secure = parse_endpoint(proxy.url)
+    credentials = replace(server.credentials(), endpoint=host, secure=secure)
+    proxy.faults = [Fault("GET", times=99, **fault)]
+    assert not has_answered(proxy.url)
+    with pytest.raises(StorageError):
+        open_store("s3://bucket/root", credentials, retry_seconds=0).read("key")
+    assert has_answered(proxy.url) is answered
 
 
 def test_missing_object_is_requested_once(store, proxy):

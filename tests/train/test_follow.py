@@ -18,6 +18,7 @@ from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects
 from kfp_distributed.components.train.runners.kubernetes.pod_log import StampedLine
 from kfp_distributed.components.train.runners.kubernetes.watching import Listed, Printed, RequestFailed, Watcher
+from kfp_distributed.trainers.runtime.job import STORE_UNREACHED
 
 JOB = "tfjobs/a-job"
 SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
@@ -244,6 +245,32 @@ def test_a_restart_of_the_whole_job_is_returned_to_the_caller(api, watcher):
         ("worker-0", "waiting", 1),
         ("worker-1", "waiting", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sample", "restarts"),
+    [
+        ("sample memory=5MiB store=3s", ["restart: the whole job (worker-0: the object store did not answer)"]),
+        ("sample memory=5MiB", []),
+    ],
+)
+def test_samples_tell_whether_a_replica_without_an_answer_ends_in_an_outage(api, watcher, sample, restarts):
+    """A step that adopts the job reads the sample from the log of an earlier start."""
+    follower = follow(api, watcher, restart_limit=0)
+    unreached = {"name": "tensorflow", "state": {"terminated": {"exitCode": STORE_UNREACHED}}}
+    watcher.news.put(Printed("worker-1", [StampedLine(sample, time.time() - 3600)]))
+    returned = []
+
+    def attempt():
+        returned.append((yield from follower.facts()))
+
+    for fact in attempt():
+        if isinstance(fact, LogLine):
+            api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "containerStatuses": [unreached]}))
+            api.put(JOB, {**api.objects[JOB], "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
+    assert [event.text for event in filter(None, returned)] == restarts
+    assert not restarts or not isinstance(fact, JobEnded)
+    assert restarts or fact.reason == "Restart limit reached (restart_limit=0)."
 
 
 def test_failures_are_counted_since_the_newest_checkpoint(api, watcher, tmp_path, monkeypatch):

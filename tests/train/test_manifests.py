@@ -133,8 +133,16 @@ def limits(**values):
     return {"limits": values, "requests": values}
 
 
-def test_the_manifest_of_a_job():
-    manifest = manifest_of(job())
+@pytest.mark.parametrize(
+    ("timeouts", "limits", "ignored"),
+    [
+        ({}, {}, [140]),
+        # A replica that never reaches the object store is ended by the deadline.
+        ({"total_timeout": 3600}, {"activeDeadlineSeconds": 4200}, [140, 147]),
+    ],
+)
+def test_the_manifest_of_a_job(timeouts, limits, ignored):
+    manifest = manifest_of(job(**timeouts))
     spec_hash = manifest["metadata"]["annotations"].pop(HASH_ANNOTATION)
     assert len(spec_hash) == 32
     expected_template = deepcopy(TEMPLATE)
@@ -150,7 +158,7 @@ def test_the_manifest_of_a_job():
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                     {
                         "action": "Ignore",
-                        "onExitCodes": {"containerName": "training", "operator": "In", "values": [140]},
+                        "onExitCodes": {"containerName": "training", "operator": "In", "values": ignored},
                     },
                     {
                         "action": "FailJob",
@@ -159,6 +167,7 @@ def test_the_manifest_of_a_job():
                 ]
             },
             "template": expected_template,
+            **limits,
             "ttlSecondsAfterFinished": 3600,
         },
     }

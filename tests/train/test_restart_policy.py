@@ -10,7 +10,7 @@ from kfp_distributed.components.train.restarts import Restarts
 from kfp_distributed.components.train.runners.local.restart_policy import END_GRACE_SECONDS, Decision, decide
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.components.train.topology import plan_topology
-from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY
+from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY, STORE_UNREACHED
 
 WORKERS = plan_topology(
     parse_distribution(
@@ -96,6 +96,13 @@ def killed(number=signal.SIGKILL, seconds_ago=5.0):
             Decision("restart", ALL_WORKERS, AWAY, counts=False),
         ),
         (SERVERS, {"worker-1": exited(STORE_AWAY)}, Decision("restart", ("worker-1",), AWAY, counts=False)),
+        # A store that no replica has had an answer of may be one that they never reach.
+        (WORKERS, {"worker-1": exited(STORE_UNREACHED)}, Decision("restart", ALL_WORKERS, "worker-1 failed")),
+        (
+            WORKERS,
+            {"worker-0": exited(PEER_LOST, 5.0), "worker-1": exited(STORE_UNREACHED, 4.9)},
+            Decision("restart", ALL_WORKERS, "worker-1 failed"),
+        ),
         # Evaluators, and workers of parameter servers, restart alone.
         (WORKERS, {"evaluator-0": killed()}, Decision("restart", ("evaluator-0",), "evaluator-0 failed")),
         (SERVERS, {"worker-1": killed()}, Decision("restart", ("worker-1",), "worker-1 failed")),
@@ -167,3 +174,10 @@ def _last(topology, changes):
     return {
         name: ReplicaChanged(NOW - ago, name, state, code, number) for name, (state, code, number, ago) in last.items()
     }
+
+
+@pytest.mark.parametrize("peer", [PEER_LOST, 1])
+def test_a_store_that_has_answered_before_and_does_not_answer_is_an_outage(peer):
+    last = _last(WORKERS, {"worker-0": exited(peer, 5.0), "worker-1": exited(STORE_UNREACHED, 4.9)})
+    restarts = restarts_of({"worker-1": 3}).after_answer()
+    assert decide(WORKERS, last, NOW, restarts) == Decision("restart", ALL_WORKERS, AWAY, counts=False)

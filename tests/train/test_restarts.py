@@ -2,7 +2,8 @@
 
 import pytest
 
-from kfp_distributed.components.train.restarts import Restarts
+from kfp_distributed.components.train.job import LogLine
+from kfp_distributed.components.train.restarts import Restarts, answer_time
 from kfp_distributed.components.train.specification import parse_distribution
 
 NAMES = ("worker-0", "worker-1")
@@ -60,3 +61,17 @@ def test_a_replica_that_started_anew_and_is_preempted_again_within_a_minute_coun
         counts = counts.after_preemption(time, begun)
         numbers.append(counts.last_preemption)
     assert numbers == ["preemption 1", "preemption 1", "preemption 2", "preemption 2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "time"),
+    [
+        ("10%|## sample memory=5MiB store=0s", 1000),
+        ("sample store=90s", 910),
+        ("sample memory=5MiB", None),
+        ("the store=0s", None),
+        ("sample memory=5MiB store=0s of all", None),
+    ],
+)
+def test_a_sample_says_when_the_object_store_has_answered(line, time):
+    assert answer_time(LogLine(1010.0, "worker-0", line, happened=1000.0)) == time

@@ -6,8 +6,9 @@ from train.test_pods import condition, terminated
 from train.test_tracker import RUNNING, job_of, pod_of, summarize
 from train.test_tracker_preemption import preempted
 
+from kfp_distributed.components.train.job import LogLine, clock
 from kfp_distributed.components.train.runners.kubernetes.tracker import Tracker
-from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY, STORE_FAILED
+from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY, STORE_FAILED, STORE_UNREACHED
 
 AWAY = {"phase": "Failed", "main": terminated(STORE_AWAY)}
 
@@ -87,3 +88,85 @@ def test_a_preemption_during_an_outage_counts(tracker):
     list(tracker.update_pod(failed(1, STORE_AWAY)))
     list(tracker.update_pod(preempted(0, deleted_at=None, phase="Failed", main=terminated(143))))
     assert tracker.end == (False, "Preemption limit reached (preemption_limit=0).")
+
+
+def see_sample(tracker, index=0, sample="sample memory=512MiB store=3s", seconds_ago=3600):
+    tracker.judge.see_line(LogLine(clock(), f"worker-{index}", sample, happened=clock() - seconds_ago))
+
+
+def test_a_replica_that_never_reached_the_object_store_counts(tracker):
+    see_sample(tracker, sample="sample memory=512MiB")
+    list(tracker.update_pod(failed(1, STORE_UNREACHED)))
+    assert tracker.end == (False, "Restart limit reached (restart_limit=0).")
+    assert not tracker.can_restart
+
+
+@pytest.mark.parametrize("source", ["a sample", "exit code 140"])
+def test_a_replica_that_gets_no_answer_of_a_store_that_has_answered_before_counts_for_no_limit(tracker, source):
+    codes = [STORE_UNREACHED] * 3
+    if source == "a sample":
+        see_sample(tracker)
+    else:
+        codes.insert(0, STORE_AWAY)
+    uid, texts = "", []
+    for number, code in enumerate(codes):
+        list(tracker.update_pod(failed(1, code, uid, number)))
+        uid = f"next-{number}"
+        texts += summarize(tracker.update_pod(pod_of(1, uid, number + 1, **RUNNING)))
+    assert texts[0] == texts[-2] == "restart: worker-1 (worker-1: the object store did not answer)"
+    assert tracker.end is None
+    assert counts(tracker) == ({}, 0)
+
+
+def test_the_peers_of_a_replica_that_gets_no_answer_follow_from_the_outage(tracker):
+    see_sample(tracker)
+    list(tracker.update_pod(failed(0, 1)))
+    list(tracker.update_pod(failed(1, STORE_UNREACHED)))
+    list(tracker.update_job(job_of(condition("Failed"), at=20)))
+    assert tracker.can_restart
+    assert summarize([tracker.restart_event()]) == [
+        "restart: the whole job (worker-1: the object store did not answer)"
+    ]
+
+
+def test_a_job_is_created_again_if_its_controller_has_failed_it_in_an_outage():
+    """Without a deadline, the policy of a Job counts code 147 for backoffLimit."""
+    tracker = Tracker(make_job(["unused"], {"restart_limit": 1}), "Job")
+    list(tracker.update_pods([pod_of(0, **RUNNING)]))
+    see_sample(tracker)
+    list(tracker.update_pod(failed(0, STORE_UNREACHED)))
+    list(tracker.update_pod(pod_of(0, "second", 1, **RUNNING)))
+    list(tracker.update_pod(failed(0, STORE_UNREACHED, "second", 1)))
+    list(tracker.update_job(job_of(condition("Failed", "BackoffLimitExceeded"), at=20)))
+    assert tracker.can_restart
+    assert summarize([tracker.restart_event(), *tracker.restart()]) == [
+        "restart: the whole job (worker-0: the object store did not answer)",
+        ("worker-0", "waiting", None, "", 2),
+    ]
+    assert counts(tracker) == ({}, 0)
+
+
+def test_an_answer_that_is_read_after_a_failure_counts_too(tracker):
+    """A step that adopts a job may read the failure of a replica before the log of another one."""
+    list(tracker.update_pod(failed(1, STORE_UNREACHED)))
+    assert not tracker.can_restart
+    see_sample(tracker)
+    assert tracker.can_restart
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "counts_for_limit"),
+    [
+        # Before the replica began its attempts, which take ten minutes.
+        ([3600, 620], False),
+        ([3600, 620, 300], True),
+        # The store is back.
+        ([3600, 620, 5], False),
+    ],
+)
+def test_a_replica_that_alone_gets_no_answer_counts(tracker, seconds_ago, counts_for_limit):
+    """The network of its node is at fault, or a network policy for its role. It would restart for ever."""
+    for seconds in seconds_ago:
+        see_sample(tracker, sample="sample memory=512MiB store=0s", seconds_ago=seconds)
+    list(tracker.update_pod(failed(1, STORE_UNREACHED)))
+    assert tracker.end == ((False, "Restart limit reached (restart_limit=0).") if counts_for_limit else None)

@@ -28,7 +28,13 @@ from kfp_distributed.trainers.runtime import ending
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
-from kfp_distributed.trainers.runtime.job import CHECKPOINT_REJECTED, PEER_LOST, PROGRAM_CODE_RESERVED, STORE_AWAY
+from kfp_distributed.trainers.runtime.job import (
+    CHECKPOINT_REJECTED,
+    PEER_LOST,
+    PROGRAM_CODE_RESERVED,
+    STORE_AWAY,
+    STORE_UNREACHED,
+)
 
 pytestmark = pytest.mark.takes(50)
 
@@ -153,6 +159,8 @@ def leave(model_dir, code: int):
         (train_specification(leave), {"code": 0}, 0, "model saved to"),
         (train_specification(leave), {"code": STORE_AWAY}, PROGRAM_CODE_RESERVED, ""),
         (["sh", "-c", f"exit {STORE_AWAY}"], {}, PROGRAM_CODE_RESERVED, ""),
+        (train_specification(leave), {"code": STORE_UNREACHED}, PROGRAM_CODE_RESERVED, "exit code 147, which stands"),
+        (["sh", "-c", f"exit {STORE_UNREACHED}"], {}, PROGRAM_CODE_RESERVED, ""),
         (["sh", "-c", "echo {train_dir} $0; exit 4", "--x"], {"epochs": 2}, 4, "train_dir --x"),
         (["sh", "-c", "kill -9 $$"], {}, 137, ""),
         (

@@ -30,6 +30,7 @@ from kfp_distributed.trainers.runtime.sampling import RowRate, Usage, memory_kib
         ),
         (Sample(rows=7), "sample rows=7"),
         (Sample(transferred_kib=1), "sample transferred=1KiB"),
+        (Sample(512, transferred_kib=1, store_seconds=0), "sample memory=512MiB transferred=1KiB store=0s"),
         (Sample(), ""),
     ],
 )
@@ -49,9 +50,10 @@ def test_lines(sample, line):
     gpu_memory=st.none() | st.integers(0, 2**30),
     rows=st.none() | st.integers(0, 2**60),
     transferred=st.none() | st.integers(0, 2**50),
+    store=st.none() | st.integers(0, 10**7),
 )
-def test_any_sample_is_read_as_it_was_printed(memory, rate, gpu, gpu_memory, rows, transferred):
-    sample = Sample(memory, rate, gpu, gpu_memory, rows, transferred)
+def test_any_sample_is_read_as_it_was_printed(memory, rate, gpu, gpu_memory, rows, transferred, store):
+    sample = Sample(memory, rate, gpu, gpu_memory, rows, transferred, store)
     if sample != Sample():
         assert split_sample(f"text {format_sample(sample)}") == ("text ", sample)
 
@@ -128,9 +130,12 @@ def test_one_rank_prints_the_sum_of_a_replica(tmp_path, monkeypatch):
     """In a process of its own each: rank 1 stores its usage, rank 0 prints."""
     program = """
 import sys, time
+from kfp_distributed.storage.answers import note_answer
 from kfp_distributed.trainers.runtime import sampling
 sampling.FIRST_SECONDS, sampling.INTERVAL_SECONDS = 0.2 if sys.argv[1] == "store" else 1, 1
 sampling.count_rows(0 if sys.argv[1] == "print" else 10)
+if sys.argv[1] == "store":
+    note_answer("http://store:9000")
 sampling.count_bytes(3 << 20 if sys.argv[1] == "print" else 4 << 20)
 sampling.store_usage(1) if sys.argv[1] == "store" else sampling.print_samples([1])
 for _ in range(30):
@@ -149,6 +154,7 @@ for _ in range(30):
     assert samples[-1].memory_mib > 20
     assert samples[-1].transferred_kib == 7 << 10
     assert 2000 < samples[-1].rows < 6100
+    assert samples[-1].store_seconds in range(4), "one rank has had an answer"
 
 
 def test_a_rank_that_has_stored_nothing_yet(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import STORE_AWAY, STORE_FAILED
+from kfp_distributed.trainers.runtime.job import STORE_FAILED, STORE_UNREACHED
 
 pytestmark = pytest.mark.takes(50)
 
@@ -142,7 +142,7 @@ def test_an_outage_of_five_minutes_ends_no_evaluator(make_outage, object_store, 
     assert [epoch["epoch"] for epoch in metrics["epochs"]] == [1]
 
 
-def test_a_replica_whose_store_is_away_for_longer_is_restarted(make_replicas, digits, tmp_path):
+def test_a_replica_whose_store_never_answers_is_restarted(make_replicas, digits, tmp_path):
     """The exit code is one of those after which a replica is restarted."""
     (tmp_path / "faster").mkdir()
     (tmp_path / "faster" / "sitecustomize.py").write_text(FASTER.replace(f"/ {SPEED}", "/ 9999"))
@@ -156,7 +156,7 @@ def test_a_replica_whose_store_is_away_for_longer_is_restarted(make_replicas, di
     specification = train_specification(train_two_epochs)
     replicas = make_replicas(specification, {}, {"worker": 1}, digits, "s3://bucket/run", environment)
     replicas.start_all()
-    assert replicas.wait("worker-0") == STORE_AWAY
+    assert replicas.wait("worker-0") == STORE_UNREACHED
 
 
 def test_a_request_that_the_store_refuses_is_no_outage(make_replicas, digits, object_store):

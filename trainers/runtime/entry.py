@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kfp_distributed.storage.alignment import align
+from kfp_distributed.storage.answers import seconds_since_answer
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
@@ -40,6 +41,7 @@ from kfp_distributed.trainers.runtime.job import (
     REPLICA_VARIABLE,
     STORE_AWAY,
     STORE_FAILED,
+    STORE_UNREACHED,
     TRAINING_METRICS,
     JobDescription,
 )
@@ -57,6 +59,8 @@ from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorf
 from kfp_distributed.trainers.runtime.termination import begin
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code, is_trained
+
+_STORE_CODES = (STORE_AWAY, STORE_UNREACHED)
 
 _LAUNCHER_LOST = 1
 """Exit code of a replica whose train step is lost. Codes below 128 are permanent failures, so the job fails."""
@@ -93,7 +97,7 @@ def _run_replica() -> int:
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
         if is_trained(job):
             return 0
-        return run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"])
+        return _code_of_ranks(run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"]))
     replica = Replica(job, program, cluster, rank, name, is_elastic(os.environ))
     _start_samples(job, rank, replica.elastic)
     if replica.elastic:
@@ -277,8 +281,8 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
         paths = {name: folders[name] for name in program.folders}
         load_function(program)(**paths, **function_arguments(program, job.parameters))
     except SystemExit as error:  # A program may end with sys.exit().
-        if error.code == STORE_AWAY:
-            return _code_of_program(STORE_AWAY)
+        if error.code in _STORE_CODES:
+            return _code_of_program(int(error.code))
         if error.code not in (None, 0):
             raise
     except StorageError as error:
@@ -297,12 +301,21 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
 
 
 def _code_of_program(code: int) -> int:
-    """Return the exit code of a replica whose program ended with a code. STORE_AWAY would not count as a failure."""
-    if code != STORE_AWAY:
+    """Return the exit code of a replica whose program ended with a code.
+
+    STORE_AWAY would not count as a failure, and STORE_UNREACHED might not.
+    """
+    if code not in _STORE_CODES:
         return code
-    text = f"the program ended with exit code {STORE_AWAY}, which stands for an object store that does not answer"
+    text = f"the program ended with exit code {code}, which stands for an object store that does not answer"
     print(f"{text}: this replica ends with {PROGRAM_CODE_RESERVED} instead", flush=True)
     return PROGRAM_CODE_RESERVED
+
+
+def _code_of_ranks(code: int) -> int:
+    """Return the exit code of a replica whose ranks ended with a code. This process is part of it, as they are."""
+    has_answer = seconds_since_answer() is not None
+    return STORE_AWAY if code == STORE_UNREACHED and has_answer else code
 
 
 def load_function(program: Program) -> Callable[..., object]:

@@ -18,14 +18,18 @@ PEER_LOST = 138
 """Exit code of a replica that failed because another one did. Operators restart a replica with a code from 128 on."""
 
 STORE_AWAY = 140
-"""Exit code of a replica whose object store did not answer. Its operator restarts it, as for every code from 128 on.
-These restarts have no limit, so no other failure may have this code."""
+"""Exit code of a replica whose object store has answered it, and then did not answer any more. Its operator restarts
+it, as for every code from 128 on. These restarts have no limit, so no other failure may have this code."""
 
 STORE_FAILED = 146
 """Exit code of a replica whose object store refused a request, or answered in another way than expected."""
 
+STORE_UNREACHED = 147
+"""Exit code of a replica whose object store has not answered since the replica started. It may never reach the store,
+so these restarts count for restart_limit unless the store is known to have answered a replica of the job before."""
+
 PROGRAM_CODE_RESERVED = 204
-"""Exit code of a replica whose program ended with STORE_AWAY by itself."""
+"""Exit code of a replica whose program ended with STORE_AWAY or STORE_UNREACHED by itself."""
 
 CHECKPOINT_REJECTED = 144
 """Exit code of a replica whose program failed right after it had restored a checkpoint. The next start gets the one

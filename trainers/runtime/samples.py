@@ -10,7 +10,8 @@ _LINE = re.compile(
     r"(?: gpu=(?P<gpu>\d+)%)?"
     r"(?: gpu_memory=(?P<gpu_memory>\d+)MiB)?"
     r"(?: rows=(?P<total_rows>\d+))?"
-    r"(?: transferred=(?P<transferred>\d+)KiB)?$"
+    r"(?: transferred=(?P<transferred>\d+)KiB)?"
+    r"(?: store=(?P<store>\d+)s)?$"
 )
 
 
@@ -24,6 +25,7 @@ class Sample(NamedTuple):
         gpu_memory_mib: Memory used on all of the replica's GPUs in MiB.
         rows: Training rows that the replica has read since its start.
         transferred_kib: KiB of data, checkpoints and model that it has downloaded and uploaded since its start.
+        store_seconds: Seconds since the last answer of the object store; None if it has not answered since its start.
     """
 
     memory_mib: float | None = None
@@ -32,6 +34,7 @@ class Sample(NamedTuple):
     gpu_memory_mib: float | None = None
     rows: int | None = None
     transferred_kib: int | None = None
+    store_seconds: int | None = None
 
 
 def format_sample(sample: Sample) -> str:
@@ -45,6 +48,7 @@ def format_sample(sample: Sample) -> str:
         "gpu_memory={:.0f}MiB": sample.gpu_memory_mib,
         "rows={}": sample.rows,
         "transferred={}KiB": sample.transferred_kib,
+        "store={}s": sample.store_seconds,
     }
     known = [pattern.format(value) for pattern, value in values.items() if value is not None]
     return " ".join(["sample", *known]) if known else ""
@@ -61,8 +65,8 @@ def split_sample(line: str) -> tuple[str, Sample | None]:
     # Nearly all lines have none, and this search is faster than the pattern.
     if "sample " not in line or not (match := _LINE.search(line)):
         return line, None
-    whole = match.group("memory", "gpu", "gpu_memory", "total_rows", "transferred")
-    memory, gpu, gpu_memory, total_rows, transferred = (None if value is None else int(value) for value in whole)
+    whole = match.group("memory", "gpu", "gpu_memory", "total_rows", "transferred", "store")
+    memory, gpu, gpu_memory, *totals = (None if value is None else int(value) for value in whole)
     rows = None if match["rows"] is None else float(match["rows"])
-    sample = Sample(memory, rows, gpu, gpu_memory, total_rows, transferred)
+    sample = Sample(memory, rows, gpu, gpu_memory, *totals)
     return line[: match.start()], sample

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from kfp_distributed.storage.answers import seconds_since_answer
 from kfp_distributed.trainers.runtime.job import PEAK_MEMORY
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample
 
@@ -49,11 +50,13 @@ class Usage(NamedTuple):
         memory_kib: Resident memory of the process and its descendants in KiB.
         rows: Training rows read so far.
         transferred: Bytes downloaded and uploaded so far.
+        store_seconds: Seconds since the last answer of the object store; None before the first one.
     """
 
     memory_kib: int
     rows: int
     transferred: int = 0
+    store_seconds: float | None = None
 
 
 def count_rows(rows: int) -> None:
@@ -84,7 +87,8 @@ def print_samples(other_ranks: Sequence[int] = (), adds_memory: bool = True) -> 
         rows = own.rows + sum(usage.rows for usage in others)
         transferred = own.transferred + sum(usage.transferred for usage in others)
         per_second = rate.update(rows, time.monotonic(), _Counter.started)
-        totals = rows or None, transferred // 1024 or None
+        answers = [usage.store_seconds for usage in (own, *others) if usage.store_seconds is not None]
+        totals = rows or None, transferred // 1024 or None, round(min(answers)) if answers else None
         _print(Sample(round(memory / 1024) or None, per_second, *read_gpus(os.environ), *totals))
 
     _repeat(sample)
@@ -108,7 +112,7 @@ def _repeat(work: Callable[[], object]) -> None:
 
 
 def _usage() -> Usage:
-    return Usage(memory_kib(os.getpid()), _Counter.rows, _Counter.transferred)
+    return Usage(memory_kib(os.getpid()), _Counter.rows, _Counter.transferred, seconds_since_answer())
 
 
 class RowRate:

@@ -9,14 +9,21 @@ import sys
 import traceback
 from pathlib import Path
 
+from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.storage.model import model_of_request
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, STORE_AWAY, STORE_FAILED, JobDescription
+from kfp_distributed.trainers.runtime.job import (
+    JOB_VARIABLE,
+    STORE_AWAY,
+    STORE_FAILED,
+    STORE_UNREACHED,
+    JobDescription,
+)
 
 STORE_SECONDS = 600.0
 """Seconds for which a replica waits for an object store that is away: at its start, and when it saves the model. Then
-it ends with STORE_AWAY, and is restarted."""
+it ends with STORE_AWAY or STORE_UNREACHED, and is restarted."""
 
 
 def is_trained(job: JobDescription) -> bool:
@@ -34,7 +41,9 @@ def is_trained(job: JobDescription) -> bool:
 def exit_code(error: StorageError) -> int:
     """Return the exit code of a replica after an error of the object store, and print the error."""
     traceback.print_exception(error)
-    return STORE_AWAY if isinstance(error, StoreAway) else STORE_FAILED
+    if not isinstance(error, StoreAway):
+        return STORE_FAILED
+    return STORE_AWAY if has_answered(error.endpoint) else STORE_UNREACHED
 
 
 def main() -> int:

@@ -4,20 +4,13 @@ from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.manifests.pod import CONTAINERS, pod_template
 from kfp_distributed.components.train.manifests.run_policy import lifetime
-from kfp_distributed.trainers.runtime.job import STORE_AWAY
+from kfp_distributed.trainers.runtime.job import STORE_AWAY, STORE_UNREACHED
 
 # Exit codes 1 to 127 are permanent failures, as with restartPolicy ExitCode of the training operator.
 _PERMANENT = {"operator": "In", "values": list(range(1, 128))}
 
 # A preempted pod does not count for backoffLimit. The first rule that matches decides, so this one comes first.
 _PREEMPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-
-
-# An outage of the object store does not either.
-_STORE_AWAY = {
-    "action": "Ignore",
-    "onExitCodes": {"containerName": CONTAINERS["Job"], "operator": "In", "values": [STORE_AWAY]},
-}
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
@@ -30,9 +23,15 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
         for container in containers
     ]
     template["spec"]["restartPolicy"] = "Never"
+    limits = lifetime(job)
+    # An outage of the object store does not count either. A pod that got no answer at all may never reach the store.
+    # Without a deadline it counts, so that a Job without its step ends. If the step knows that the store has answered
+    # before, it creates a Job again that failed so.
+    ignored = [STORE_AWAY, STORE_UNREACHED] if "activeDeadlineSeconds" in limits else [STORE_AWAY]
+    outage = {"containerName": CONTAINERS["Job"], "operator": "In", "values": ignored}
     return {
         "backoffLimit": job.specification.restart_limit,
-        "podFailurePolicy": {"rules": [_PREEMPTED, _STORE_AWAY, *rules]},
+        "podFailurePolicy": {"rules": [_PREEMPTED, {"action": "Ignore", "onExitCodes": outage}, *rules]},
         "template": template,
-        **lifetime(job),
+        **limits,
     }

@@ -153,7 +153,10 @@ class Follower:
             for text, stamp in news.lines:
                 now = clock()
                 # The clock of a node may be ahead of this process.
-                yield LogLine(now, *printed_by(news.replica, text, spec), None if stamp is None else min(stamp, now))
+                happened = None if stamp is None else min(stamp, now)
+                line = LogLine(now, *printed_by(news.replica, text, spec), happened)
+                self._tracker.judge.see_line(line)
+                yield line
             self._last_lines.line_arrived(time.monotonic())
         elif isinstance(news, ObjectRead):
             yield from self._check_existence(news)

@@ -4,6 +4,7 @@ A preemption or an outage of the object store is no failure of the program, nor 
 follow from it. Reads and writes nothing.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,11 +17,24 @@ from kfp_distributed.components.train.failures import (
     own_cause,
     root_failure,
 )
-from kfp_distributed.components.train.job import JobEvent, ReplicaChanged, TrainingJob, clock
-from kfp_distributed.components.train.restarts import Restarts, outage_restart
+from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged, TrainingJob, clock, moment
+from kfp_distributed.components.train.restarts import Restarts, answer_time, outage_restart
+from kfp_distributed.trainers.runtime.job import STORE_AWAY
 
 _KILLED = 137
 """Exit code of a process that was killed. No replica ends with it because it has lost another one."""
+
+
+_ATTEMPTS_SECONDS = 540.0, 60.0
+"""Period before the end of a replica with STORE_UNREACHED, in seconds from its end. In all of it the replica has asked
+the object store for an answer, also if the clocks of two nodes differ by less than a minute. The replica tries for ten
+minutes."""
+
+_ANSWERS_SECONDS = 30.0
+"""Seconds between two answers of the object store that are kept."""
+
+_ANSWERS = 240
+"""Number of answers that are kept, the newest: those of two hours."""
 
 
 class _Disruption(NamedTuple):
@@ -66,6 +80,8 @@ class Judge:
     _disruptions: dict[str, _Disruption] = field(default_factory=dict)
     """Preemptions by UID of the pod, and the last outage of each replica by its name."""
     _restart_counts_for: Cause = "program"
+    _answers: deque[float] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
+    """Times of answers of the object store, as samples of any replicas report them."""
 
     def __post_init__(self) -> None:
         self.restarts = Restarts(self.job.specification)
@@ -76,6 +92,14 @@ class Judge:
             self._disruptions.setdefault(uid, _Disruption(replica, "preemption", clock()))
         else:
             self._disruptions.pop(uid, None)
+
+    def see_line(self, line: LogLine) -> None:
+        """Note a line of a replica. It may be a sample that says that the object store has answered."""
+        if (time := answer_time(line)) is None:
+            return
+        self.restarts = self.restarts.after_answer()
+        if not self._answers or time - self._answers[-1] >= _ANSWERS_SECONDS:
+            self._answers.append(time)
 
     def add(self, failure: ReplicaChanged, begun: float) -> str:
         """Count a failure.
@@ -88,7 +112,9 @@ class Judge:
             Why the job ends, if a limit is reached; else "".
         """
         self._failures[failure.replica] = _Failure(failure, begun)
-        if own_cause(failure) == "outage":
+        if failure.exit_code == STORE_AWAY:
+            self.restarts = self.restarts.after_answer()
+        if self._own_cause(failure) == "outage":
             self._disruptions[failure.replica] = _Disruption(failure.replica, "outage", failure.time, failure.time)
         if failure.replica in self.job.topology.spared:
             return ""
@@ -110,7 +136,13 @@ class Judge:
     def cause(self, failure: ReplicaChanged) -> Cause:
         """Return the cause of a failure, or of the disruption of another replica from which it follows."""
         behind = self._disruption_behind(failure)
-        return behind.cause if behind else own_cause(failure)
+        return behind.cause if behind else self._own_cause(failure)
+
+    def _own_cause(self, failure: ReplicaChanged) -> Cause:
+        begin, end = (moment(failure) - seconds for seconds in _ATTEMPTS_SECONDS)
+        # If the store has answered other replicas in this period, it is not away.
+        answers_others = any(begin <= time <= end for time in self._answers)
+        return own_cause(failure, self.restarts.store_has_answered and not answers_others)
 
     def _count_preemption(self, failure: ReplicaChanged, time: float) -> None:
         # A failure that follows from the preemption of another replica is part of that one, whenever it began.
@@ -128,7 +160,7 @@ class Judge:
         The replica must have run when the other one was disrupted. With exit codes of a replica that has lost another
         one it may have failed first, because a kubelet reports a preemption when the pod has ended.
         """
-        if own_cause(failure) != "program":
+        if self._own_cause(failure) != "program":
             return None
         begun = self._begun(failure)
         may_be_first = (failure.exit_code or 0) >= 128 and failure.exit_code != _KILLED
@@ -152,7 +184,7 @@ class Judge:
         failure = self._failures[replica].fact if failed else None
         if preempted:
             yield JobEvent(clock(), f"{self.restarts.last_preemption}: {replica}", "WARNING")
-        elif failure and own_cause(failure) == "outage":
+        elif failure and self._own_cause(failure) == "outage":
             yield JobEvent(clock(), outage_restart(replica, replica), "WARNING")
         elif failure is None or self.cause(failure) == "program":
             self.restarts = self.restarts.after_restart([replica])

@@ -90,7 +90,7 @@ def _handle_failures(
     names = tuple(failure.replica for failure in failed)
     if taken or not topology.restart_alone.issuperset(names):
         names = tuple(last)
-    if not taken and own_cause(root) == "outage":
+    if not taken and own_cause(root, restarts.store_has_answered) == "outage":
         return Decision("restart", names, f"{root.replica}: {STORE_DID_NOT_ANSWER}", counts=False)
     if not restarts.can_restart(names):
         return Decision("fail", tuple(last), restarts.restart_limit_reached)

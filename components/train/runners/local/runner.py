@@ -27,7 +27,7 @@ from kfp_distributed.components.train.job import (
     clock,
 )
 from kfp_distributed.components.train.mpirun import printed_by
-from kfp_distributed.components.train.restarts import Restarts
+from kfp_distributed.components.train.restarts import Restarts, answer_time
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
@@ -40,7 +40,7 @@ from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.library.packages import install_command, without_passwords
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here
-from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY
+from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, PEAK_MEMORY, STORE_AWAY
 from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
 
 _CHUNK = 64 * 1024
@@ -283,7 +283,10 @@ class LocalRunner:
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
         for line in self._processes[name].cutter.feed(data, now):
-            yield LogLine(now, *printed_by(name, line, self._job.specification))
+            fact = LogLine(now, *printed_by(name, line, self._job.specification))
+            if answer_time(fact) is not None:
+                self._restarts = self._restarts.after_answer()
+            yield fact
 
     def _collect(self) -> Iterator[Fact]:
         """Yield the ends of replicas, each after its last lines."""
@@ -292,6 +295,8 @@ class LocalRunner:
         self._group.stop(ended, grace_seconds=0)
         for name, code in ended.items():
             yield from self._drain(name)
+            if code == STORE_AWAY:
+                self._restarts = self._restarts.after_answer()
             if code < 0:
                 yield self._changed(name, "failed", signal=-code)
             else:
