@@ -1,6 +1,6 @@
 """Finds different numbers that become equal as 32-bit floats, with bounded memory (pure)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,42 +16,50 @@ _ROUNDING = 1e-12
 
 @dataclass
 class Precision:
-    """Compares the numbers of a column before and after the cast to 32-bit floats.
+    """Compares the numbers of a column before and after the cast to 32-bit floats, each element of a tensor by itself.
 
     Attributes:
-        distinct: Different numbers of each batch, summed.
-        collapsed: Those of them that are equal to a smaller one after the cast.
-        are_whole: Whether whole numbers are among the collapsed ones.
-        example: Two numbers that become equal; None if there are none.
+        distinct: Different numbers of each batch, summed, [elements].
+        collapsed: Those of them that are equal to a smaller one after the cast, [elements].
+        are_whole: Whether whole numbers are among the collapsed ones, [elements].
+        examples: Two numbers that become equal, [2, elements]; NaN if there are none.
     """
 
-    distinct: int = 0
-    collapsed: int = 0
-    are_whole: bool = False
-    example: tuple[float, float] | None = None
+    distinct: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    collapsed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    are_whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(1, np.bool_))
+    examples: NDArray[np.float64] = field(default_factory=lambda: np.full((2, 1), np.nan))
 
     def add(self, numbers: NDArray[np.float64]) -> None:
-        """Add a batch of finite numbers, of which NaN are left out."""
+        """Add a batch of finite numbers, of which NaN are left out.
+
+        Args:
+            numbers: Numbers [rows], or the elements of tensors [rows, elements].
+        """
         compared = numbers[:COMPARED_ROWS]
-        values = np.unique(compared[~np.isnan(compared)])
-        self.distinct += len(values)
+        # NaN come last, and are neither equal to nor greater than a number.
+        values = np.sort(compared[:, np.newaxis] if compared.ndim == 1 else compared, axis=0)
         small, large = values[:-1], values[1:]
+        differ = large > small
+        self.distinct = self.distinct + differ.sum(axis=0) + (~np.isnan(values)).any(axis=0)
         rounded = values.astype(np.float32)
-        are_equal = rounded[:-1] == rounded[1:]
+        are_equal = differ & (rounded[:-1] == rounded[1:])
         if not are_equal.any():
             return
         are_whole = (small == np.floor(small)) & (large == np.floor(large))
         are_equal &= are_whole | (large - small > _ROUNDING * np.abs(large))
-        if are_equal.any():
-            self.collapsed += int(are_equal.sum())
-            self.are_whole = self.are_whole or bool((are_equal & are_whole).any())
-            first = int(are_equal.argmax())
-            self.example = self.example or (float(small[first]), float(large[first]))
+        self.collapsed = self.collapsed + are_equal.sum(axis=0)
+        self.are_whole = self.are_whole | (are_equal & are_whole).any(axis=0)
+        first, elements = are_equal.argmax(axis=0), np.arange(values.shape[1])
+        is_new = are_equal.any(axis=0) & np.isnan(self.examples[0])
+        self.examples = np.where(is_new, [small[first, elements], large[first, elements]], self.examples)
 
     def collapses(self) -> tuple[float, float] | None:
-        """Return two numbers that become equal, if that loses information; else None.
+        """Return two numbers of an element that become equal, if that loses information; else None.
 
         Any two whole numbers count, because each may be a code or a time. Fractions count if 1% of the numbers become
         equal.
         """
-        return self.example if self.are_whole or self.collapsed >= _COLLAPSED_SHARE * self.distinct else None
+        are_many = self.are_whole | (self.collapsed >= _COLLAPSED_SHARE * self.distinct)
+        found = np.flatnonzero(are_many & (self.collapsed > 0))
+        return (float(self.examples[0, found[0]]), float(self.examples[1, found[0]])) if len(found) else None

@@ -1,8 +1,8 @@
 """Reads tables, arrays and images as batches of rows.
 
 In a batch, a number is a float64 column (null or NaN if missing), a category and the label are string columns, and a
-tensor is a fixed-size list of uint8 or float32. A reader holds about one batch in memory. Every pass yields the same
-rows.
+tensor is a fixed-size list of uint8, float32 or float64. A reader holds about one batch in memory. Every pass yields
+the same rows.
 """
 
 import math
@@ -325,5 +325,7 @@ def _arrow(values: NDArray[Any]) -> pa.Array:
         # Arrow has no numbers of more than 64 bits.
         is_long = values.dtype.kind == "f" and values.dtype.itemsize > 8
         return pa.array(values.astype(np.float64 if is_long else values.dtype.newbyteorder("=")))
-    numbers = values.reshape(-1).astype(np.uint8 if values.dtype in (np.uint8, np.bool_) else np.float32)
+    # Types with more digits than a 32-bit float keep them, so that the first pass notices what the cast loses.
+    wide = np.float32 if np.can_cast(values.dtype, np.float32) else np.float64
+    numbers = values.reshape(-1).astype(np.uint8 if values.dtype in (np.uint8, np.bool_) else wide)
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers), math.prod(values.shape[1:]))

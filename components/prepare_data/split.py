@@ -1,6 +1,7 @@
 """The two passes over a source: check every row, then draw a file for each row and write it there."""
 
 import hashlib
+import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     text_form,
 )
 from kfp_distributed.components.prepare_data.plan import Options, order_classes
-from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
+from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.shuffle import PIECE_BYTES, ShuffledFiles, row_bytes
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
@@ -123,6 +124,8 @@ def _count(counts: ColumnCounts, values: pa.Array) -> tuple[int, str] | None:
         exact = values.to_numpy(zero_copy_only=False)
         counts.precision.add(exact)
         counts.whole_numbers.add(exact)
+    elif values.type.value_type == pa.float64() and numbers.shape[1] <= MAXIMUM_FEATURES:
+        counts.precision.add(values.flatten().to_numpy().reshape(numbers.shape))
     # These two ignore NaN.
     counts.lowest = float(np.fmin.reduce(numbers, axis=None, initial=counts.lowest))
     counts.highest = float(np.fmax.reduce(numbers, axis=None, initial=counts.highest))
@@ -288,6 +291,9 @@ def _encode(batch: pa.RecordBatch, columns: Sequence[Column], label: Label) -> p
     for column in columns:
         if column.kind == "number":
             rows[column.name] = rows[column.name].cast(pa.float32(), safe=False)
+        elif column.dtype == "float32":
+            kind = pa.list_(pa.float32(), math.prod(column.shape))
+            rows[column.name] = rows[column.name].cast(kind, safe=False)
     return pa.record_batch(rows)
 
 

@@ -100,7 +100,7 @@ def test_npz_is_read_in_parts(file, tmp_path):
     batches = [batch for _, batch in source.batches()]
     assert len(batches) > 2
     read = np.concatenate([batch.column("x").flatten().to_numpy().reshape(-1, 100) for batch in batches])
-    np.testing.assert_array_equal(read, values.astype(np.float32))
+    np.testing.assert_array_equal(read, values)
 
 
 @pytest.mark.parametrize(
