@@ -80,6 +80,8 @@ def pipeline_root(output_uri: str) -> str:
         return ""
     if "://" not in folder.uri:
         return ""
-    pipeline = folder.uri.rpartition(f"/{folder.run_id}/")[0]
+    root = folder.uri.rpartition(f"/{folder.run_id}/")[0].rpartition("/")[0]
+    if root.endswith("/"):  # There is no pipeline between the bucket and the run.
+        return ""
     _, question_mark, settings = output_uri.partition("?")
-    return pipeline.rpartition("/")[0] + question_mark + settings
+    return root + question_mark + settings

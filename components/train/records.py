@@ -55,12 +55,13 @@ class Records:
         """Add an entry to the stored log."""
         self._stored_log.add(entry)
 
-    def start(self, job: TrainingJob, namespace: str) -> None:
+    def start(self, job: TrainingJob, namespace: str, model_uri: str) -> None:
         """Begin to store the log of a job that has started, also the entries before.
 
         Args:
             job: The job.
             namespace: Namespace of its pods; "" if it has none.
+            model_uri: URI of the step's output. The replicas may save the model elsewhere first.
         """
         self._summary = TrainingSummary(
             name=job.name,
@@ -70,7 +71,7 @@ class Records:
             replicas=tuple(replica.name for replica in job.topology.replicas),
             created=self._begun,
             folder=training_folder(job.description),
-            model=job.description.model_uri,
+            model=model_uri,
         )
         folder = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
         try:

@@ -138,7 +138,7 @@ def _run_job(
 
     def begin(job: TrainingJob) -> None:
         tracker.start(job)
-        records.start(job, runner.namespace)
+        records.start(job, runner.namespace, request.model_uri)
 
     is_staged = not runner.shares_disk and "://" not in request.model_uri
     request_of_replicas = staged(request) if is_staged else nullcontext(request)

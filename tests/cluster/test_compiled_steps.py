@@ -3,6 +3,8 @@
 import base64
 import os
 import re
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -198,20 +200,48 @@ def test_every_step_runs_in_a_pod(
 
 
 def test_the_log_of_a_failed_training_ends_with_its_cause(
-    api, run_in_pod, bucket, store_environment, trainer_image, image_specs
+    api, training_namespace, run_in_pod, bucket, store_environment, trainer_image, image_specs
 ):
     """KFP shows the cause of a failed step nowhere else."""
-    run = Run("/steps", str(uuid.uuid4()))
+    run = Run(f"s3://{bucket}", str(uuid.uuid4()))
     fails = function("raise RuntimeError('no such column: price')")
-    logs = logs_of(api, run_in_pod("fails", [train_step(image_specs, fails, trainer_image, bucket, run)]))
+    node = "digits-h9hh4(0).root(0).tune(0).iteration-iterations(1:1)(0).iteration-item(0).train(0).executor(0)"
+    annotations = {"workflows.argoproj.io/node-name": node}
+    step = train_step(image_specs, fails, trainer_image, bucket, run)
+    logs = logs_of(api, run_in_pod("fails", [step], annotations=annotations))
     lines = logs["train"].splitlines()
     error, cause, report = (parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in lines[-3:])
     assert (error.replica, error.message) == ("worker-0", "RuntimeError: no such column: price")
     assert cause.message.startswith("worker-0 failed with exit code 1, ")
-    assert report.message.startswith("Report: ")
+    assert report.message.startswith("  as a file: ")
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     keys = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
     assert not [key for key in keys if "/staged/" in key]
+    _is_shown_after_its_end(training_namespace, store_environment, bucket, run, cause.message)
+
+
+def _is_shown_after_its_end(namespace: str, store_environment: dict, bucket: str, run: Run, cause: str) -> None:
+    """Assert that the commands show a failed training whose job is gone."""
+
+    def print_of(*words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "kfp_distributed.cli.main", *words, "--namespace", namespace]
+        environment = {**os.environ, "AWS_ENDPOINT_URL": store_environment["AWS_ENDPOINT_URL"]}
+        root = f"s3://{bucket}/v2/artifacts"
+        end = subprocess.run([*command, "--bucket", root], env=environment, capture_output=True, text=True, timeout=60)
+        return end.returncode, end.stdout + end.stderr
+
+    code, table = print_of("jobs", "--ended")
+    (row,) = (line for line in table.splitlines() if run.run_id in line)
+    assert (code, row.split()[1:4]) == (0, ["TFJob", "failed", "1"])
+    name = row.split()[0]
+    assert name.startswith("tune-train-1-")
+    assert row.endswith(f"   tune/train[1]   {run.run_id}")
+    code, log = print_of("logs", name)
+    assert code == 0
+    assert " INFO worker-0 RuntimeError: no such column: price\n" in log
+    code, end = print_of("watch", name)
+    assert code == 1
+    assert cause in end
 
 
 def test_a_step_without_its_library_fails_before_anything_is_installed(api, training_namespace, run_in_pod):

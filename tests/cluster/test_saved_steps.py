@@ -6,7 +6,7 @@ import time
 import pytest
 from cluster.jobs import left_behind
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(800)]
 
 PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
@@ -18,8 +18,8 @@ TF = {"distribution_type": "TF", "number_of_workers": 2}
     ("trainer", "image", "distribution", "evicted", "epochs"),
     [
         ("keras_classifier", "tensorflow", {}, "worker-0", 80),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 6),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0", 6),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 4),
+        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0", 4),
         ("torch_classifier", "pytorch", PYTORCH, "worker-0", 12),
         pytest.param("keras_horovod", "horovod", MPI, "worker-1", 12, marks=pytest.mark.mpi),
         pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", 12, marks=pytest.mark.mpi),
@@ -38,7 +38,7 @@ def test_no_finished_step_is_lost_by_an_eviction(
     pods = [pod.metadata.name for pod in api.list_namespaced_pod(step.namespace, label_selector=label).items]
     (pod,) = (name for name in pods if not distribution or evicted in name)
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
-    assert step.verdict(300)["succeeded"], step.log
+    assert step.verdict(400)["succeeded"], step.log
     saved = re.findall(r"saved a checkpoint in epoch (\d+) after step (\d+)", step.log)
     assert len(saved) == 1, step.log
     continued = re.findall(r"continues epoch (\d+) after step (\d+) of \d+", step.log)

@@ -96,6 +96,7 @@ def test_the_task_folder_is_parsed_from_an_output_uri(output_uri, folder):
         (f"s3://bucket/p/{RUN_A}/train/{SALT_1}/model", "s3://bucket"),
         (f"/mnt/p/{RUN_A}/train/{SALT_1}/model", ""),
         ("s3://bucket/model", ""),
+        (f"s3://bucket/{RUN_A}/train/{SALT_1}/model", ""),
     ],
 )
 def test_the_pipeline_root_of_an_output(output_uri, root):
