@@ -18,6 +18,10 @@ _SILENT_FACTOR = 2
 _HEAD_START_SECONDS = 60.0
 """Seconds by which the last lines of the leader and of a failed replica go before other logs."""
 
+_HEAD_STARTS = 4
+"""Number of reads of an ended log that have a head start. With more, a log that breaks again and again would starve
+others."""
+
 Log = TypeVar("Log", bound=Hashable)
 
 
@@ -45,6 +49,11 @@ class _Place:
     is_failing: bool = False
     reads_failing: bool = False
     ends_anew: bool = False
+    head_starts: int = _HEAD_STARTS
+
+    @property
+    def has_head_start(self) -> bool:
+        return self.is_first and self.has_ended and self.head_starts > 0
 
 
 class LogTurns(Generic[Log]):
@@ -122,12 +131,13 @@ class LogTurns(Generic[Log]):
         for log, place in self._places.items():
             if place.due is None or place.due > now or (place.is_failing and not may_fail):
                 continue
-            order = place.due - (_HEAD_START_SECONDS if place.is_first and place.has_ended else 0.0)
+            order = place.due - (_HEAD_START_SECONDS if place.has_head_start else 0.0)
             if best is None or order < best[0]:
                 best = order, log, place
         if best is None:
             return None
         _, log, place = best
+        place.head_starts -= place.has_head_start
         place.due, place.reads_failing, place.ends_anew = None, place.is_failing, False
         self._reading += 1
         self._reading_failing += place.reads_failing
