@@ -126,7 +126,7 @@ def test_logs_that_cannot_be_read_occupy_a_quarter_of_the_connections():
     ),
 )
 def test_no_log_starves(logs, connections, steps):
-    """A log that can be read and is due waits for a limited number of reads of each other one, whatever these have to read."""
+    """A log that can be read and is due waits for a limited number of reads of each other one, whatever they return."""
     turns, now, waits, taken = schedule(connections, *range(logs), leader=1), 0.0, 0, []
     for outcome, seconds, index in steps:
         while turn := turns.take(now):
