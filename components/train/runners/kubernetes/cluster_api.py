@@ -34,7 +34,11 @@ LATE_SECONDS = 15.0
 """Seconds after `WATCH_SECONDS` within which the end of a watch arrives from a server that is there."""
 
 LOG_CONNECTIONS = 128
-"""Maximum number of connections, and of threads, that read the logs of a job."""
+"""Maximum number of connections, and of threads, that read the logs of a job.
+
+Each costs 0.2 MiB. With 1,000 replicas of 1,000 lines, the step had a peak of 135 MiB with 32 connections, 164 with
+128, 254 with 512 and 342 with 1,000. Processor time was the same (17 to 19 s). With 128, most jobs have a connection
+for each log, and 100 logs per second are read even if each response takes more than a second."""
 
 TRANSIENT = (429, 500, 502, 503, 504)
 """Status codes after which a request is retried."""
