@@ -93,7 +93,7 @@ bench: $(STAMP) environments  ## measures the train step; prints the results and
 bench-ways: $(STAMP) environments  ## measures each strategy; prints the results and writes benchmarks/ways.md
 	$(BIN)/python benchmarks/ways.py
 
-bench-logs: $(STAMP)  ## measures the logs of 3 and of 300 replicas; prints the results and writes benchmarks/logs.md
+bench-logs: $(STAMP)  ## measures the logs of up to 1,000 replicas; prints the results and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py
 
 STEPS_IMAGE = $(call image,steps)

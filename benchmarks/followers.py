@@ -14,6 +14,7 @@ from kubernetes import client
 
 def step(configuration: client.Configuration, workers: int) -> None:
     """Run the train step with a minimal dataset manifest and an existing model."""
+    from kfp_distributed.components.train.job import TrainingJob
     from kfp_distributed.components.train.launch import launch
     from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
     from kfp_distributed.components.train.request import Request, plan_job
@@ -42,10 +43,16 @@ def step(configuration: client.Configuration, workers: int) -> None:
             },
             identity=("benchmark",),
         )
-        manifest = ModelManifest("files", describe_folder(model), job=plan_job(request).name)
-        (model / MODEL_MANIFEST).write_text(manifest.to_json())
+        job = plan_job(request)
+        files = describe_folder(model)
+        manifest = ModelManifest("files", files, job=job.name, request=job.description.request)
         runner = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
-        launch(request, runner, partial(print, flush=True))
+
+        def write_model(_: TrainingJob) -> None:
+            # Before the job starts, it would make the job unnecessary.
+            (model / MODEL_MANIFEST).write_text(manifest.to_json())
+
+        launch(request, runner, partial(print, flush=True), on_start=write_model)
 
 
 def sdk(configuration: client.Configuration, workers: int) -> None:

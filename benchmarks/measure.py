@@ -52,6 +52,9 @@ def measure(
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
+        if output:
+            output.seek(max(0, output.tell() - 4000))
+            text = output.read().decode(errors="replace")
         raise RuntimeError(f"{argv} exited with {process.returncode}:\n{text[-4000:]}")
     return Measured(time.monotonic() - started, _mebibytes(usage), usage.ru_utime + usage.ru_stime)
 

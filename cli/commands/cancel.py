@@ -10,6 +10,7 @@ from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_pat
 from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.gone import await_gone, until_gone
 from kfp_distributed.components.train.runners.kubernetes.objects import delete
 from kfp_distributed.components.train.runners.kubernetes.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -44,7 +45,7 @@ def _cancel(api: ClusterApi, job: ClusterJob) -> None:
         click.echo(f"{job.title} was deleted by somebody else")
     limit = pods_gone_seconds(grace_seconds(job))
     until = time.monotonic() + limit
-    for objects in api.until_gone(pods_path, query, limit):
+    for objects in until_gone(api, pods_path, query, limit):
         left = _names(objects.values())
         for pod in sorted(pods - left):
             click.echo(f"deleted Pod {job.namespace}/{pod}")
@@ -53,7 +54,7 @@ def _cancel(api: ClusterApi, job: ClusterJob) -> None:
         names = " ".join(sorted(pods))
         text = f"after {limit:g} s these pods still exist: {names}. If their node is lost: "
         raise ClusterError(409, f"{text}kubectl delete pods {names} --force -n {job.namespace}")
-    if not api.await_gone(path, job.manifest["metadata"]["uid"], until - time.monotonic()):
+    if not await_gone(api, path, job.manifest["metadata"]["uid"], until - time.monotonic()):
         raise ClusterError(409, f"after {limit:g} s {job.title} still exists; see its finalizers")
 
 

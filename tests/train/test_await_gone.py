@@ -6,6 +6,7 @@ from http import HTTPStatus
 import pytest
 from train.kubernetes_api import KubernetesApi
 
+from kfp_distributed.components.train.runners.kubernetes.gone import await_gone, until_gone
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -35,7 +36,7 @@ def when_watched(server, change):
 
 def test_an_object_that_does_not_exist_is_gone(server):
     put(server, "b")
-    assert server.connect().await_gone(PATH, "uid", 20)
+    assert await_gone(server.connect(), PATH, "uid", 20)
     assert server.requests == ["LIST pods"]
 
 
@@ -43,7 +44,7 @@ def test_an_object_is_awaited_by_one_watch(server):
     uid = put(server, "a")
     put(server, "b")
     when_watched(server, lambda: server.delete("pods/a"))
-    assert server.connect().await_gone(PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 20)
     assert server.requests == ["LIST pods", "WATCH pods", "WATCH pods"]
     assert server.sent["pods/b"] == 0
 
@@ -56,7 +57,7 @@ def test_an_object_of_the_same_name_is_another_one(server):
         put(server, "a")
 
     server.expire("pods", replace)
-    assert server.connect().await_gone(PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 20)
 
 
 @pytest.mark.parametrize("fault", ["cut", "expired"])
@@ -71,14 +72,14 @@ def test_an_object_that_disappears_while_the_watch_is_interrupted(server, fault)
             server.delete("pods/a")
 
     when_watched(server, interrupt)
-    assert server.connect().await_gone(PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 20)
     assert [request for request in server.requests if request == "LIST pods"] == ["LIST pods"] * 2
 
 
 def test_a_watch_that_breaks_again_and_again_does_not_end_the_wait(server):
     uid, server.breaks = put(server, "a"), 3
     server.before = lambda request: server.delete("pods/a") if request == "WATCH pods" and not server.breaks else None
-    assert server.connect().await_gone(PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 20)
     assert server.requests == ["LIST pods", "WATCH pods"] * 4
 
 
@@ -87,13 +88,13 @@ def test_watches_that_end_at_once_are_requested_less_and_less_often(server, monk
     watches = []
     api = server.connect()
     monkeypatch.setattr(api, "watch", lambda *arguments: iter(watches.append(time.monotonic()) or ()))
-    list(api.until_gone(PODS, {}, 1))
+    list(until_gone(api, PODS, {}, 1))
     assert 2 <= len(watches) <= 4
 
 
 def test_an_object_that_remains(server):
     uid, begun = put(server, "a"), time.monotonic()
-    assert not server.connect().await_gone(PATH, uid, 0.5)
+    assert not await_gone(server.connect(), PATH, uid, 0.5)
     assert 0.5 <= time.monotonic() - begun < 5
 
 
@@ -101,14 +102,14 @@ def test_a_refused_watch_is_raised(server):
     uid = put(server, "a")
     when_watched(server, lambda: setattr(server, "refuses", HTTPStatus.FORBIDDEN))
     with pytest.raises(ClusterError, match="Forbidden") as caught:
-        server.connect().await_gone(PATH, uid, 20)
+        await_gone(server.connect(), PATH, uid, 20)
     assert caught.value.status == 403
 
 
 def test_the_objects_that_remain_are_yielded_after_each_change(server):
     put(server, "a"), put(server, "b")
     names = []
-    for objects in server.connect().until_gone(PODS, {}, 20):
+    for objects in until_gone(server.connect(), PODS, {}, 20):
         names.append(sorted(item["metadata"]["name"] for item in objects.values()))
         if objects:
             server.delete(f"pods/{names[-1][0]}")

@@ -27,6 +27,16 @@ def test_the_wait_lasts_as_long_as_lines_may_arrive(seconds, case, are_read):
     assert LastLines().are_read(ENDED + seconds, ENDED, **{**READ, **case}) == are_read
 
 
+def test_a_log_that_is_read_to_its_end_extends_the_wait_for_others():
+    last_lines = LastLines()
+    results = [
+        last_lines.are_read(ENDED + 4 * number, ENDED, **{**READ, "unread": [False] * unread})
+        for number, unread in enumerate((4, 3, 2, 2))
+    ]
+    assert results == [False, False, False, False]
+    assert last_lines.are_read(ENDED + 17, ENDED, **{**READ, "unread": [False] * 2})
+
+
 @pytest.mark.parametrize(("failing", "are_read"), [([False], False), ([True, False], False), ([True], True)])
 def test_the_wait_for_an_unreadable_log_is_limited_while_other_replicas_print(failing, are_read):
     last_lines = LastLines()

@@ -1,7 +1,9 @@
 """The Kubernetes runner with the logs of many pods of a stub API server."""
 
+import threading
 import time
 from collections import defaultdict
+from functools import partial
 
 import pytest
 from kubernetes import client
@@ -11,9 +13,10 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.runners.kubernetes import last_lines, watching
+from kfp_distributed.components.train.runners.kubernetes import last_lines, runner, watching
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.runners.kubernetes.watching import Watcher
 
 
 def follow(lines, replicas, cut, show):
@@ -22,12 +25,12 @@ def follow(lines, replicas, cut, show):
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     job = make_job(["unused"], workers(replicas))
-    runner = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
+    cluster = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
     try:
-        runner.check(job)
-        runner.start(job)
-        status = _follow(runner, job, show)
-        runner.stop()
+        cluster.check(job)
+        cluster.start(job)
+        status = _follow(cluster, job, show)
+        cluster.stop()
     finally:
         requests, _ = server.end()
     return status, requests
@@ -68,3 +71,27 @@ def test_a_slow_reader_loses_no_line_at_the_end_of_a_job(monkeypatch):
     status, _ = follow(20_000, 4, False, show)
     assert status.ended.succeeded
     assert count == 80_000
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_few_connections_read_each_line_of_many_replicas(cut, monkeypatch):
+    """Each response has all lines of a replica. The second one, after the end of its container, is its last."""
+    monkeypatch.setattr(runner, "Watcher", partial(Watcher, log_connections=4))
+    threads, shown = [], defaultdict(list)
+
+    def show(entry):
+        threads.append(threading.active_count())
+        replica, _, line = brief(entry).partition(" line ")
+        shown[replica].append(line[:6])
+
+    before = threading.active_count()
+    status, requests = follow(2000, 50, cut, show)
+    assert status.ended.succeeded
+    expected = [f"{number:06d}" for number in range(2000)]
+    assert {replica: lines == expected for replica, lines in shown.items() if lines[0]} == {
+        f"[worker-{index}]": True for index in range(50)
+    }
+    # The first followed logs may be interrupted when the fifth one begins.
+    assert 50 * (3 if cut else 2) <= requests["log"] <= 50 * (3 if cut else 2) + 8
+    # The others watch, or keep a connection open.
+    assert max(threads) <= before + 4 + 6

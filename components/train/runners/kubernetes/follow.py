@@ -202,7 +202,9 @@ class Follower:
     def _follow_logs(self, pods: Iterable[Object], deleted: bool = False) -> None:
         for pod in filter(self._tracker.is_ours, pods):
             path = f"{self._objects.core_path}/pods/{pod['metadata']['name']}"
-            self._watcher.follow_logs(replica_of(pod), path, pod, deleted)
+            replica = replica_of(pod)
+            is_leader = replica == self._objects.job.topology.leader
+            self._watcher.follow_logs(replica, path, pod, deleted, leader=is_leader)
 
     def _is_followed(self, job: Object | None) -> bool:
         return job is not None and job["metadata"]["uid"] == self._tracker.uid

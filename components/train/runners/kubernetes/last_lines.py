@@ -13,6 +13,7 @@ class LastLines:
 
     def __init__(self) -> None:
         self._last_line = self._last_unread = self._last_readable = 0.0
+        self._unread_logs = 0
 
     def line_arrived(self, now: float) -> None:
         """Record that a line was read."""
@@ -34,6 +35,10 @@ class LastLines:
         """
         if given_up and now - ended > 2 * LAST_LINES_SECONDS:
             return True
+        if len(unread) < self._unread_logs:
+            # Many logs are read to their end one after another. Most have no more lines.
+            self._last_line = now
+        self._unread_logs = len(unread)
         if unread or not leader_is_over:
             self._last_unread = now
             if not all(unread):

@@ -107,6 +107,25 @@ class LogReader:
         self._shown.expect_again()
         return {"sinceTime": datetime.fromtimestamp(since, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
+    def continues(self, beginning: bytes) -> bool | None:
+        """Return whether a response with `sinceTime` is from the file that was read before.
+
+        Such a response contains the newest line that was shown, so its first line is not newer. Otherwise the file was
+        rotated, or the response is the log of a later start of the container, or of another pod of the same name.
+
+        Args:
+            beginning: The first bytes of the response.
+
+        Returns:
+            True also if no line was shown before; None if more bytes are needed.
+        """
+        if not self._shown.newest[0]:
+            return True
+        match = _STAMP.match(beginning)
+        if not match:
+            return True if b"\n" in beginning or len(beginning) >= _LONGEST_STAMP else None
+        return self._stamp_of(match) <= self._shown.newest
+
     def feed(self, data: bytes, now: float) -> list[StampedLine]:
         """Return the lines that `data` completes.
 
@@ -149,13 +168,16 @@ class LogReader:
         self._stamp: Stamp | None = None
         self._text_at = 0
         if match := _STAMP.match(data, at):
-            second, fraction, zone = match.groups()
-            if self._second_text != (second, zone):
-                self._second_text = second, zone
-                text = (second + zone).decode().replace("Z", "+00:00")
-                self._second = int(datetime.fromisoformat(text).timestamp())
-            self._stamp = self._second, fraction
+            self._stamp = self._stamp_of(match)
             self._text_at = match.end() - at
+
+    def _stamp_of(self, match: re.Match[bytes]) -> Stamp:
+        second, fraction, zone = match.groups()
+        if self._second_text != (second, zone):
+            self._second_text = second, zone
+            text = (second + zone).decode().replace("Z", "+00:00")
+            self._second = int(datetime.fromisoformat(text).timestamp())
+        return self._second, fraction
 
     def _read(self, piece: bytes, is_end: bool, now: float) -> None:
         """Read a piece of the current line."""

@@ -3,6 +3,7 @@
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.components.train.runners.kubernetes.gone import until_gone
 from kfp_distributed.components.train.runners.protocol import ClusterError
 
 BUSY_SECONDS = 90.0
@@ -35,7 +36,7 @@ def await_pods_gone(api: ClusterApi, job_name: str, grace_seconds: float) -> Non
     """
     path, query = f"/api/v1/namespaces/{api.namespace}/pods", {"labelSelector": f"{JOB_LABEL}={job_name}"}
     limit, first_names, names = pods_gone_seconds(grace_seconds), "", ""
-    for pods in api.until_gone(path, query, limit):
+    for pods in until_gone(api, path, query, limit):
         names = " ".join(sorted(pod["metadata"]["name"] for pod in pods.values()))
         if not first_names and names:
             first_names = names

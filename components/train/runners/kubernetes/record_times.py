@@ -1,12 +1,16 @@
 """Times in records of the cluster: objects of the API server, and logs of its nodes. Pure."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 _RESOLUTION_SECONDS = 2.0
 """Records of objects have whole seconds, and clocks of nodes differ by some tenths of a second.
 
 The clock of this process is more exact for what it reads at once.
 """
+
+CLOCK_TOLERANCE = timedelta(seconds=2)
+"""Times of the API server and an operator that differ by less have no known order: each is in whole seconds of an own
+clock."""
 
 
 def parse_time(text: str) -> datetime:

@@ -12,6 +12,7 @@ from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
+from kfp_distributed.components.train.runners.kubernetes.gone import await_gone
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
 from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects, plan_objects
 from kfp_distributed.components.train.runners.kubernetes.objects import (
@@ -206,7 +207,7 @@ class KubernetesRunner:
                 if end is None or (end[0] and self._has_model()):
                     return existing
                 delete(self._api, path, "Foreground", existing["metadata"]["uid"])
-            if not self._api.await_gone(path, existing["metadata"]["uid"], deadline - time.monotonic()):
+            if not await_gone(self._api, path, existing["metadata"]["uid"], deadline - time.monotonic()):
                 raise ClusterError(409, f"the deletion of {self._objects.title} has not ended within {limit:g} s")
         await_pods_gone(self._api, self._objects.job.name, self._grace_seconds)
         return None
@@ -288,7 +289,7 @@ class KubernetesRunner:
         # Foreground deletion waits for the pods, because the pods of the new job have the same names.
         delete(self._api, self._objects.path, "Foreground", self._uid)
         seconds = pods_gone_seconds(self._grace_seconds)
-        deletion = self._watcher.run(lambda: self._api.await_gone(self._objects.path, self._uid, seconds))
+        deletion = self._watcher.run(lambda: await_gone(self._api, self._objects.path, self._uid, seconds))
         while not deletion.done():
             yield Quiet(clock())
             wait([deletion], timeout=1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from kfp_distributed.components.train.durations import format_seconds
@@ -21,7 +21,7 @@ from kfp_distributed.components.train.runners.kubernetes.pods import (
     replica_of,
     restarts_in_place,
 )
-from kfp_distributed.components.train.runners.kubernetes.record_times import happened_before
+from kfp_distributed.components.train.runners.kubernetes.record_times import CLOCK_TOLERANCE, happened_before
 from kfp_distributed.components.train.runners.kubernetes.replica_record import (
     ENDED,
     NOT_STARTED,
@@ -39,10 +39,6 @@ _OPERATOR_SECONDS = 10.0
 _DELETION_SECONDS = 3.0
 """Seconds before a deleted pod counts as failed. When a job ends its operator deletes pods, and the deletion of a pod
 may be reported before the end of the job."""
-
-_CLOCK_TOLERANCE = timedelta(seconds=2)
-"""Times of the API server and an operator that differ by less have no known order: each is in whole seconds of an own
-clock."""
 
 
 @dataclass
@@ -332,7 +328,7 @@ class Tracker:
         deletion = record.deletion or Deletion(None, None)
         if record.preemption and not (self.end and self.end[0]):
             return False
-        if deletion.time and self.end_time and abs(deletion.time - self.end_time) > _CLOCK_TOLERANCE:
+        if deletion.time and self.end_time and abs(deletion.time - self.end_time) > CLOCK_TOLERANCE:
             return deletion.time > self.end_time
         if self.end and self.end[0]:
             return True

@@ -1,29 +1,27 @@
-"""Watch objects and follow logs: threads that resume after each disconnect and put news into one queue. Thin edge."""
+"""Watch objects and read logs: threads that resume after each disconnect and put news into one queue. Thin edge."""
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import LATE_SECONDS, WATCH_SECONDS, ClusterApi
-from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader, StampedLine
-from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
+from kfp_distributed.components.train.runners.kubernetes.cluster_api import (
+    LATE_SECONDS,
+    LOG_CONNECTIONS,
+    WATCH_SECONDS,
+    ClusterApi,
+)
+from kfp_distributed.components.train.runners.kubernetes.log_connections import LogConnections, LogSource
+from kfp_distributed.components.train.runners.kubernetes.pod_log import StampedLine
+from kfp_distributed.components.train.runners.kubernetes.pods import pod_state, started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
-
-_IDLE_SECONDS = 300.0
-"""Seconds without data after which the connection of a log counts as broken. A replica may be silent for as long."""
 
 _LONGEST_DELAY = 5.0
 
 _QUEUED_CHUNKS = 100
 """Maximum number of chunks of logs in the queue; each has up to 64 KiB."""
-
-_LOG_DELAY = 0.5
-"""Seconds to wait after the end of a log. Usually the end of its container is reported within that time."""
-
 
 T = TypeVar("T")
 
@@ -79,7 +77,7 @@ class ObjectRead(NamedTuple):
 
 
 class RequestFailed(NamedTuple):
-    """A request failed and is retried.
+    """A request failed and is retried, or an answer is not complete.
 
     Attributes:
         text: Message for the log.
@@ -92,20 +90,6 @@ class ThreadFailed(NamedTuple):
     """A thread has ended with an unexpected exception."""
 
     error: Exception
-
-
-class _LogFollower(NamedTuple):
-    """A thread that follows the log of a container.
-
-    Attributes:
-        thread: The thread. It ends after it has read all lines of a container that has ended.
-        ended: Set when the container is known to have ended.
-        failing: Set while the log cannot be read.
-    """
-
-    thread: threading.Thread
-    ended: threading.Event
-    failing: threading.Event
 
 
 News = Listed | Changed | ObjectRead | Printed | RequestFailed | ThreadFailed
@@ -122,7 +106,13 @@ class Watcher:
         closed: Set when the threads should end.
     """
 
-    def __init__(self, api: ClusterApi, watch_seconds: int = WATCH_SECONDS, late_seconds: float = LATE_SECONDS) -> None:
+    def __init__(
+        self,
+        api: ClusterApi,
+        watch_seconds: int = WATCH_SECONDS,
+        late_seconds: float = LATE_SECONDS,
+        log_connections: int = LOG_CONNECTIONS,
+    ) -> None:
         """Create a watcher without threads.
 
         Args:
@@ -130,6 +120,7 @@ class Watcher:
             watch_seconds: Seconds after which the server is asked to end a watch. Default: 60.
             late_seconds: Seconds after which the end of a watch is overdue, and the watch counts as broken. Default:
                 15.
+            log_connections: Maximum number of connections that read logs. Default: `LOG_CONNECTIONS`.
         """
         self._watch_seconds = watch_seconds
         self._late_seconds = late_seconds
@@ -137,12 +128,14 @@ class Watcher:
         self._free_chunks = threading.Semaphore(_QUEUED_CHUNKS)
         self._api = api
         self.closed = threading.Event()
-        # By (UID of the pod, name of the container, restart count).
-        self._logs: dict[tuple[str, str, int], _LogFollower] = {}
+        self._logs = LogConnections(
+            api, self._print, lambda text: self.news.put(RequestFailed(text)), self._start, log_connections
+        )
 
     def close(self) -> None:
         """Request all threads to end. Each ends after its next response."""
         self.closed.set()
+        self._logs.close()
 
     def watch(self, source: str, path: str, query: Mapping[str, str]) -> None:
         """Start to watch the objects of a path.
@@ -154,26 +147,26 @@ class Watcher:
         """
         self._start(self._watch, source, path, query)
 
-    def follow_logs(self, replica: str, path: str, pod: Mapping[str, Any], deleted: bool) -> None:
-        """Start to follow the logs of the pod's own containers, not of sidecars. Each start is followed once.
+    def follow_logs(
+        self, replica: str, path: str, pod: Mapping[str, Any], deleted: bool, *, leader: bool = False
+    ) -> None:
+        """Start to read the logs of the pod's own containers, not of sidecars. Each start is read once.
 
         Args:
             replica: Name of the replica, for its lines.
             path: Path of the pod.
             pod: Current state of the pod.
             deleted: Whether the pod was deleted.
+            leader: Whether the replica is the leader. Its lines go before those of others.
         """
-        uid = pod["metadata"]["uid"]  # The next pod of a replica may have the same name.
+        uid, failed = pod["metadata"]["uid"], pod_state(pod).state == "failed"
         for container, (restarts, has_ended) in started_containers(pod).items():
-            if (uid, container, restarts) not in self._logs and not deleted:
-                events = threading.Event(), threading.Event()
-                thread = self._start(self._follow_log, replica, path, uid, container, restarts, *events)
-                self._logs[uid, container, restarts] = _LogFollower(thread, *events)
+            if not deleted:
+                self._logs.read(replica, path, LogSource(uid, container, restarts), leader=leader)
             for restart in range(restarts + 1):
                 # An earlier start of the container has ended if there is a later one.
-                is_over = restart < restarts or has_ended or deleted
-                if is_over and (follower := self._logs.get((uid, container, restart))):
-                    follower.ended.set()
+                if restart < restarts or has_ended or deleted:
+                    self._logs.end(LogSource(uid, container, restart), restarts, failed=failed or restart < restarts)
 
     def read_once(self, path: str, uid: str) -> None:
         """Read an object in a thread, which retries until the API server answers, and put an `ObjectRead`.
@@ -187,7 +180,7 @@ class Watcher:
     @property
     def unread(self) -> list[bool]:
         """One item per ended container whose log is not read to its end: whether the log cannot be read."""
-        return [log.failing.is_set() for log in self._logs.values() if log.ended.is_set() and log.thread.is_alive()]
+        return self._logs.unread
 
     def repeat(self, function: Callable[[], bool], seconds: float) -> None:
         """Call a function at regular intervals in a thread.
@@ -303,63 +296,3 @@ class Watcher:
                     logged_error = str(error)
                     self.news.put(RequestFailed(f"cannot read {path}, retrying: {error}"))
             self.closed.wait(_LONGEST_DELAY)
-
-    def _follow_log(
-        self,
-        replica: str,
-        path: str,
-        uid: str,
-        container: str,
-        restarts: int,
-        ended: threading.Event,
-        failing: threading.Event,
-    ) -> None:
-        log = LogReader()
-        self._read_log(log, replica, path, uid, container, restarts, ended, failing)
-        self._print(replica, log.feed(b"", time.monotonic()))
-
-    def _read_log(
-        self,
-        log: LogReader,
-        replica: str,
-        path: str,
-        uid: str,
-        container: str,
-        restarts: int,
-        ended: threading.Event,
-        failing: threading.Event,
-    ) -> None:
-        """Read a log to its end, or until it does not exist any more."""
-        query = {"container": container, "follow": "true", "timestamps": "true"}
-        delay, unfinished = _LOG_DELAY, None
-        while not self.closed.is_set():
-            was_ended = ended.is_set()
-            try:
-                for data in self._api.stream(f"{path}/log", {**query, **log.resume_query()}, _IDLE_SECONDS):
-                    if lines := log.feed(data, time.monotonic()):
-                        self._print(replica, lines)
-                        delay = _LOG_DELAY
-                    failing.clear()
-                # The response also ends without an error if the API server loses the kubelet. If it ends within a line,
-                # this is the end of the log if the next one ends there, too.
-                last_unfinished, unfinished = unfinished, log.place_in_line
-                if was_ended and unfinished in (None, last_unfinished):
-                    return
-                # The connection ended, but the container may still run.
-                ended.wait(delay)
-            except ClusterError as error:
-                if error.status == 404 or ("previous" in query and error.status == 400):
-                    return
-                failing.set()
-                self.closed.wait(delay)
-            delay = min(delay * 2, _LONGEST_DELAY)
-            with suppress(ClusterError):
-                pod = self._api.read(path)
-                if pod is None or pod["metadata"]["uid"] != uid:
-                    return
-                latest_restarts, has_ended = started_containers(pod).get(container, (restarts, False))
-                if latest_restarts > restarts:
-                    # Without "previous" the server returns the log of the latest start.
-                    query["previous"] = query.pop("follow", "true")
-                if has_ended or latest_restarts > restarts:
-                    ended.set()
