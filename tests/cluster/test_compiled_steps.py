@@ -210,10 +210,10 @@ def test_the_log_of_a_failed_training_ends_with_its_cause(
     step = train_step(image_specs, fails, trainer_image, bucket, run)
     logs = logs_of(api, run_in_pod("fails", [step], annotations=annotations))
     lines = logs["train"].splitlines()
-    error, cause, report = (parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in lines[-3:])
+    error, cause, report = (parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in lines[-5:-2])
     assert (error.replica, error.message) == ("worker-0", "RuntimeError: no such column: price")
     assert cause.message.startswith("worker-0 failed with exit code 1, ")
-    assert report.message.startswith("  as a file: ")
+    assert report.message.startswith("Report: ")
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     keys = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
     assert not [key for key in keys if "/staged/" in key]
