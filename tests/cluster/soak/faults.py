@@ -106,7 +106,7 @@ class Training:
             kinds.TWO_STEPS: self._start_second_step,
             kinds.API_AWAY: lambda fault: self._break_api(fault, "unreachable"),
             kinds.API_FAILS: lambda fault: self._break_api(fault, 500),
-            kinds.KUBELET_AWAY: lambda fault: self._break_api(fault, "no kubelet"),
+            kinds.KUBELET_RESTARTED: lambda fault: self._break_api(fault, "no kubelet"),
             kinds.STORE_AWAY: lambda fault: self._break_store(fault, StoreFault("", _ALWAYS, reset=True)),
             kinds.STORE_FAILS: lambda fault: self._break_store(fault, StoreFault("", _ALWAYS, status=503)),
             kinds.LOG_ROTATED: self._await_rotation,

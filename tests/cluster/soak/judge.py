@@ -8,10 +8,18 @@ from typing import Any
 from cluster.soak.plan import CAUSES, Plan
 from cluster.soak.program import EPOCHS, ROWS, expected_model
 
+from kfp_distributed.trainers.runtime.checkpoints import KEPT
+
 _LINE = re.compile(r"\[([a-z]+-\d+)\] line ([0-9a-f]{8}) (\d+) (.*)")
 
-# What a training leaves in the bucket beside its model: checkpoints, metrics, and what the step reports.
-_KEPT_KEYS = re.compile(r"model/(model\.json|weights)|checkpoints/JOB/.*")
+# What a training leaves in the bucket: its model, checkpoints and metrics.
+_KEPT_KEYS = "|".join(
+    (
+        r"model/(model\.json|weights)",
+        r"checkpoints/JOB/checkpoints/\d{8}(\.json|\.failed|/state\.json)",
+        r"checkpoints/JOB/metrics/(training|training-data)\.json",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,9 @@ def _judge_remains(observed: Observed) -> Iterator[str]:
     """Yield the violations of: nothing of a training is left, in the cluster and in the bucket."""
     if observed.left:
         yield f"cluster: left {', '.join(observed.left)}"
-    kept = re.compile(_KEPT_KEYS.pattern.replace("JOB", re.escape(observed.job_name)))
+    kept = re.compile(_KEPT_KEYS.replace("JOB", re.escape(observed.job_name)))
     if others := [key for key in observed.keys if not kept.fullmatch(key)]:
         yield f"bucket: left {', '.join(others)}"
+    complete = [key for key in observed.keys if re.search(r"/checkpoints/\d{8}\.json$", key)]
+    if len(complete) > KEPT:
+        yield f"bucket: has {len(complete)} checkpoints, not {KEPT}"

@@ -14,7 +14,7 @@ STEP_KILLED_LATE = "step killed after the model"
 TWO_STEPS = "two steps"
 API_AWAY = "API server away"
 API_FAILS = "API server answers 500"
-KUBELET_AWAY = "kubelet away"
+KUBELET_RESTARTED = "kubelet restarted"
 STORE_AWAY = "store away"
 STORE_FAILS = "store answers 503"
 LOG_ROTATED = "log rotated"
@@ -22,7 +22,7 @@ LOG_ROTATED = "log rotated"
 GROUPS = {
     "replica": (REPLICA_KILLED, POD_DELETED, EVICTED, OUT_OF_MEMORY),
     "step": (STEP_KILLED, STEP_KILLED_LATE, TWO_STEPS),
-    "cluster": (API_AWAY, API_FAILS, KUBELET_AWAY),
+    "cluster": (API_AWAY, API_FAILS, KUBELET_RESTARTED),
     "store": (STORE_AWAY, STORE_FAILS),
     "log": (LOG_ROTATED,),
 }
@@ -38,6 +38,9 @@ ALONE = (LOG_ROTATED,)
 
 LONGEST_OUTAGE = 90
 """Seconds of the longest outage of the API server or the store."""
+
+LONGEST_KUBELET_RESTART = 8
+"""Seconds of the longest restart of the kubelet. It ends before the training does: no kubelet, no end of a pod."""
 
 REPLICAS = {
     "Job": ("worker-0",),
@@ -127,11 +130,11 @@ def _describe(fault: Fault) -> str:
 def draw(seed: int, number: int) -> Plan:
     """Return the plan of a training.
 
-    Any `len(FAULTS)` consecutive trainings from a multiple of it have each kind of fault as their first one.
+    Of the trainings 1 to 13, 14 to 26 and so on, each has another kind of fault as its first one.
     """
     block, index = divmod(number - 1, len(FAULTS))
-    kind = Random(f"{seed} block {block}").sample(FAULTS, len(FAULTS))[index]  # noqa: S311
-    random = Random(f"{seed} training {number}")  # noqa: S311
+    kind = Random(f"{seed} block {block}").sample(FAULTS, len(FAULTS))[index]
+    random = Random(f"{seed} training {number}")
     job = random.choice(JOBS)
     kinds = [kind]
     if kind not in ALONE and random.random() < 0.35:
@@ -150,6 +153,8 @@ def _draw_fault(random: Random, job: str, kind: str) -> Fault:
         # The program of a replica is asked to fail. The launcher runs none.
         programs = [name for name in REPLICAS[job] if name != "launcher-0" or kind in (POD_DELETED, EVICTED)]
         return Fault(kind, row, random.choice(programs))
+    if kind == KUBELET_RESTARTED:
+        return Fault(kind, random.randint(2, EPOCHS * ROWS // 3), seconds=random.randint(2, LONGEST_KUBELET_RESTART))
     if kind in (*GROUPS["cluster"], *GROUPS["store"]):
         return Fault(kind, row, seconds=random.randint(3, LONGEST_OUTAGE))
     if kind == STEP_KILLED:

@@ -49,7 +49,7 @@ def fit(
         number += 1
 
     def fail_if_asked():
-        asked = Path("/tmp/soak-fault")  # noqa: S108 - written by `kubectl exec`
+        asked = Path("/tmp/soak-fault")
         if not asked.exists():
             return
         fault = asked.read_text()

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 from cluster.soak.judge import Observed
-from cluster.soak.plan import FAULTS, JOBS, Plan
+from cluster.soak.plan import Plan
 
 SUCCEEDED, NAMED, WRONG, NONE = "succeeded", "failed with the fault named", "violated an invariant", "not disturbed"
 
