@@ -1,16 +1,21 @@
 """Run trainings with random faults on the cluster of KUBECONFIG: `make soak`."""
 
 import argparse
+import os
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 from cluster.soak.judge import Observed, judge
 from cluster.soak.place import Place, open_place
-from cluster.soak.plan import Plan, draw
-from cluster.soak.table import Result, write_page
+from cluster.soak.plan import JOBS, Plan, draw
+from cluster.soak.table import Circumstances, Result, page
 from cluster.soak.training import run_training
+from kubernetes import client
 
 _printing = threading.Lock()
 
@@ -30,11 +35,28 @@ def main() -> int:
     options.logs.mkdir(parents=True, exist_ok=True)
     images = dict.fromkeys(("Job", "TFJob", "PyTorchJob"), options.image) | {"MPIJob": options.mpi_image}
     plans = [draw(options.seed, options.first + index) for index in range(options.trainings)]
+    if options.page:  # It compares with trainings without faults, whose numbers are 0, -1, -2 and -3.
+        plans = [*(Plan(options.seed, -index, job, 0, ()) for index, job in enumerate(JOBS)), *plans]
+    started = time.monotonic()
     with open_place() as place, ThreadPoolExecutor(options.parallel) as pool:
         results = list(pool.map(lambda plan: _run(plan, place, images, options.logs), plans))
-    if options.page:
-        write_page(options.page, results)
+        if options.page:
+            circumstances = _circumstances(options, (time.monotonic() - started) / 60)
+            options.page.write_text(page(results, circumstances), encoding="utf-8")
     return 1 if any(result.violations for result in results) else 0
+
+
+def _circumstances(options: argparse.Namespace, minutes: float) -> Circumstances:
+    first = f" FIRST={options.first}" if options.first != 1 else ""
+    return Circumstances(
+        date.today().isoformat(),
+        f"make soak SEED={options.seed} TRAININGS={options.trainings}{first}",
+        client.VersionApi().get_code().git_version,
+        version("kfp-distributed"),
+        f"the steps on a shared machine with {os.cpu_count()} cores",
+        options.parallel,
+        minutes,
+    )
 
 
 def _run(plan: Plan, place: Place, images: dict[str, str], logs: Path) -> Result:

@@ -118,7 +118,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Describe the plan in one line."""
-        faults = " and ".join(_describe(fault) for fault in self.faults)
+        faults = " and ".join(_describe(fault) for fault in self.faults) or "no fault"
         return f"training {self.number} of seed {self.seed}: {self.job}, restart_limit {self.restart_limit}, {faults}"
 
 
