@@ -90,9 +90,7 @@ class Training:
         if not set(self.plan.kinds) & set(kinds.GROUPS["cluster"]):
             return False
         with suppress(client.ApiException):
-            pod = self._pod("launcher-0" if self.plan.job == "MPIJob" else self.plan.leader)
-            options = {"tail_lines": 30}
-            return bool(pod) and mark in self._place.api.read_namespaced_pod_log(pod, self._place.namespace, **options)
+            return mark in self._read_log(tail_lines=30)
         return False
 
     def _injections(self) -> dict[str, Callable[[Fault], None]]:
@@ -181,14 +179,15 @@ class Training:
         """Note when the log file of the replica with the model begins with another line than at first."""
         while not all(step.process.poll() is not None for step in self.steps):
             with suppress(client.ApiException):
-                if (pod := self._pod(self.plan.leader)) and _begins_late(self._read_log(pod)):
+                if _begins_late(self._read_log(limit_bytes=100)):
                     self.injected.append(fault.kind)
                     return
             time.sleep(0.5)
 
-    def _read_log(self, pod: str) -> str:
-        # Without limit_bytes the whole file would be sent.
-        return self._place.api.read_namespaced_pod_log(pod, self._place.namespace, limit_bytes=100)
+    def _read_log(self, **options: int) -> str:
+        """Return a part of the log of the replica with the model, whose lines a launcher prints; "" without a pod."""
+        pod = self._pod("launcher-0" if self.plan.job == "MPIJob" else self.plan.leader)
+        return self._place.api.read_namespaced_pod_log(pod, self._place.namespace, **options) if pod else ""
 
 
 @contextmanager
