@@ -198,6 +198,12 @@ class LogConnections:
         with self._lock:
             return [log.is_failing for log in self._turns.ended]
 
+    @property
+    def failing(self) -> list[str]:
+        """Names of the replicas of ended containers whose log cannot be read."""
+        with self._lock:
+            return sorted({log.replica for log in self._turns.ended if log.is_failing})
+
     def _work(self) -> None:
         while turn := self._next_turn():
             log = turn.log
