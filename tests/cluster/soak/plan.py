@@ -39,6 +39,9 @@ ALONE = (LOG_ROTATED,)
 LONGEST_OUTAGE = 90
 """Seconds of the longest outage of the API server or the store."""
 
+LONGEST_OUTAGE_OF_A_START = 40
+"""The same if a step may start during the outage: one that starts is refused if no answer comes for a minute."""
+
 LONGEST_KUBELET_RESTART = 8
 """Seconds of the longest restart of the kubelet. It ends before the training does: no kubelet, no end of a pod."""
 
@@ -139,7 +142,8 @@ def draw(seed: int, number: int) -> Plan:
     kinds = [kind]
     if kind not in ALONE and random.random() < 0.35:
         kinds.append(random.choice([other for other in FAULTS if _fit(kind, other)]))
-    faults = tuple(_draw_fault(random, job, kind) for kind in kinds)
+    longest = LONGEST_OUTAGE_OF_A_START if set(kinds) & set(GROUPS["step"]) else LONGEST_OUTAGE
+    faults = tuple(_draw_fault(random, job, kind, longest) for kind in kinds)
     return Plan(seed, number, job, random.choice((0, 3, 3, 3)), faults)
 
 
@@ -147,7 +151,7 @@ def _fit(first: str, second: str) -> bool:
     return second not in ALONE and not any(first in kinds and second in kinds for kinds in GROUPS.values())
 
 
-def _draw_fault(random: Random, job: str, kind: str) -> Fault:
+def _draw_fault(random: Random, job: str, kind: str, longest_outage: int) -> Fault:
     row = random.randint(2, EPOCHS * ROWS - 2)
     if kind in GROUPS["replica"]:
         # The program of a replica is asked to fail. The launcher runs none.
@@ -156,7 +160,7 @@ def _draw_fault(random: Random, job: str, kind: str) -> Fault:
     if kind == KUBELET_RESTARTED:
         return Fault(kind, random.randint(2, EPOCHS * ROWS // 3), seconds=random.randint(2, LONGEST_KUBELET_RESTART))
     if kind in (*GROUPS["cluster"], *GROUPS["store"]):
-        return Fault(kind, row, seconds=random.randint(3, LONGEST_OUTAGE))
+        return Fault(kind, row, seconds=random.randint(3, longest_outage))
     if kind == STEP_KILLED:
         return Fault(kind, row, seconds=random.randint(1, 15))
     if kind == STEP_KILLED_LATE:

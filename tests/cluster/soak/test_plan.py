@@ -11,6 +11,7 @@ from cluster.soak.plan import (
     GROUPS,
     JOBS,
     LONGEST_OUTAGE,
+    LONGEST_OUTAGE_OF_A_START,
     OUT_OF_MEMORY,
     POD_DELETED,
     REPLICAS,
@@ -59,6 +60,10 @@ def test_faults_begin_while_the_training_runs_and_outages_have_a_limit():
     faults = [fault for plan in MANY for fault in plan.faults]
     assert {fault.row for fault in faults} == set(range(1, EPOCHS * ROWS - 1)) | {EPOCHS * ROWS}
     assert max(fault.seconds for fault in faults) == LONGEST_OUTAGE
+    starts = [plan.faults for plan in MANY if set(plan.kinds) & set(GROUPS["step"])]
+    kinds = (*GROUPS["cluster"], *GROUPS["store"])
+    outages = [fault.seconds for pair in starts for fault in pair if fault.kind in kinds]
+    assert 20 < max(outages) <= LONGEST_OUTAGE_OF_A_START
     # A launcher runs no program that could be asked to fail.
     assert {fault.kind for fault in faults if fault.replica == "launcher-0"} == {POD_DELETED, EVICTED}
 
