@@ -10,7 +10,7 @@ TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
 .PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
-.PHONY: bench-cluster cluster-named images image-name docs docs-serve screenshots release clean
+.PHONY: bench-cluster soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
 # appended exists. PREFIX is the first part of all names.
@@ -100,6 +100,16 @@ STEPS_IMAGE = $(call image,steps)
 
 bench-cluster: cluster-named $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE; prints the results and writes benchmarks/cluster.md
 	PYTHONPATH=tests $(BIN)/python benchmarks/cluster.py --image '$(IMAGE)' --steps-image '$(STEPS_IMAGE)'
+
+SEED ?= 1
+TRAININGS ?= 100
+FIRST ?= 1
+# The page is written only by a soak from the first training.
+SOAK_PAGE ?= $(if $(filter 1,$(FIRST)),--page benchmarks/soak.md)
+SOAK = PYTHONPATH=tests $(BIN)/python -m cluster.soak --image '$(call image,tensorflow)' --mpi-image '$(call image,horovod)'
+
+soak: cluster-named $(STAMP)  ## runs TRAININGS=100 with random faults of SEED on the cluster of KUBECONFIG; writes benchmarks/soak.md
+	$(SOAK) --seed $(SEED) --trainings $(TRAININGS) --first $(FIRST) $(SOAK_PAGE)
 
 images: $(IMAGES:%=image-%)  ## builds the images that do not exist
 

@@ -26,7 +26,8 @@ Other measurements:
 - [cluster.md](cluster.md): the step on a cluster, compared with `kubectl apply` and `kubectl wait` and with the polling
   loop of the public SDK, and the start of a step;
 - [logs.md](logs.md): the logs of up to 1,000 replicas;
-- [ways.md](ways.md): the cost of each distribution strategy.
+- [ways.md](ways.md): the cost of each distribution strategy;
+- [soak.md](soak.md): small trainings with random faults.
 
 ## The train step
 

@@ -124,11 +124,14 @@ def _handler(proxy, upstream):
 
 
 @contextmanager
-def faulty_proxy(endpoint, port=0):
-    """Run a proxy in front of the server at `endpoint` (http://host:port). The default port is a free one."""
+def faulty_proxy(endpoint, port=0, host="127.0.0.1"):
+    """Run a proxy in front of the server at `endpoint` (http://host:port). The default port is a free one.
+
+    `host` is the address at which it listens.
+    """
     proxy = FaultyProxy("")
-    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(proxy, urlsplit(endpoint).netloc))
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
+    server = ThreadingHTTPServer((host, port), _handler(proxy, urlsplit(endpoint).netloc))
+    proxy.url = f"http://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

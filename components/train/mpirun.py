@@ -5,7 +5,15 @@ from collections.abc import Iterable, Sequence
 
 from kfp_distributed.components.train.specification import DistributionSpecification
 
+LAUNCHER = "launcher-0"
+"""Name of the replica that prints the lines of ranks."""
+
+_LONGEST_LINE = 65_536
+"""Characters of a joined line after which it is split."""
+
 _TAGGED = re.compile(r"\[(?:\d+,)?(\d+)\]<std(?:out|err)>: ?(.*)", re.DOTALL)
+# The tag of OpenMPI, which it also prints within a line.
+_TAG = re.compile(r"\[\d+,\d+\]<std(?:out|err)>:")
 # Messages of OpenMPI 4, OpenMPI 5 and horovodrun.
 _FAILED = re.compile(r"(?:noticed that process rank |Process name: (?:\[.*,)?)(\d+)")
 
@@ -42,12 +50,49 @@ def elastic_horovodrun(spec: DistributionSpecification, program: Sequence[str], 
     return [python, "-m", "kfp_distributed.trainers.runtime.horovodrun", *map(str, counts), *program]
 
 
+class RankLines:
+    """Joins the fragments of lines in the output of mpirun.
+
+    OpenMPI reads up to 4,096 bytes of a rank at once, and prints them with a tag before them and after each newline. If
+    they end within a line, the next bytes of any rank follow, again with a tag: "[1,0]<stdout>:epo[1,1]<stdout>:row 7"
+    and then "[1,0]<stdout>:ch 1".
+    """
+
+    def __init__(self) -> None:
+        """Create an object for the output of one launcher."""
+        self._begun: dict[str, str] = {}
+
+    def join(self, line: str) -> list[str]:
+        """Return the lines that a line of the launcher completes, each with one tag at its begin.
+
+        Text before the first tag is a line of the launcher itself.
+        """
+        first = _TAG.search(line)
+        if not first:
+            return [line]
+        lines = [line[: first.start()]] if first.start() else []
+        while first:
+            following = _TAG.search(line, first.end())
+            tag, text = first[0], line[first.end() : following.start() if following else None]
+            self._begun[tag] = self._begun.get(tag, "") + text
+            if not following or len(self._begun[tag]) > _LONGEST_LINE:
+                lines.append(tag + self._begun.pop(tag))
+            first = following
+        return lines
+
+    def end(self) -> list[str]:
+        """Return the lines that were begun, at the end of the output."""
+        lines = [tag + text for tag, text in self._begun.items()]
+        self._begun.clear()
+        return lines
+
+
 def printed_by(replica: str, line: str, spec: DistributionSpecification) -> tuple[str, str]:
     """Return the replica whose process printed a line, and the line without the tag of its rank.
 
     A launcher prints the lines of all ranks, each tagged with the rank.
     """
-    match = _TAGGED.fullmatch(line) if replica == "launcher-0" else None
+    match = _TAGGED.fullmatch(line) if replica == LAUNCHER else None
     if match and int(match[1]) < spec.ranks:
         return _worker(match[1], spec.slots_per_worker), match[2]
     return replica, line

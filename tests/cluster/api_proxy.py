@@ -18,13 +18,21 @@ _NOT_FORWARDED = {"host", "connection", "transfer-encoding", "content-length", "
 _STREAMS = ("watch=1", "follow=true")
 _GONE = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410, "message": "too old"}
 
+_NO_KUBELET = {
+    "kind": "Status",
+    "status": "Failure",
+    "code": 500,
+    "message": 'Get "https://10.0.0.1:10250/containerLogs/": dial tcp 10.0.0.1:10250: connect: connection refused',
+}
+
 
 class ApiProxy:
     """Forwards requests to the API server of a client's configuration, with its certificate or token.
 
     Attributes:
-        fault: Current fault. None; "unreachable" (connections are closed); "gone" (watches get an ERROR event 410); a
-            status such as 500 or 429 (the response of every request, 429 with Retry-After).
+        fault: Current fault. None; "unreachable" (connections are closed); "gone" (watches get an ERROR event 410);
+            "no kubelet" (requests for logs get the 500 of an API server that cannot connect to the kubelet); a status
+            such as 500 or 429 (the response of every request, 429 with Retry-After).
         requests: Number of requests during faults.
         watch: Called with each request, such as "POST /path?query", before it is executed.
         admit: Called with each object that a POST creates. It may change the object, like a mutating webhook.
@@ -141,6 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(fault, {"Retry-After": "1"} if fault == 429 else {}, message)
         elif fault == "gone" and "watch=1" in self.path:
             self._send(200, {}, json.dumps({"type": "ERROR", "object": _GONE}).encode() + b"\n")
+        elif fault == "no kubelet" and "/log?" in self.path:
+            self._send(500, {}, json.dumps(_NO_KUBELET).encode())
         else:
             self._forward(body)
 

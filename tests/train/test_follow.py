@@ -227,6 +227,8 @@ def test_a_job_with_an_unreadable_log_ends_while_another_replica_prints(api, wat
         assert time.monotonic() < deadline, "waits for a log that cannot be read"
     assert facts[-1].reason == "Restart limit reached (restart_limit=0)."
     assert any(isinstance(fact, LogLine) for fact in facts)
+    warnings = [fact.text for fact in facts if isinstance(fact, JobEvent) and fact.level == "WARNING"]
+    assert warnings == ["the last lines of worker-1 may be missing: its log could not be read until the job ended"]
 
 
 def test_a_restart_of_the_whole_job_is_returned_to_the_caller(api, watcher):

@@ -78,3 +78,32 @@ def test_a_log_that_ends_within_a_line_is_read_until_it_ends_there_again(serve, 
         news = watcher.take(0.05)
         shown += [line.text for line in news.lines] if isinstance(news, Printed) else []
     assert shown == lines
+
+
+# What mpirun prints if it reads the second line of rank 0 in two parts. The third one never ends.
+RANKS = """\
+2026-01-01T00:00:01.000000000Z [1,0]<stdout>:row 1
+2026-01-01T00:00:01.000000001Z [1,0]<stdout>:ro[1,1]<stdout>:row 1
+2026-01-01T00:00:01.000000002Z [1,0]<stdout>:w 2
+2026-01-01T00:00:01.000000003Z [1,0]<stdout>:ro[1,1]<stdout>:row 2
+"""
+WHOLE = ["[1,0]<stdout>:row 1", "[1,1]<stdout>:row 1", "[1,0]<stdout>:row 2", "[1,1]<stdout>:row 2", "[1,0]<stdout>:ro"]
+
+
+@pytest.mark.parametrize(
+    ("replica", "responses", "lines"),
+    [
+        ("launcher-0", [(200, RANKS)], WHOLE),
+        # The connection breaks between the parts of a line.
+        ("launcher-0", [(200, RANKS[: RANKS.index("w 2")]), (200, RANKS)], WHOLE),
+        # No rank prints through a worker.
+        ("worker-0", [(200, RANKS)], [line.partition(" ")[2] for line in RANKS.splitlines()]),
+    ],
+)
+def test_the_log_of_a_launcher_has_whole_lines_of_its_ranks(serve, replica, responses, lines):
+    watcher, shown = Watcher(serve(responses)), []
+    watcher.follow_logs(replica, "/api/v1/namespaces/default/pods/a-job-worker-0", POD, deleted=False)
+    while watcher.unread or not watcher.news.empty():
+        news = watcher.take(0.05)
+        shown += [line.text for line in news.lines] if isinstance(news, Printed) else []
+    assert shown == lines

@@ -1,6 +1,10 @@
+import re
+
 import pytest
+from hypothesis import given, strategies
 
 from kfp_distributed.components.train.mpirun import (
+    RankLines,
     elastic_horovodrun,
     failed_worker,
     horovodrun,
@@ -74,3 +78,49 @@ def test_the_failed_worker_is_read_from_the_lines_of_the_launcher(line):
 
 def test_the_failed_worker_may_be_unknown():
     assert failed_worker(["ssh: connect to host worker-0: refused"], 1) == ""
+
+
+def join(*lines: str) -> list[str]:
+    ranks = RankLines()
+    return [*(text for line in lines for text in ranks.join(line)), *ranks.end()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("[1,0]<stdout>:a", "mpirun: b", "[2]<stdout>:c"), ["[1,0]<stdout>:a", "mpirun: b", "[2]<stdout>:c"]),
+        (("[1,0]<stdout>:li[1,0]<stdout>:ne 1",), ["[1,0]<stdout>:line 1"]),
+        (
+            ("[1,0]<stdout>:li[1,1]<stdout>:other", "[1,0]<stdout>:ne 1"),
+            ["[1,1]<stdout>:other", "[1,0]<stdout>:line 1"],
+        ),
+        (("[1,0]<stdout>:line 1[1,0]<stdout>:", "[1,0]<stdout>:2"), ["[1,0]<stdout>:line 1", "[1,0]<stdout>:2"]),
+        (("[1,0]<stdout>:a[1,0]<stderr>:b", "[1,0]<stdout>:c"), ["[1,0]<stderr>:b", "[1,0]<stdout>:ac"]),
+        (("[1,0]<stdout>:begun[1,1]<stdout>:other",), ["[1,1]<stdout>:other", "[1,0]<stdout>:begun"]),
+        (("warning[1,0]<stdout>:a",), ["warning", "[1,0]<stdout>:a"]),
+    ],
+)
+def test_fragments_of_lines_are_joined(lines, expected):
+    assert join(*lines) == expected
+
+
+def test_a_line_that_never_ends_is_split():
+    texts = join(*["[1,0]<stdout>:" + "x" * 4000 + "[1,1]<stdout>:y"] * 20)
+    assert max(map(len, texts)) < 70_000
+    assert "".join(text.removeprefix("[1,0]<stdout>:") for text in texts if "x" in text) == "x" * 80_000
+
+
+@given(strategies.lists(strategies.tuples(strategies.integers(0, 2), strategies.integers(1, 60)), max_size=60))
+def test_each_line_of_each_rank_is_joined_from_its_fragments(reads):
+    """OpenMPI prints what it reads of a rank with a tag at its begin and after each newline, but the last."""
+    texts = [f"{rank} says\n\nmore {'x' * 30} {rank}\nend {rank}\n" * 9 for rank in range(3)]
+    printed, places = "", [0, 0, 0]
+    for rank, size in (*reads, *((rank, 10_000) for rank in range(3))):
+        piece = texts[rank][places[rank] : places[rank] + size]
+        places[rank] += len(piece)
+        tag = f"[1,{rank}]<stdout>:"
+        printed += re.sub(r"\n(?!\Z)", f"\n{tag}", tag + piece) if piece else ""
+    joined = join(*printed.removesuffix("\n").split("\n"))
+    for rank, text in enumerate(texts):
+        tag = f"[1,{rank}]<stdout>:"
+        assert [line.removeprefix(tag) for line in joined if line.startswith(tag)] == text.splitlines()

@@ -115,6 +115,9 @@ class Follower:
             if tracker.end and ended is None:
                 self._follow_remaining_logs()
                 ended = time.monotonic()
+        for replica in self._watcher.failing_logs:
+            text = f"the last lines of {replica} may be missing: its log could not be read until the job ended"
+            yield JobEvent(clock(), text, "WARNING")
         end_time = tracker.end_time.timestamp() if tracker.end_time else None
         yield JobEnded(now := clock(), *tracker.end, happened_before(end_time, now))
         return None

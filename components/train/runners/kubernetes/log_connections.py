@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import LOG_CONNECTIONS, ByteStream, ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.log_turns import LogTurns, Turn
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader, StampedLine
@@ -56,6 +57,7 @@ class _Log:
         path: Path of the pod.
         source: The start of the container.
         reader: Recognizes lines that were read before.
+        ranks: Joins the lines of ranks, if the container is their launcher.
         latest_restarts: Restart count of the container's latest start.
         is_failing: Whether the log cannot be read.
         delay: Seconds until the next read, if the pod has to be read before.
@@ -70,12 +72,21 @@ class _Log:
     source: LogSource
     latest_restarts: int
     reader: LogReader = field(default_factory=LogReader)
+    ranks: RankLines = field(default_factory=RankLines)
     is_failing: bool = False
     delay: float = _FIRST_DELAY
     unfinished: tuple[Stamp | None, int] | None = None
     must_check: bool = False
     is_doubtful: bool = False
     is_checked: bool = False
+
+    def feed(self, data: bytes) -> list[StampedLine]:
+        """Return the lines that `data` completes; the last lines for b"" at the end of the log."""
+        lines = self.reader.feed(data, time.monotonic())
+        if self.replica != LAUNCHER:
+            return lines
+        joined = [StampedLine(text, line.time) for line in lines for text in self.ranks.join(line.text)]
+        return joined if data else [*joined, *map(StampedLine, self.ranks.end())]
 
     @property
     def is_previous(self) -> bool:
@@ -187,12 +198,18 @@ class LogConnections:
         with self._lock:
             return [log.is_failing for log in self._turns.ended]
 
+    @property
+    def failing(self) -> list[str]:
+        """Names of the replicas of ended containers whose log cannot be read."""
+        with self._lock:
+            return sorted({log.replica for log in self._turns.ended if log.is_failing})
+
     def _work(self) -> None:
         while turn := self._next_turn():
             log = turn.log
             result = self._read(turn)
             if result.is_complete:
-                self._show(log.replica, log.reader.feed(b"", time.monotonic()))
+                self._show(log.replica, log.feed(b""))
             with self._lock:
                 if result.is_complete:
                     self._turns.remove(log)
@@ -255,7 +272,7 @@ class LogConnections:
                         log.is_doubtful = log.must_check = True
                         return _Result(delay=_RESTART_SECONDS)
                     chunk, is_begun = head, True
-                lines = log.reader.feed(chunk, time.monotonic())
+                lines = log.feed(chunk)
                 log.is_failing = False
                 if lines:
                     self._show(log.replica, lines)

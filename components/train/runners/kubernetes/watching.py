@@ -182,6 +182,11 @@ class Watcher:
         """One item per ended container whose log is not read to its end: whether the log cannot be read."""
         return self._logs.unread
 
+    @property
+    def failing_logs(self) -> list[str]:
+        """Names of the replicas of ended containers whose log cannot be read."""
+        return self._logs.failing
+
     def repeat(self, function: Callable[[], bool], seconds: float) -> None:
         """Call a function at regular intervals in a thread.
 

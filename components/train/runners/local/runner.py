@@ -26,7 +26,7 @@ from kfp_distributed.components.train.job import (
     TrainingJob,
     clock,
 )
-from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines, printed_by
 from kfp_distributed.components.train.restarts import Restarts, answer_time
 from kfp_distributed.components.train.runners.lines import LineCutter
 from kfp_distributed.components.train.runners.local.gpus import machine_gpus, visible_gpus
@@ -67,11 +67,13 @@ class _Process(NamedTuple):
         child: The process.
         output: Pipe with its output.
         cutter: Cuts the output into lines.
+        ranks: Joins the lines of ranks, if the process is their launcher.
     """
 
     child: subprocess.Popen[bytes]
     output: IO[bytes]
     cutter: LineCutter
+    ranks: RankLines
 
 
 class LocalRunner:
@@ -260,7 +262,7 @@ class LocalRunner:
         child = self._group.start(name, self._argv, env=environment, cwd=folder, stdout=subprocess.PIPE)
         output: IO[bytes] = child.stdout  # type: ignore[assignment]  # Set because of PIPE.
         os.set_blocking(output.fileno(), False)
-        self._processes[name] = _Process(child, output, LineCutter())
+        self._processes[name] = _Process(child, output, LineCutter(), RankLines())
         self._selector.register(output, selectors.EVENT_READ, name)
 
     def _import_path(self) -> Iterator[str]:
@@ -282,7 +284,12 @@ class LocalRunner:
 
     def _cut(self, name: str, data: bytes) -> Iterator[LogLine]:
         now = clock()
-        for line in self._processes[name].cutter.feed(data, now):
+        process = self._processes[name]
+        lines = process.cutter.feed(data, now)
+        if name == LAUNCHER:
+            lines = [text for line in lines for text in process.ranks.join(line)]
+            lines += [] if data else process.ranks.end()
+        for line in lines:
             fact = LogLine(now, *printed_by(name, line, self._job.specification))
             if answer_time(fact) is not None:
                 self._restarts = self._restarts.after_answer()

@@ -1,0 +1,141 @@
+"""Judges a training of the soak by what was observed. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.soak.plan import CAUSES, Plan
+from cluster.soak.program import EPOCHS, ROWS, expected_model
+
+from kfp_distributed.trainers.runtime.checkpoints import KEPT
+
+_LINE = re.compile(r"\[([a-z]+-\d+)\] line ([0-9a-f]{8}) (\d+) (.*)")
+
+# What a training leaves in the bucket: its model, checkpoints and metrics.
+_KEPT_KEYS = "|".join(
+    (
+        r"model/(model\.json|weights)",
+        r"checkpoints/JOB/checkpoints/\d{8}(\.json|\.failed|/state\.json)",
+        r"checkpoints/JOB/metrics/(training|training-data)\.json",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A process of the train step.
+
+    Attributes:
+        lines: The lines of its log, without times and without the verdict.
+        verdict: The verdict; None if the process was killed by a fault.
+    """
+
+    lines: tuple[str, ...]
+    verdict: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was observed of a training.
+
+    Attributes:
+        attempts: The processes of its step, in the order of their starts.
+        injected: The kinds of faults that began before the end of the training.
+        model: The content of the model; None if there is none.
+        left: Objects in the cluster that remain after the end.
+        keys: Keys of the training's folder in the bucket.
+        job_name: Name of the job.
+        error: Why the training was not observed until its end; "" if it was.
+        seconds: Seconds from the start of the first attempt to the last verdict.
+    """
+
+    attempts: tuple[Attempt, ...]
+    injected: tuple[str, ...]
+    model: str | None
+    left: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    job_name: str = "train"
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def verdicts(self) -> list[Mapping[str, Any]]:
+        """The verdicts of the attempts that were not killed."""
+        return [attempt.verdict for attempt in self.attempts if attempt.verdict is not None]
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all attempts that were not killed succeeded."""
+        return bool(self.verdicts) and all(verdict["succeeded"] for verdict in self.verdicts)
+
+
+def judge(plan: Plan, observed: Observed) -> list[str]:
+    """Return the violations of the invariants, each as a line that begins with the name of the invariant."""
+    return [*_judge_end(plan, observed), *_judge_lines(plan, observed), *_judge_remains(observed)]
+
+
+def _judge_end(plan: Plan, observed: Observed) -> Iterator[str]:
+    """Yield the violations of: SUCCEEDED with the model of an undisturbed training, or FAILED with its fault named."""
+    if observed.error:
+        yield f"end: {observed.error}"
+    elif not observed.verdicts:
+        yield "end: no attempt has a verdict"
+    for verdict in observed.verdicts:
+        if verdict["succeeded"]:
+            yield from _judge_metrics(plan, verdict)
+        else:
+            yield from _judge_failure(plan, observed, verdict["cause"])
+    expected = expected_model(plan.seed * 1000 + plan.number)
+    if any(verdict["succeeded"] for verdict in observed.verdicts) and observed.model != expected:
+        yield f"model: {observed.model!r} instead of {expected!r}"
+
+
+def _judge_failure(plan: Plan, observed: Observed, cause: str) -> Iterator[str]:
+    names = [CAUSES[kind] for kind in observed.injected if kind in CAUSES]
+    last = cause.strip().splitlines()[-1:]
+    if not plan.may_fail:
+        yield f"end: failed within restart_limit = {plan.restart_limit}: {last}"
+    elif not any(name in cause for name in names):
+        yield f"end: the cause has none of {names}: {last}"
+
+
+def _judge_metrics(plan: Plan, verdict: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the violations of: the rows of each epoch are counted once."""
+    epochs = [(entry["epoch"], entry["rows"]) for entry in verdict["metrics"].get(plan.leader, [])]
+    if epochs != [(epoch, ROWS) for epoch in range(1, EPOCHS + 1)]:
+        yield f"epochs: the metrics of {plan.leader} have the epochs and rows {epochs}"
+
+
+def _judge_lines(plan: Plan, observed: Observed) -> Iterator[str]:
+    """Yield the violations of: each attempt shows the lines of each start from the first one, once and in order.
+
+    The last lines of a start that a fault has ended may be missing, because its pod may be gone. All lines of the
+    start that has saved the model must be there.
+    """
+    ended = False
+    for index, attempt in enumerate(observed.attempts, 1):
+        numbers: dict[tuple[str, str], list[int]] = {}
+        for line in attempt.lines:
+            if match := _LINE.fullmatch(line):
+                numbers.setdefault((match[1], match[2]), []).append(int(match[3]))
+                ended = ended or (match[1] == plan.leader and match[4] == "end")
+        for (replica, start), shown in numbers.items():
+            wrong = next((place for place, number in enumerate(shown) if place != number), None)
+            if wrong is not None:
+                found = f"line {shown[wrong]} in place of line {wrong}, of {len(shown)}"
+                yield f"lines: attempt {index} shows of {replica}, start {start}: {found}"
+    if observed.succeeded and not ended:
+        yield f"lines: no attempt shows the last line of {plan.leader}"
+
+
+def _judge_remains(observed: Observed) -> Iterator[str]:
+    """Yield the violations of: nothing of a training is left, in the cluster and in the bucket."""
+    if observed.left:
+        yield f"cluster: left {', '.join(observed.left)}"
+    kept = re.compile(_KEPT_KEYS.replace("JOB", re.escape(observed.job_name)))
+    if others := [key for key in observed.keys if not kept.fullmatch(key)]:
+        yield f"bucket: left {', '.join(others)}"
+    complete = [key for key in observed.keys if re.search(r"/checkpoints/\d{8}\.json$", key)]
+    if len(complete) > KEPT:
+        yield f"bucket: has {len(complete)} checkpoints, not {KEPT}"
