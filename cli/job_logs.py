@@ -10,7 +10,7 @@ from kfp_distributed.cli.job_objects import ClusterJob, job_objects
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import JOB_LABEL
-from kfp_distributed.components.train.mpirun import printed_by
+from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines, printed_by
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.pods import replica_of, started_containers
 from kfp_distributed.components.train.runners.protocol import ClusterError
@@ -57,7 +57,7 @@ def read_entries(replica: str, lines: Iterable[str], spec: DistributionSpecifica
         lines: Lines with their times, as the API server sends them.
         spec: Specification of the job, to recognize lines of ranks in the log of an MPI launcher.
     """
-    time = 0.0
+    time, ranks = 0.0, RankLines()
     for line in lines:
         stamp, _, text = line.partition(" ")
         if match := _STAMP.fullmatch(stamp):
@@ -65,10 +65,17 @@ def read_entries(replica: str, lines: Iterable[str], spec: DistributionSpecifica
             time = max(time, _seconds(match))
         else:
             text = line
-        # As on a terminal, the text after a carriage return replaces the text before it.
-        text, sample = split_sample(text.rstrip("\r").rpartition("\r")[2])
-        if (text or sample is None) and not re.search(STARTUP_REMARK, text):
-            yield LogEntry(time, "INFO", *printed_by(replica, text, spec))
+        for part in ranks.join(text) if replica == LAUNCHER else [text]:
+            yield from _entry(time, replica, part, spec)
+    for part in ranks.end():
+        yield from _entry(time, replica, part, spec)
+
+
+def _entry(time: float, replica: str, line: str, spec: DistributionSpecification) -> Iterator[LogEntry]:
+    # As on a terminal, the text after a carriage return replaces the text before it.
+    text, sample = split_sample(line.rstrip("\r").rpartition("\r")[2])
+    if (text or sample is None) and not re.search(STARTUP_REMARK, text):
+        yield LogEntry(time, "INFO", *printed_by(replica, text, spec))
 
 
 def _read_container(

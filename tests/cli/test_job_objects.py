@@ -164,7 +164,17 @@ def test_log_entries_of_a_container():
 
 def test_log_entries_of_the_ranks_of_mpi():
     spec = parse_distribution({"distribution_type": "MPI", "number_of_workers": 2})
-    line = "2026-11-23T14:05:12.0Z [1,1]<stdout>: epoch 1/5"
-    assert list(read_entries("launcher-0", [line], spec)) == [
-        LogEntry(NOW.timestamp(), "INFO", "worker-1", "epoch 1/5")
+    lines = [
+        "2026-11-23T14:05:12.0Z [1,1]<stdout>: epoch 1/5",
+        "2026-11-23T14:05:12.0Z [1,0]<stdout>:row [1,1]<stdout>:begun",
+        "2026-11-23T14:05:12.0Z [1,0]<stdout>:7[1,1]<stdout>:cut",
+    ]
+    assert list(read_entries("launcher-0", lines, spec)) == [
+        LogEntry(NOW.timestamp(), "INFO", replica, text)
+        for replica, text in (
+            ("worker-1", "epoch 1/5"),
+            ("worker-1", "begun"),
+            ("worker-1", "cut"),
+            ("worker-0", "row 7"),
+        )
     ]

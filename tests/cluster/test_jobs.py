@@ -95,7 +95,7 @@ def test_a_training_is_listed_watched_and_cancelled(training):
     step, namespace = training, ["--namespace", training.namespace]
     code, lines = run("jobs", *namespace)
     row = next(line.split() for line in lines if line.startswith(step.name))
-    assert (code, lines[0].split()) == (0, ["NAME", "TYPE", "STATE", "REPLICAS", "AGE", "RUN"])
+    assert (code, lines[0].split()) == (0, ["NAME", "TYPE", "STATE", "REPLICAS", "AGE", "TASK", "RUN"])
     assert (*row[:4], row[-1]) == (step.name, "TFJob", "running", "2/2", step.request["identity"][0])
 
     code, lines = run("logs", step.name, *namespace, "--replica", "worker-1")
