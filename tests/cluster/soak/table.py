@@ -15,7 +15,8 @@ _TEXT = """\
 
 `make soak` runs small trainings of every type of job on the cluster of `KUBECONFIG`, injects faults that are drawn
 from a seed, and writes this page. Latest run: {day}, `{command}`,
-Kubernetes {kubernetes}, kfp-distributed {version}, {node}. {count} trainings, {parallel} at the same time, took {minutes:.0f} minutes.
+Kubernetes {kubernetes}, kfp-distributed {version}, {node}.
+{count} trainings, {parallel} at the same time, took {minutes:.0f} minutes.
 
 Each training must keep these invariants:
 
