@@ -14,8 +14,9 @@ _TEXT = """\
 # Trainings with random faults
 
 `make soak` runs small trainings of every type of job on the cluster of `KUBECONFIG`, injects faults that are drawn
-from a seed, and writes this page. Latest run: {day}, `{command}`, Kubernetes {kubernetes}, kfp-distributed {version},
-{node}. {count} trainings, {parallel} at the same time, took {minutes:.0f} minutes.
+from a seed, and writes this page. Latest run: {day}, `{command}`,
+Kubernetes {kubernetes}, kfp-distributed {version}, {node}.
+{count} trainings, {parallel} at the same time, took {minutes:.0f} minutes.
 
 Each training must keep these invariants:
 
@@ -48,8 +49,10 @@ How the faults are injected:
 | store away, answers 503 | for the step and its replicas: a proxy resets connections, or answers 503, for 3 to 90 s |
 | log rotated | each replica prints 13 MB, so that the kubelet rotates its log |
 
-The proxies belong to one training, so that its faults do not disturb other users of the cluster. `make soak SEED=7
-TRAININGS=1 FIRST=23` repeats training 23 of seed 7. The logs of all attempts are in build/soak.
+The proxies belong to one training, so that its faults do not disturb other users of the cluster. The API server and the
+kubelet themselves go on, so the operators and the pods do not see these faults.
+
+`make soak SEED=7 TRAININGS=1 FIRST=23` repeats training 23 of seed 7. The logs of all attempts are in build/soak.
 """
 
 
