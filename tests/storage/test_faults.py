@@ -14,7 +14,7 @@ from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
 from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store, s3
+from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, answers, open_store, s3
 from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StoreAway
 from kfp_distributed.storage.s3 import S3Store
@@ -89,7 +89,9 @@ def test_an_error_that_outlasts_the_retries_says_that_the_store_is_away(server, 
     ],
     ids=str,
 )
-def test_every_answer_of_the_store_is_noted(server, proxy, fault, answered):
+def test_every_answer_of_the_store_is_noted(server, proxy, fault, answered, monkeypatch):
+    # An earlier test may have had the same port.
+    monkeypatch.setattr(answers, "_last", {})
     host, secure = parse_endpoint(proxy.url)
     credentials = replace(server.credentials(), endpoint=host, secure=secure)
     proxy.faults = [Fault("GET", times=99, **fault)]
