@@ -186,18 +186,22 @@ def test_a_signal_during_the_compression_loses_no_line(make, tmp_path, monkeypat
     entries = lines(*range(4000))
     monkeypatch.setattr(stored_log.zlib, "compressobj", InterruptedCompressor)
     log = make()
-    added = 0
+    added = []
+
+    def add_all():
+        for entry in entries:
+            log.add(entry)
+            added.append(entry)
+
     try:
         with pytest.raises(SystemExit):
-            for entry in entries:
-                log.add(entry)
-                added += 1
+            add_all()
     finally:
         monkeypatch.undo()
         signal.signal(signal.SIGTERM, before)
     log.close(10)
-    assert 1000 < added < len(entries)
-    assert list(read_log(open_store(str(tmp_path)))) == entries[: added + 1]
+    assert 1000 < len(added) < len(entries)
+    assert list(read_log(open_store(str(tmp_path)))) == entries[: len(added) + 1]
 
 
 def test_a_part_that_cannot_be_read_hides_no_other_part(make, tmp_path, monkeypatch):
