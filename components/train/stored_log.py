@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kfp_distributed.components.train.log_format import JOB, LogEntry, parse_line, precise_lines
@@ -94,7 +94,7 @@ class StoredLog:
         self._parts = 0
         self._is_closed, self._has_warned = False, False
         self._store: Store | None = None
-        self._thread = threading.Thread(target=self._send_parts, name="stored log", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def add(self, entry: LogEntry) -> None:
         """Add an entry to the log."""
@@ -106,21 +106,23 @@ class StoredLog:
                 self._close_part()
                 self._wake.set()
 
-    def start(self, store: Store) -> None:
+    def start(self, open_folder: Callable[[], Store]) -> None:
         """Begin to store the entries, also those before.
 
         Args:
-            store: Store, opened at the folder of the attempt.
+            open_folder: Returns a store, opened at the folder of the attempt. A thread calls it until it raises no
+                error.
         """
-        self._store = store
-        self._thread.start()
+        thread = threading.Thread(target=self._send_parts, args=(open_folder,), name="stored log", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def close(self, seconds: float) -> None:
         """Store the rest of the log, if that takes not longer than some seconds. Later entries are ignored."""
         with self._lock:
             self._is_closed = True
             self._close_part()
-        if not self._store:
+        if not self._thread:
             return
         self._wake.set()
         self._thread.join(seconds)
@@ -144,7 +146,7 @@ class StoredLog:
         if dropped:
             self._waiting.appendleft(_Waiting(number, _gap(dropped), dropped))
 
-    def _send_parts(self) -> None:
+    def _send_parts(self, open_folder: Callable[[], Store]) -> None:
         pause = PART_SECONDS
         while True:
             self._wake.wait(pause)
@@ -153,11 +155,11 @@ class StoredLog:
                 is_last = self._is_closed
                 if time.monotonic() - self._part.begun >= PART_SECONDS:
                     self._close_part()
-            pause = PART_SECONDS if self._send() else _RETRY_SECONDS
+            pause = PART_SECONDS if self._send(open_folder) else _RETRY_SECONDS
             if is_last and not self._waiting:
                 return
 
-    def _send(self) -> bool:
+    def _send(self, open_folder: Callable[[], Store]) -> bool:
         """Send the parts that wait, oldest first; return whether the store has taken all."""
         while True:
             with self._lock:
@@ -165,8 +167,9 @@ class StoredLog:
             if part is None:
                 return True
             try:
-                self._store.write(f"{part.number:08d}.gz", part.data, "application/gzip")  # type: ignore[union-attr]
-            except (StorageError, OSError) as error:
+                self._store = self._store or open_folder()
+                self._store.write(f"{part.number:08d}.gz", part.data, "application/gzip")
+            except (StorageError, ValueError, OSError) as error:
                 if not self._has_warned:
                     self._has_warned = True
                     self._log("WARNING", f"the log is not stored beside the checkpoints at the moment: {error}")

@@ -77,7 +77,7 @@ def invoke(tmp_path, monkeypatch):
         root = open_store("s3://pipelines/root", credentials)
         root.write(FAILED.index_key, FAILED.to_json().encode())
         log = StoredLog(lambda level, text: None)
-        log.start(open_store(f"{FAILED.folder}/logs/1", credentials))
+        log.start(lambda: open_store(f"{FAILED.folder}/logs/1", credentials))
         for replica, text in (("worker-0", REMARK), ("worker-0", "begins"), ("job", "failed")):
             log.add(LogEntry(CREATED, "INFO", replica, text))
         log.close(10)

@@ -33,7 +33,7 @@ def make(tmp_path, warnings):
 
     def start(attempt="1", store=None):
         log = StoredLog(lambda level, text: warnings.append((level, text)))
-        log.start(store or open_store(str(tmp_path / attempt)))
+        log.start(lambda: store or open_store(str(tmp_path / attempt)))
         return log
 
     return start
