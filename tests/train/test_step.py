@@ -107,6 +107,14 @@ def test_the_records_of_a_failed_step_have_the_cause(data, tmp_path):
     assert entries[-1].level == "ERROR"
 
 
+def test_the_records_have_the_cause_of_an_error_after_the_training(data, tmp_path):
+    (tmp_path / "r").mkdir()  # The report cannot be written there.
+    with pytest.raises(SystemExit, match="IsADirectoryError"):
+        step(data, tmp_path)
+    summary, _, _ = records_of(tmp_path)
+    assert (summary.state, summary.reason[:18]) == ("failed", "IsADirectoryError:")
+
+
 LOGS = function("""
 def fit(model_dir, tensorboard_dir):
     from pathlib import Path
