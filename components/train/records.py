@@ -74,6 +74,7 @@ class Records:
             created=self._begun,
             folder=training_folder(job.description),
             model=model_uri,
+            heartbeat="" if job.specification.launcher_lost_timeout is None else job.description.heartbeat_uri,
         )
         logs = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
         self._stored_log.start(partial(open_store, logs, retry_seconds=_RETRY_SECONDS))

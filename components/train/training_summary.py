@@ -31,6 +31,7 @@ class TrainingSummary:
         state: State of the training.
         reason: Why it failed. Default: "".
         ended: End in seconds since 1970. Default: None, it has not ended.
+        heartbeat: URI of the object that the step rewrites every 30 s while it lives. Default: "", none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class TrainingSummary:
     state: State = "running"
     reason: str = ""
     ended: float | None = None
+    heartbeat: str = ""
 
     @property
     def index_key(self) -> str:
