@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 State = Literal["running", "succeeded", "failed", "cancelled"]
 
-SUMMARY, REPORT, LOGS = "training.json", "report.html", "logs"
+SUMMARY, REPORT, LOGS = "summary.json", "report.html", "logs"
 """Names of the summary, the report and the folder of the logs in the folder of a training."""
 
 INDEX = "kfp-distributed"

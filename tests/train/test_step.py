@@ -77,7 +77,7 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
 def records_of(folder):
     """Return the summary, the report and the log that a step has stored beside its checkpoints."""
     (stored,) = (folder / "checkpoints").iterdir()
-    summary = TrainingSummary.from_json((stored / "training.json").read_text())
+    summary = TrainingSummary.from_json((stored / "summary.json").read_text())
     report = (stored / "report.html").read_text() if (stored / "report.html").exists() else ""
     return summary, report, list(read_log(open_store(str(stored / "logs"))))
 
