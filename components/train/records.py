@@ -65,6 +65,7 @@ class Records:
             namespace: Namespace of its pods; "" if it has none.
             model_uri: URI of the step's output. The replicas may save the model elsewhere first.
         """
+        has_heartbeat = namespace and job.specification.launcher_lost_timeout is not None
         self._summary = TrainingSummary(
             name=job.name,
             type=job.topology.distribution_type,
@@ -74,7 +75,7 @@ class Records:
             created=self._begun,
             folder=training_folder(job.description),
             model=model_uri,
-            heartbeat="" if job.specification.launcher_lost_timeout is None else job.description.heartbeat_uri,
+            heartbeat=job.description.heartbeat_uri if has_heartbeat else "",
         )
         logs = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
         self._stored_log.start(partial(open_store, logs, retry_seconds=_RETRY_SECONDS))
