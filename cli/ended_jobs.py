@@ -1,6 +1,7 @@
 """Trainings whose jobs are gone, from what their steps have stored in the object store."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
+
+_ALIVE_SECONDS = 120.0
+"""Age in seconds of a heartbeat up to which its step lives. A step writes one every 30 s."""
+
+_RETRY_SECONDS = 3.0
 
 _MOMENT_LENGTH = len("20261125T205331Z-")
 
@@ -53,19 +59,38 @@ def read_summaries(store: Store, namespace: str, limit: int, name: str = "") -> 
             limit -= 1
 
 
-def ended_rows(summaries: Iterable[TrainingSummary], existing: Collection[str], now: datetime) -> list[EndedRow]:
+def ended_rows(
+    summaries: Iterable[TrainingSummary], is_running: Callable[[TrainingSummary], bool], now: datetime
+) -> list[EndedRow]:
     """Return the rows of trainings that have ended.
 
     Args:
         summaries: Summaries of trainings.
-        existing: Names of the jobs that exist. They have not ended if their summary says so.
+        is_running: Returns whether a training has not ended. Asked if its summary says so.
         now: Current time.
     """
     return [
         _ended_row(summary, now.timestamp())
         for summary in summaries
-        if summary.state != "running" or summary.name not in existing
+        if summary.state != "running" or not is_running(summary)
     ]
+
+
+def alive_seconds(summary: TrainingSummary, credentials: Credentials, now: datetime) -> float | None:
+    """Return the age of the heartbeat of a training's step in seconds; None if the step does not live any more.
+
+    A step lives without a job while it creates its job again, and until it has stored its end.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    if summary.state != "running" or not summary.heartbeat:
+        return None
+    with suppress(KeyNotFound, ValueError):
+        beat = float(open_store(summary.heartbeat, credentials, _RETRY_SECONDS).read(""))
+        age = max(0.0, now.timestamp() - beat)
+        return age if age <= _ALIVE_SECONDS else None
+    return None
 
 
 def _ended_row(summary: TrainingSummary, now: float) -> EndedRow:
@@ -92,19 +117,34 @@ def state_of(summary: TrainingSummary) -> str:
     return "lost" if summary.state == "running" else summary.state
 
 
-def describe_end(summary: TrainingSummary, now: datetime) -> list[str]:
-    """Return lines that say how a training has ended, and where its records are."""
+def describe_end(summary: TrainingSummary, now: datetime, has_report: bool) -> list[str]:
+    """Return lines that say how a training has ended, and where its records are.
+
+    Args:
+        summary: Summary of the training.
+        now: Current time.
+        has_report: Whether its report is stored. A step that is cancelled or killed stores none.
+    """
     state, when = state_of(summary), ""
     if summary.ended is not None:
         when = f" {format_seconds(max(0, round(now.timestamp() - summary.ended)))} ago"
     how = f": {summary.reason}" if summary.reason else "."
     return [
         f"{kind_of(summary)} {summary.namespace}/{summary.name} {state}{when}{how}",
-        f"Report: {join_uri(summary.folder, REPORT)}",
+        *([f"Report: {join_uri(summary.folder, REPORT)}"] if has_report else []),
         f"Checkpoints, metrics and log: {summary.folder}",
     ]
 
 
+def has_report(summary: TrainingSummary, credentials: Credentials) -> bool:
+    """Return whether the report of a training is stored.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    return open_store(summary.folder, credentials, _RETRY_SECONDS).exists(REPORT)
+
+
 def read_stored_log(summary: TrainingSummary, credentials: Credentials) -> Iterator[LogEntry]:
     """Yield the entries of the log of a training. See `read_log`."""
-    yield from read_log(open_store(join_uri(summary.folder, LOGS), credentials, retry_seconds=3))
+    yield from read_log(open_store(join_uri(summary.folder, LOGS), credentials, _RETRY_SECONDS))

@@ -4,13 +4,14 @@ from datetime import datetime, timezone
 
 import click
 
-from kfp_distributed.cli.ended_jobs import EndedRow, ended_rows, read_summaries
+from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries
 from kfp_distributed.cli.job_objects import JobRow, format_table, job_rows
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage.errors import StorageError
 
 
@@ -53,13 +54,20 @@ def command(namespace: str, ended: bool, limit: int, bucket: str) -> None:
 def _list_ended(api: ClusterApi, limit: int, bucket: str) -> None:
     command = f"kfp-distributed jobs --ended --namespace {api.namespace}"
     try:
-        store, _ = open_pipeline_store(api, bucket, command)
-        existing = {job.name for job in list_jobs(api).jobs}
-        rows = ended_rows(read_summaries(store, api.namespace, limit), existing, datetime.now(timezone.utc))
+        store, credentials = open_pipeline_store(api, bucket, command)
+        jobs, refusals = list_jobs(api)
+        existing, now = {job.name for job in jobs}, datetime.now(timezone.utc)
+
+        def is_running(summary: TrainingSummary) -> bool:
+            return summary.name in existing or alive_seconds(summary, credentials, now) is not None
+
+        rows = ended_rows(read_summaries(store, api.namespace, limit), is_running, now)
     except ClusterError as error:
         raise refused(error) from None
     except (StorageError, StoreNotReached, ValueError) as error:
         raise click.ClickException(str(error)) from None
+    for refusal in refusals:
+        click.echo(f"Warning: {refusal}", err=True)
     if not rows:
         click.echo(f"No ended trainings of namespace {api.namespace} in {store.uri}.")
         return

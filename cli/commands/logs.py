@@ -38,7 +38,8 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
     Lines are in the order of their times. If a container was restarted in its pod, a line marks the restart, and the
     lines of the start before it come first. With --follow the time of a line is when it was read.
 
-    If the job is gone, its log comes from the object store. It has the events of the job, too.
+    If the job is gone, its log comes from the object store, in the order in which the train step read it. It has the
+    events of the job, too.
     """
     api = connected(namespace)
     try:

@@ -9,20 +9,23 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from kfp_distributed.cli.ended_jobs import describe_end
+from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_report, kind_of
 from kfp_distributed.cli.ended_search import ended_job
 from kfp_distributed.cli.job_objects import ClusterJob, job_objects
 from kfp_distributed.cli.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
+from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.components.train.log_format import LogEntry, error_lines
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.status import JobStatus, advance, begin, failure_cause
 from kfp_distributed.components.train.step_log import log_entry
+from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.pipelines.progress_table import progress_table
 from kfp_distributed.pipelines.training_progress import TrainingProgress
+from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.trainers.runtime.progress import parse_progress
 
 
@@ -43,9 +46,9 @@ def command(context: click.Context, job: str, namespace: str, bucket: str) -> No
     try:
         training = existing_job(api, job)
         if training is None:
-            with ended_job(api, job, bucket, "watch") as (summary, _):
-                for line in describe_end(summary, datetime.now(timezone.utc)):
-                    click.echo(line)
+            with ended_job(api, job, bucket, "watch") as (summary, credentials):
+                lines = _describe(summary, credentials, datetime.now(timezone.utc))
+            click.echo("\n".join(lines))
             context.exit(int(summary.state != "succeeded"))
         status = _watch(api, training)
     except ClusterError as error:
@@ -60,6 +63,17 @@ def command(context: click.Context, job: str, namespace: str, bucket: str) -> No
     click.echo(error_lines(failure_cause(status)))
     click.echo(f"{training.title} failed.")
     context.exit(1)
+
+
+def _describe(summary: TrainingSummary, credentials: Credentials, now: datetime) -> list[str]:
+    """Return lines about a training that has no job."""
+    age = alive_seconds(summary, credentials, now)
+    if age is None:
+        return describe_end(summary, now, has_report(summary, credentials))
+    return [
+        f"{kind_of(summary)} {summary.namespace}/{summary.name} has no object at the moment, but its step wrote its "
+        f"heartbeat {format_seconds(round(age))} ago: it creates the job again, or stores its end. Watch it again."
+    ]
 
 
 def _watch(api: ClusterApi, job: ClusterJob) -> JobStatus:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from kfp_distributed.components.train.training_summary import (
     TrainingSummary,
     format_moment,
 )
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.task_folder import pipeline_root
 from kfp_distributed.storage.uri import join_uri
@@ -49,6 +50,7 @@ class Records:
         self._stored_log = StoredLog(log)
         self._summary: TrainingSummary | None = None
         self._beginning: threading.Thread | None = None
+        self._knows_begin = False
         self._is_finished = False
 
     def add(self, entry: LogEntry) -> None:
@@ -63,6 +65,7 @@ class Records:
             namespace: Namespace of its pods; "" if it has none.
             model_uri: URI of the step's output. The replicas may save the model elsewhere first.
         """
+        has_heartbeat = namespace and job.specification.launcher_lost_timeout is not None
         self._summary = TrainingSummary(
             name=job.name,
             type=job.topology.distribution_type,
@@ -72,13 +75,11 @@ class Records:
             created=self._begun,
             folder=training_folder(job.description),
             model=model_uri,
+            heartbeat=job.description.heartbeat_uri if has_heartbeat else "",
         )
-        folder = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
-        try:
-            self._stored_log.start(open_store(folder, retry_seconds=_RETRY_SECONDS))
-        except (StorageError, ValueError, OSError) as error:
-            self._log("WARNING", f"the log is not stored: {error}")
-        self._beginning = threading.Thread(target=self._begin, args=(self._summary,), name="records", daemon=True)
+        logs = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
+        self._stored_log.start(partial(open_store, logs, retry_seconds=_RETRY_SECONDS))
+        self._beginning = threading.Thread(target=self._store_summaries, name="records", daemon=True)
         self._beginning.start()
 
     def finish(self, status: RunStatus, reason: str = "", report: str = "") -> None:
@@ -96,36 +97,51 @@ class Records:
         until = time.monotonic() + seconds
         end = partial(self._end, _STATES[status], reason, report)
         if not call_within(seconds, end):
-            self._log("WARNING", f"the summary of the training is not stored within {seconds:g} s")
+            self._log("WARNING", f"summary and report of the training are not stored within {seconds:g} s")
         self._stored_log.close(max(0.0, until - time.monotonic()))
-
-    def _begin(self, summary: TrainingSummary) -> None:
-        try:
-            store = open_store(summary.folder, retry_seconds=_RETRY_SECONDS)
-            if store.exists(SUMMARY):  # An earlier attempt of this step has started the job.
-                self._summary = replace(summary, created=TrainingSummary.from_json(store.read(SUMMARY)).created)
-            self._write()
-        except (StorageError, ValueError, OSError) as error:
-            self._log("WARNING", f"the summary of the training is not stored: {error}")
 
     def _end(self, state: State, reason: str, report: str) -> bool:
         assert self._summary
         assert self._beginning
         self._beginning.join()
         self._summary = replace(self._summary, state=state, reason=reason, ended=time.time())
-        try:
-            self._write()
-            if report:
-                store = open_store(self._summary.folder, retry_seconds=_RETRY_SECONDS)
-                store.write(REPORT, report.encode(), "text/html; charset=utf-8")
-        except (StorageError, ValueError, OSError) as error:
-            self._log("WARNING", f"the end of the training is not stored: {error}")
+        self._store_summaries()
+        if report:
+            content = report.encode(errors="backslashreplace"), "text/html; charset=utf-8"
+            self._try("the report is not stored beside the checkpoints", self._summary.folder, REPORT, *content)
         return True
 
-    def _write(self) -> None:
+    def _store_summaries(self) -> None:
         assert self._summary
-        content = self._summary.to_json().encode()
-        open_store(self._summary.folder, retry_seconds=_RETRY_SECONDS).write(SUMMARY, content, "application/json")
+        folder = self._summary.folder
+        try:
+            if not self._knows_begin:
+                self._summary = replace(self._summary, created=self._first_begin(self._summary))
+                self._knows_begin = True
+        except (StorageError, ValueError, OSError) as error:
+            # With another time, the index would have two entries of this training.
+            self._log("WARNING", f"the summary of the training is not stored: {error}")
+            return
+        content = self._summary.to_json().encode(), "application/json"
+        self._try("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
         if root and self._summary.namespace:
-            open_store(root, retry_seconds=_RETRY_SECONDS).write(self._summary.index_key, content, "application/json")
+            text = "the training is not listed by `kfp-distributed jobs --ended`"
+            self._try(text, root, self._summary.index_key, *content)
+
+    def _first_begin(self, summary: TrainingSummary) -> float:
+        """Return when the training began: an earlier attempt of this step may have started the job."""
+        try:
+            content = open_store(summary.folder, retry_seconds=_RETRY_SECONDS).read(SUMMARY)
+        except KeyNotFound:
+            return summary.created
+        with suppress(ValueError):  # Written by another version.
+            return TrainingSummary.from_json(content).created
+        return summary.created
+
+    def _try(self, fault: str, folder: str, key: str, content: bytes, content_type: str) -> None:
+        """Store an object. If that fails, the others are stored nevertheless."""
+        try:
+            open_store(folder, retry_seconds=_RETRY_SECONDS).write(key, content, content_type)
+        except (StorageError, ValueError, OSError) as error:
+            self._log("WARNING", f"{fault}: {error}")

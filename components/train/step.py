@@ -90,7 +90,9 @@ def run_step(
         finish("FAILED", failure.metrics, page, str(failure))
         raise SystemExit(last_lines) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
-        raise SystemExit(error_lines(f"{type(error).__name__}: {error}")) from None
+        cause = f"{type(error).__name__}: {error}"
+        finish("FAILED", {}, cause=cause)
+        raise SystemExit(error_lines(cause)) from None
     except (SystemExit, KeyboardInterrupt):  # Raised by a signal.
         finish("KILLED", {})
         raise

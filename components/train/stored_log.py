@@ -4,16 +4,17 @@ A part is a complete gzip file of lines in the form of the log, with microsecond
 a retried step that adopts the job reads the logs of the replicas from their begin, so lines may be in both.
 """
 
+import gzip
 import threading
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kfp_distributed.components.train.log_format import JOB, Level, LogEntry, parse_line, precise_lines
+from kfp_distributed.components.train.log_format import JOB, LogEntry, parse_line, precise_lines
 from kfp_distributed.components.train.tracker import Log
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.store import Store
 
 PART_SECONDS = 30.0
@@ -27,7 +28,8 @@ WAITING_BYTES = 64 * 2**20
 
 _RETRY_SECONDS = 5.0
 _COMPRESSED_AT_ONCE = 64 * 2**10
-"""Bytes of text, as a call of zlib for each line would take longer than its compression."""
+"""Bytes of text, as a call of zlib for each line would take longer than its compression. They are a member of the gzip
+file of their own, so that a call which a signal interrupts can be repeated."""
 
 _LEVEL = 3
 """zlib's level, which takes half the time of the default for logs of a tenth more."""
@@ -40,7 +42,6 @@ class Part:
         """Create an empty part."""
         self.begun = time.monotonic()
         self.lines, self.text_bytes = 0, 0
-        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
         self._texts: list[str] = []
         self._pending, self._compressed = 0, bytearray()
 
@@ -54,14 +55,18 @@ class Part:
             self._compress()
 
     def close(self) -> bytes:
-        """Return the gzip file."""
-        self._compress()
-        return bytes(self._compressed) + self._compressor.flush()
+        """Return the gzip file. A part may be closed again."""
+        if self._texts:
+            self._compress()
+        return bytes(self._compressed)
 
     def _compress(self) -> None:
         text = "".join(self._texts).encode(errors="backslashreplace")
-        self._compressed += self._compressor.compress(text)
-        self.text_bytes += len(text)
+        compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+        member, size = compressor.compress(text) + compressor.flush(), len(text)
+        # SIGTERM raises SystemExit after any call in the main thread, so no call comes between these.
+        self._compressed += member
+        self.text_bytes += size
         self._texts, self._pending = [], 0
 
 
@@ -89,7 +94,7 @@ class StoredLog:
         self._parts = 0
         self._is_closed, self._has_warned = False, False
         self._store: Store | None = None
-        self._thread = threading.Thread(target=self._send_parts, name="stored log", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def add(self, entry: LogEntry) -> None:
         """Add an entry to the log."""
@@ -101,39 +106,39 @@ class StoredLog:
                 self._close_part()
                 self._wake.set()
 
-    def start(self, store: Store) -> None:
+    def start(self, open_folder: Callable[[], Store]) -> None:
         """Begin to store the entries, also those before.
 
         Args:
-            store: Store, opened at the folder of the attempt.
+            open_folder: Returns a store, opened at the folder of the attempt. A thread calls it until it raises no
+                error.
         """
-        self._store = store
-        self._thread.start()
+        thread = threading.Thread(target=self._send_parts, args=(open_folder,), name="stored log", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def close(self, seconds: float) -> None:
         """Store the rest of the log, if that takes not longer than some seconds. Later entries are ignored."""
         with self._lock:
             self._is_closed = True
             self._close_part()
-        if not self._store:
+        if not self._thread:
             return
         self._wake.set()
         self._thread.join(seconds)
         with self._lock:
-            if self._waiting and not self._has_warned:
-                self._log("WARNING", f"the last {self._waiting_lines} lines of the log are not stored")
-
-    @property
-    def _waiting_lines(self) -> int:
-        return sum(part.lines for part in self._waiting)
+            self._has_warned = True  # The process may end now, when a thread must not print.
+            if lines := sum(part.lines for part in self._waiting):
+                self._log("WARNING", f"the last {lines} lines of the log are not stored")
 
     def _close_part(self) -> None:
         if not self._part.lines:
             self._part.begun = time.monotonic()
             return
-        self._parts += 1
-        self._waiting.append(_Waiting(self._parts, self._part.close(), self._part.lines))
-        self._part = Part()
+        part, next_part = _Waiting(self._parts + 1, self._part.close(), self._part.lines), Part()
+        # No call comes between these, as in `Part`.
+        self._waiting += (part,)
+        self._parts, self._part = part.number, next_part
         dropped = 0
         while sum(len(waiting.data) for waiting in self._waiting) > WAITING_BYTES:
             oldest = self._waiting.popleft()
@@ -141,7 +146,7 @@ class StoredLog:
         if dropped:
             self._waiting.appendleft(_Waiting(number, _gap(dropped), dropped))
 
-    def _send_parts(self) -> None:
+    def _send_parts(self, open_folder: Callable[[], Store]) -> None:
         pause = PART_SECONDS
         while True:
             self._wake.wait(pause)
@@ -150,11 +155,11 @@ class StoredLog:
                 is_last = self._is_closed
                 if time.monotonic() - self._part.begun >= PART_SECONDS:
                     self._close_part()
-            pause = PART_SECONDS if self._send() else _RETRY_SECONDS
+            pause = PART_SECONDS if self._send(open_folder) else _RETRY_SECONDS
             if is_last and not self._waiting:
                 return
 
-    def _send(self) -> bool:
+    def _send(self, open_folder: Callable[[], Store]) -> bool:
         """Send the parts that wait, oldest first; return whether the store has taken all."""
         while True:
             with self._lock:
@@ -162,27 +167,34 @@ class StoredLog:
             if part is None:
                 return True
             try:
-                self._store.write(f"{part.number:08d}.gz", part.data, "application/gzip")  # type: ignore[union-attr]
-            except (StorageError, OSError) as error:
+                self._store = self._store or open_folder()
+                self._store.write(f"{part.number:08d}.gz", part.data, "application/gzip")
+            except (StorageError, ValueError, OSError) as error:
                 if not self._has_warned:
                     self._has_warned = True
                     self._log("WARNING", f"the log is not stored beside the checkpoints at the moment: {error}")
                 return False
             with self._lock:
+                self._has_warned = self._is_closed and self._has_warned
                 if self._waiting and self._waiting[0] is part:  # Otherwise it was dropped, although it is stored now.
                     self._waiting.popleft()
 
 
 def _gap(lines: int) -> bytes:
     """Return a part that says that lines are missing."""
-    level: Level = "WARNING"
     part = Part()
-    part.add(LogEntry(time.time(), level, JOB, f"{lines} lines are missing here, as the object store did not answer"))
+    part.add(_warning(f"{lines} lines are missing here, as the object store did not answer"))
     return part.close()
 
 
+def _warning(text: str) -> LogEntry:
+    return LogEntry(time.time(), "WARNING", JOB, text)
+
+
 def read_log(store: Store) -> Iterator[LogEntry]:
-    """Yield the entries of all attempts of a step, each entry once.
+    """Yield the entries of all attempts of a step, each entry once, in the order in which the step has read them.
+
+    A warning takes the place of a part that is damaged, or that is deleted meanwhile.
 
     Args:
         store: Store, opened at the folder of the attempts.
@@ -207,7 +219,12 @@ def read_log(store: Store) -> Iterator[LogEntry]:
 
 def _read_attempt(store: Store, attempt: str) -> Iterator[LogEntry]:
     for name in store.children(attempt):
-        text = zlib.decompress(store.read(f"{attempt}/{name}"), 16 + zlib.MAX_WBITS).decode()
+        key = f"{attempt}/{name}"
+        try:
+            text = gzip.decompress(store.read(key)).decode()
+        except (KeyNotFound, EOFError, OSError, ValueError, zlib.error) as error:
+            yield _warning(f"the lines of {store.uri.rstrip('/')}/{key} are missing here: {error}")
+            continue
         for line in text.split("\n"):
             if entry := parse_line(line):
                 yield entry

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 State = Literal["running", "succeeded", "failed", "cancelled"]
 
-SUMMARY, REPORT, LOGS = "training.json", "report.html", "logs"
+SUMMARY, REPORT, LOGS = "summary.json", "report.html", "logs"
 """Names of the summary, the report and the folder of the logs in the folder of a training."""
 
 INDEX = "kfp-distributed"
@@ -31,6 +31,7 @@ class TrainingSummary:
         state: State of the training.
         reason: Why it failed. Default: "".
         ended: End in seconds since 1970. Default: None, it has not ended.
+        heartbeat: URI of the object that the step rewrites every 30 s while it lives. Default: "", none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class TrainingSummary:
     state: State = "running"
     reason: str = ""
     ended: float | None = None
+    heartbeat: str = ""
 
     @property
     def index_key(self) -> str:

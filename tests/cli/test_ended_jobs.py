@@ -1,8 +1,11 @@
 """Trainings whose jobs are gone: `jobs --ended`, `logs` and `watch` read what their steps have stored."""
 
 import base64
+import re
+import time
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +18,7 @@ from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.stored_log import StoredLog
 from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage import embedded_object_store, open_store
+from kfp_distributed.storage.store import Store
 
 NOW = datetime(2026, 11, 23, 14, 10, 0, tzinfo=timezone.utc)
 CREATED = datetime(2026, 11, 23, 14, 0, 0, tzinfo=timezone.utc).timestamp()
@@ -39,21 +43,24 @@ LOST = replace(
 
 def test_rows_of_ended_trainings():
     succeeded = replace(FAILED, type="MPI", state="succeeded")
-    assert ended_rows([LOST, FAILED, succeeded], {"another"}, NOW) == [
+    assert ended_rows([LOST, FAILED, succeeded], lambda summary: False, NOW) == [
         EndedRow("fit-1", "Job", "lost", "2", "", "", "", ""),
         EndedRow(FAILED.name, "TFJob", "failed", "2", "8 min 50 s ago", "1 min 10 s", "tune/train[1]", "4f5b0b1c"),
         EndedRow(FAILED.name, "MPIJob", "succeeded", "2", "8 min 50 s ago", "1 min 10 s", "tune/train[1]", "4f5b0b1c"),
     ]
-    assert ended_rows([LOST], {"fit-1"}, NOW) == []
+    assert ended_rows([LOST], lambda summary: summary.name == "fit-1", NOW) == []
 
 
 def test_the_end_of_a_training_is_described():
-    assert describe_end(FAILED, NOW) == [
+    assert describe_end(FAILED, NOW, has_report=True) == [
         "TFJob default/tune-train-1-0123456789ab failed 8 min 50 s ago: worker-1 failed with exit code 3.",
         f"Report: {FAILED.folder}/report.html",
         f"Checkpoints, metrics and log: {FAILED.folder}",
     ]
-    assert describe_end(LOST, NOW)[0] == "Job default/fit-1 lost."
+    assert describe_end(LOST, NOW, has_report=False) == [
+        "Job default/fit-1 lost.",
+        f"Checkpoints, metrics and log: {FAILED.folder}",
+    ]
 
 
 def test_summaries_are_read_from_the_newest_to_the_oldest(tmp_path):
@@ -67,6 +74,16 @@ def test_summaries_are_read_from_the_newest_to_the_oldest(tmp_path):
     assert list(read_summaries(store, "absent", 9)) == []
 
 
+class Commands(NamedTuple):
+    """Runs commands with this API server, whose pipelines are stored in this root."""
+
+    api: KubernetesApi
+    root: Store
+
+    def __call__(self, *words):
+        return CliRunner().invoke(main, [*words])
+
+
 @pytest.fixture
 def invoke(tmp_path, monkeypatch):
     """Return a function that runs a command on a namespace with one ended training, and without jobs."""
@@ -76,8 +93,9 @@ def invoke(tmp_path, monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
         root = open_store("s3://pipelines/root", credentials)
         root.write(FAILED.index_key, FAILED.to_json().encode())
+        open_store(FAILED.folder, credentials).write("report.html", b"")
         log = StoredLog(lambda level, text: None)
-        log.start(open_store(f"{FAILED.folder}/logs/1", credentials))
+        log.start(lambda: open_store(f"{FAILED.folder}/logs/1", credentials))
         for replica, text in (("worker-0", REMARK), ("worker-0", "begins"), ("job", "failed")):
             log.add(LogEntry(CREATED, "INFO", replica, text))
         log.close(10)
@@ -87,7 +105,7 @@ def invoke(tmp_path, monkeypatch):
         data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
         api.put("secrets/mlpipeline-minio-artifact", {"metadata": {}, "data": data})
         monkeypatch.setattr(options, "connect", lambda namespace: api.connect())
-        yield lambda *words: CliRunner().invoke(main, [*words])
+        yield Commands(api, root)
 
 
 def test_jobs_ended_lists_them(invoke):
@@ -108,7 +126,32 @@ def test_logs_and_watch_of_an_ended_training(invoke):
     assert invoke("logs", FAILED.name, "--replica", "ps-0").exit_code == 2
     result = invoke("watch", FAILED.name)
     assert result.exit_code == 1
-    assert result.output.splitlines()[1:] == describe_end(FAILED, NOW)[1:]
+    assert result.output.splitlines()[1:] == describe_end(FAILED, NOW, has_report=True)[1:]
+
+
+def test_a_training_is_lost_when_its_step_writes_no_heartbeat_any_more(invoke):
+    """Between two creations of its job, and before it has stored its end, a step lives without a job."""
+    heartbeat = "checkpoints/fit-1/heartbeat"
+    running = replace(LOST, heartbeat=f"s3://pipelines/root/{heartbeat}")
+    invoke.root.write(running.index_key, running.to_json().encode())
+    invoke.root.write(heartbeat, str(int(time.time()) - 30).encode())
+    assert "fit-1" not in invoke("jobs", "--ended").output
+    result = invoke("watch", "fit-1")
+    assert result.exit_code == 1
+    assert re.search("Job default/fit-1 has no object at the moment, but its step wrote .* 3. s ago", result.output)
+    invoke.root.write(heartbeat, str(int(time.time()) - 300).encode())
+    assert re.search(r"fit-1 +Job +lost ", invoke("jobs", "--ended").output)
+    assert invoke("watch", "fit-1").output.startswith("Job default/fit-1 lost.")
+    invoke.root.delete([heartbeat])
+    assert re.search(r"fit-1 +Job +lost ", invoke("jobs", "--ended").output)
+
+
+def test_jobs_ended_names_the_kinds_that_it_may_not_list(invoke):
+    invoke.api.forbidden = {"LIST tfjobs"}
+    result = invoke("jobs", "--ended")
+    assert "Warning:" in result.output
+    assert "tfjobs" in result.output
+    assert FAILED.name in result.output
 
 
 def test_a_training_that_never_was_is_named(invoke):

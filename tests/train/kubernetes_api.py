@@ -39,7 +39,8 @@ class KubernetesApi:
         broken: Requests that always get the status 500.
         refuses: Status that all requests get, 401 or 403; None to disable.
         full: Kind whose quota is used up, for new and existing objects; None to disable.
-        denied: Missing permissions, such as "create tfjobs".
+        denied: Missing permissions, such as "create tfjobs", of which access reviews tell.
+        forbidden: Requests that get 403, such as "LIST tfjobs".
         lingers: Seconds that an object exists after its foreground deletion.
         breaks: Number of watches whose connection is cut when they begin. The next ones work.
         collects_after: Number of reads that still find an object after the deletion of its owner.
@@ -53,6 +54,7 @@ class KubernetesApi:
         self.lose: dict[str, str] = {}
         self.broken: set[str] = set()
         self.denied: set[str] = set()
+        self.forbidden: set[str] = set()
         self.refuses: HTTPStatus | None = None
         self.full: str | None = None
         self.lingers = 0.0
@@ -238,6 +240,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.api.refuses:
             self.api.requests.append(request)
             self._send(self.api.refuses, json.dumps({"message": self.api.refuses.phrase}).encode())
+            return
+        if request in self.api.forbidden:
+            self._send(403, json.dumps({"message": f"{request} is forbidden"}).encode())
             return
         if field := _unsupported_field(request, query):
             self._send(400, json.dumps({"message": f"field label not supported: {field}"}).encode())

@@ -77,7 +77,7 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
 def records_of(folder):
     """Return the summary, the report and the log that a step has stored beside its checkpoints."""
     (stored,) = (folder / "checkpoints").iterdir()
-    summary = TrainingSummary.from_json((stored / "training.json").read_text())
+    summary = TrainingSummary.from_json((stored / "summary.json").read_text())
     report = (stored / "report.html").read_text() if (stored / "report.html").exists() else ""
     return summary, report, list(read_log(open_store(str(stored / "logs"))))
 
@@ -105,6 +105,14 @@ def test_the_records_of_a_failed_step_have_the_cause(data, tmp_path):
     assert STEP_JOB in report
     assert ("INFO", "worker-0", "before") in [entry[1:] for entry in entries]
     assert entries[-1].level == "ERROR"
+
+
+def test_the_records_have_the_cause_of_an_error_after_the_training(data, tmp_path):
+    (tmp_path / "r").mkdir()  # The report cannot be written there.
+    with pytest.raises(SystemExit, match="IsADirectoryError"):
+        step(data, tmp_path)
+    summary, _, _ = records_of(tmp_path)
+    assert (summary.state, summary.reason[:18]) == ("failed", "IsADirectoryError:")
 
 
 LOGS = function("""

@@ -1,5 +1,6 @@
 """The log of a step beside the checkpoints."""
 
+import signal
 import threading
 import zlib
 
@@ -14,6 +15,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
 
 TIME = 1795442712.5
+COMPRESSOR = zlib.compressobj
 
 
 def lines(*numbers, replica="worker-0"):
@@ -31,7 +33,7 @@ def make(tmp_path, warnings):
 
     def start(attempt="1", store=None):
         log = StoredLog(lambda level, text: warnings.append((level, text)))
-        log.start(store or open_store(str(tmp_path / attempt)))
+        log.start(lambda: store or open_store(str(tmp_path / attempt)))
         return log
 
     return start
@@ -157,3 +159,83 @@ def test_lines_that_two_attempts_have_read_are_one(make, tmp_path):
             log.add(entry)
         log.close(10)
     assert list(read_log(open_store(str(tmp_path)))) == [*twice, *lines(4)]
+
+
+class InterruptedCompressor:
+    """A compressor during whose first call SIGTERM arrives. Python calls the handler when the call has returned."""
+
+    def __init__(self, *settings):
+        self._compressor, self._is_interrupted = COMPRESSOR(*settings), False
+
+    def compress(self, data):
+        compressed = self._compressor.compress(data)
+        if not self._is_interrupted:
+            self._is_interrupted = True
+            signal.raise_signal(signal.SIGTERM)
+        return compressed
+
+    def flush(self):
+        return self._compressor.flush()
+
+
+def test_a_signal_during_the_compression_loses_no_line(make, tmp_path, monkeypatch):
+    def end(number, frame):
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, end)
+    entries = lines(*range(4000))
+    monkeypatch.setattr(stored_log.zlib, "compressobj", InterruptedCompressor)
+    log = make()
+    added = []
+
+    def add_all():
+        for entry in entries:
+            log.add(entry)
+            added.append(entry)
+
+    try:
+        with pytest.raises(SystemExit):
+            add_all()
+    finally:
+        monkeypatch.undo()
+        signal.signal(signal.SIGTERM, before)
+    log.close(10)
+    assert 1000 < len(added) < len(entries)
+    assert list(read_log(open_store(str(tmp_path)))) == entries[: len(added) + 1]
+
+
+def test_a_part_that_cannot_be_read_hides_no_other_part(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_log, "PART_BYTES", 100_000)
+    log = make()
+    entries = lines(*range(10_000))
+    for entry in entries:
+        log.add(entry)
+    log.close(10)
+    second = tmp_path / "1" / "00000002.gz"
+    second.write_bytes(second.read_bytes()[:-100])
+    read = list(read_log(open_store(str(tmp_path))))
+    warned = [entry for entry in read if entry.replica == "job"]
+    assert [entry.level for entry in warned] == ["WARNING"]
+    assert "1/00000002.gz" in warned[0].message
+    kept = [entry for entry in read if entry.replica != "job"]
+    assert kept[0] == entries[0]
+    assert kept[-1] == entries[-1]
+
+
+def test_lines_that_are_lost_at_the_end_are_counted_after_an_earlier_outage_too(make, tmp_path, monkeypatch, warnings):
+    monkeypatch.setattr(stored_log, "PART_SECONDS", 0.01)
+    monkeypatch.setattr(stored_log, "_RETRY_SECONDS", 0.01)
+    store = AwayStore(open_store(str(tmp_path / "1")))
+    log = make(store=store)
+    log.add(lines(1)[0])
+    assert store.asked.wait(10)
+    store.is_away = False
+    waits = threading.Event()
+    while log._waiting:
+        assert not waits.wait(0.01)
+    store.is_away = True
+    for entry in lines(2, 3):
+        log.add(entry)
+    log.close(0.2)
+    assert warnings[-1] == ("WARNING", "the last 2 lines of the log are not stored")
+    assert [text for _, text in warnings if "no answer" in text] == [warnings[0][1], warnings[1][1]]
