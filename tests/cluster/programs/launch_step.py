@@ -9,8 +9,10 @@ import json
 import sys
 import time
 
+from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.launch import TrainingFailed, launch
-from kfp_distributed.components.train.log_format import JOB, LogEntry
+from kfp_distributed.components.train.log_format import JOB, Level, LogEntry
+from kfp_distributed.components.train.records import Records
 from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
@@ -29,14 +31,26 @@ def show(entry: LogEntry) -> None:
     print(f"{time.time():.3f} {line}", flush=True)
 
 
+def warn(level: Level, text: str) -> None:
+    show(LogEntry(time.time(), level, JOB, text))
+
+
+def begin(job: TrainingJob) -> None:
+    records.start(job, runner.namespace, request.model_uri)
+
+
 verdict = {"succeeded": False, "cause": "", "metrics": {}}
+records, end = Records(warn), "KILLED"
 try:
     runner = kubernetes_runner(connect(namespace), request.model_uri, secret, task_config)
-    outcome = launch(request, runner, show)
+    outcome = launch(request, runner, show, begin, records.add)
     verdict |= {"succeeded": True, "metrics": outcome.metrics}
+    end = "FINISHED"
 except TrainingFailed as failure:
-    verdict["cause"] = str(failure)
+    verdict["cause"], end = str(failure), "FAILED"
 except (ValueError, ClusterError, StorageError) as error:
-    verdict["cause"] = f"refused: {error}"
+    verdict["cause"], end = f"refused: {error}", "FAILED"
+finally:
+    records.finish(end, verdict["cause"].rpartition("\n")[2])
 verdict["seconds"] = time.monotonic() - start
 print(f"{time.time():.3f} VERDICT {json.dumps(verdict)}", flush=True)

@@ -1,23 +1,25 @@
 """Judges a training of the soak by what was observed. Pure."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.soak.plan import CAUSES, Plan
+from cluster.soak.plan import CAUSES, STORE_AWAY, STORE_FAILS, Plan
 from cluster.soak.program import EPOCHS, ROWS, expected_model
 
 from kfp_distributed.trainers.runtime.checkpoints import KEPT
 
 _LINE = re.compile(r"\[([a-z]+-\d+)\] line ([0-9a-f]{8}) (\d+) (.*)")
 
-# What a training leaves in the bucket: its model, checkpoints and metrics.
+# What a training leaves in the bucket: its model, checkpoints, metrics and records.
 _KEPT_KEYS = "|".join(
     (
         r"model/(model\.json|weights)",
         r"checkpoints/JOB/checkpoints/\d{8}(\.json|\.failed|/state\.json)",
         r"checkpoints/JOB/metrics/(training|training-data)\.json",
+        r"checkpoints/JOB/training\.json",
+        r"checkpoints/JOB/logs/\d{8}T\d{9}Z/\d{8}\.gz",
     )
 )
 
@@ -48,6 +50,8 @@ class Observed:
         job_name: Name of the job.
         error: Why the training was not observed until its end; "" if it was.
         seconds: Seconds from the start of the first attempt to the last verdict.
+        stored: The stored log of all attempts, as "[REPLICA] MESSAGE".
+        state: State of the training in its summary; "" if there is none.
     """
 
     attempts: tuple[Attempt, ...]
@@ -58,6 +62,8 @@ class Observed:
     job_name: str = "train"
     error: str = ""
     seconds: float = 0.0
+    stored: tuple[str, ...] = ()
+    state: str = ""
 
     @property
     def verdicts(self) -> list[Mapping[str, Any]]:
@@ -113,20 +119,43 @@ def _judge_lines(plan: Plan, observed: Observed) -> Iterator[str]:
     The last lines of a start that a fault has ended may be missing, because its pod may be gone. All lines of the
     start that has saved the model must be there.
     """
-    ended = False
     for index, attempt in enumerate(observed.attempts, 1):
-        numbers: dict[tuple[str, str], list[int]] = {}
-        for line in attempt.lines:
-            if match := _LINE.fullmatch(line):
-                numbers.setdefault((match[1], match[2]), []).append(int(match[3]))
-                ended = ended or (match[1] == plan.leader and match[4] == "end")
-        for (replica, start), shown in numbers.items():
-            wrong = next((place for place, number in enumerate(shown) if place != number), None)
-            if wrong is not None:
-                found = f"line {shown[wrong]} in place of line {wrong}, of {len(shown)}"
-                yield f"lines: attempt {index} shows of {replica}, start {start}: {found}"
-    if observed.succeeded and not ended:
+        for wrong in _wrong_lines(attempt.lines):
+            yield f"lines: attempt {index} shows {wrong}"
+    if observed.succeeded and not any(_has_end(attempt.lines, plan.leader) for attempt in observed.attempts):
         yield f"lines: no attempt shows the last line of {plan.leader}"
+    # The records wait at most for five seconds for a store that is away at the end.
+    if not {STORE_AWAY, STORE_FAILS} & {*observed.injected}:
+        yield from _judge_records(plan, observed)
+
+
+def _wrong_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the starts of replicas whose lines are not numbered from 0."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for line in lines:
+        if match := _LINE.fullmatch(line):
+            numbers.setdefault((match[1], match[2]), []).append(int(match[3]))
+    for (replica, start), shown in numbers.items():
+        wrong = next((place for place, number in enumerate(shown) if place != number), None)
+        if wrong is not None:
+            yield f"of {replica}, start {start}: line {shown[wrong]} in place of line {wrong}, of {len(shown)}"
+
+
+def _has_end(lines: Iterable[str], replica: str) -> bool:
+    """Return whether the lines have the last one of a start of a replica that was not ended by a fault."""
+    matches = filter(None, map(_LINE.fullmatch, lines))
+    return any(match[1] == replica and match[4] == "end" for match in matches)
+
+
+def _judge_records(plan: Plan, observed: Observed) -> Iterator[str]:
+    """Yield the violations of: the stored log has each line once and in order, and the summary has the outcome."""
+    for wrong in _wrong_lines(observed.stored):
+        yield f"stored log: it has {wrong}"
+    if observed.succeeded and not _has_end(observed.stored, plan.leader):
+        yield f"stored log: it has not the last line of {plan.leader}"
+    expected = "succeeded" if observed.succeeded else "failed"
+    if observed.verdicts and observed.state != expected:
+        yield f"summary: the state is {observed.state!r} instead of {expected!r}"
 
 
 def _judge_remains(observed: Observed) -> Iterator[str]:

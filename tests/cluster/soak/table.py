@@ -26,7 +26,10 @@ Each training must keep these invariants:
 - Its metrics have each epoch once, with all of its rows.
 - Each attempt of the step shows the numbered lines of each start of a replica from the first one, once and in order.
   The last lines of a start that a fault has ended may be missing. Those of the start that saved the model may not.
-- No object of it is left in the cluster, and the bucket has only its model, its metrics and its last checkpoints.
+- The stored log of all attempts has these lines once and in order, and the stored summary has the outcome. A training
+  whose store was away may lack the end of both.
+- No object of it is left in the cluster, and the bucket has only its model, its records, its metrics and its last
+  checkpoints.
 
 The numbers in the columns of the types are trainings in which the fault began. A training with two faults counts in the
 rows of both. *Not begun* are faults whose training ended before. *Longest* is the time from the start of the step to

@@ -16,13 +16,17 @@ LINES = tuple(f"[worker-0] line 0123abcd {number} {text}" for number, text in en
 KEYS = (
     "checkpoints/train-1/checkpoints/00000004.json",
     "checkpoints/train-1/checkpoints/00000004/state.json",
+    "checkpoints/train-1/logs/20261125T205331123Z/00000001.gz",
     "checkpoints/train-1/metrics/training.json",
     "checkpoints/train-1/metrics/training-data.json",
+    "checkpoints/train-1/training.json",
     "model/model.json",
     "model/weights",
 )
 MODEL = expected_model(2007)
-GOOD = Observed((Attempt(LINES, SUCCEEDED),), (OUT_OF_MEMORY,), MODEL, (), KEYS, "train-1")
+GOOD = Observed(
+    (Attempt(LINES, SUCCEEDED),), (OUT_OF_MEMORY,), MODEL, (), KEYS, "train-1", stored=LINES, state="succeeded"
+)
 
 
 def plan(kind: str = OUT_OF_MEMORY, restart_limit: int = 3) -> Plan:
@@ -42,7 +46,10 @@ def test_a_training_that_kept_the_invariants_has_no_violation():
 
 
 def test_a_failure_beyond_restart_limit_that_names_its_fault_is_no_violation():
-    assert judge(plan(restart_limit=0), replace(GOOD, attempts=(Attempt(LINES, FAILED),), model=None)) == []
+    assert (
+        judge(plan(restart_limit=0), replace(GOOD, attempts=(Attempt(LINES, FAILED),), state="failed", model=None))
+        == []
+    )
 
 
 def test_a_killed_attempt_needs_no_verdict_and_the_next_one_shows_the_lines_again():
@@ -60,7 +67,10 @@ def test_the_last_lines_of_a_start_that_a_fault_has_ended_may_be_missing():
     [
         (replace(GOOD, error="still running after 420 s"), "end: still running after 420 s"),
         (replace(GOOD, attempts=()), "end: no attempt has a verdict"),
-        (replace(GOOD, attempts=(Attempt(LINES, FAILED),)), f"end: failed within restart_limit = 3: [{OOM!r}]"),
+        (
+            replace(GOOD, attempts=(Attempt(LINES, FAILED),), state="failed"),
+            f"end: failed within restart_limit = 3: [{OOM!r}]",
+        ),
         (replace(GOOD, model=None), f"model: None instead of {MODEL!r}"),
         (replace(GOOD, model=expected_model(2008)), f"model: {expected_model(2008)!r} instead of {MODEL!r}"),
         (
@@ -85,6 +95,12 @@ def test_the_last_lines_of_a_start_that_a_fault_has_ended_may_be_missing():
             "lines: attempt 1 shows of worker-0, start 0123abcd: line 2 in place of line 1, of 3",
         ),
         (lines(*LINES[:2]), "lines: no attempt shows the last line of worker-0"),
+        (
+            replace(GOOD, stored=(*LINES, LINES[1])),
+            "stored log: it has of worker-0, start 0123abcd: line 1 in place of line 3, of 4",
+        ),
+        (replace(GOOD, stored=LINES[:2]), "stored log: it has not the last line of worker-0"),
+        (replace(GOOD, state="running"), "summary: the state is 'running' instead of 'succeeded'"),
         (replace(GOOD, left=("jobs train-1",)), "cluster: left jobs train-1"),
         (
             replace(GOOD, keys=(*KEYS, "model/train-1/heartbeat")),
@@ -102,16 +118,16 @@ def test_each_violation_is_reported(observed, violation):
 
 def test_a_failure_that_does_not_name_its_fault_is_a_violation():
     failed = {**FAILED, "cause": "worker-0 failed with exit code 1"}
-    observed = replace(GOOD, attempts=(Attempt(LINES, failed),), model=None)
+    observed = replace(GOOD, attempts=(Attempt(LINES, failed),), state="failed", model=None)
     expected = ["end: the cause has none of ['OOMKilled']: ['worker-0 failed with exit code 1']"]
     assert judge(plan(restart_limit=0), observed) == expected
     # A fault that never began is no excuse.
-    fails = replace(observed, attempts=(Attempt(LINES, FAILED),), injected=())
+    fails = replace(observed, attempts=(Attempt(LINES, FAILED),), state="failed", injected=())
     assert judge(plan(restart_limit=0), fails) == [f"end: the cause has none of []: [{OOM!r}]"]
 
 
 def test_an_eviction_is_never_a_reason_to_fail():
-    observed = replace(GOOD, attempts=(Attempt(LINES, FAILED),), injected=(EVICTED,), model=None)
+    observed = replace(GOOD, attempts=(Attempt(LINES, FAILED),), state="failed", injected=(EVICTED,), model=None)
     assert judge(plan(EVICTED, 0), observed) == [f"end: failed within restart_limit = 0: [{OOM!r}]"]
 
 

@@ -11,6 +11,8 @@ from cluster.soak.place import Place, open_proxies
 from cluster.soak.plan import LOG_ROTATED, Plan
 from cluster.soak.program import EPOCHS, ROWS, specification
 
+from kfp_distributed.components.train.stored_log import read_log
+from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage.errors import KeyNotFound
 
 _SECONDS = 420
@@ -47,6 +49,9 @@ def run_training(plan: Plan, place: Place, images: dict[str, str]) -> tuple[Obse
     model = None
     with suppress(KeyNotFound):
         model = folder.read("model/weights").decode()
+    records, state = f"{plan.number}/checkpoints/{step.name}", ""
+    with suppress(KeyNotFound):
+        state = TrainingSummary.from_json(place.store(records).read("training.json")).state
     attempts = tuple(_attempt(each, each in training.killed) for each in training.steps)
     ends = [each.lines[-1][0] for each in ended_steps(training) if each.lines]
     observed = Observed(
@@ -58,6 +63,8 @@ def run_training(plan: Plan, place: Place, images: dict[str, str]) -> tuple[Obse
         step.name,
         "" if has_ended else f"still running after {_SECONDS} s",
         max(ends, default=started) - started,
+        tuple(f"[{entry.replica}] {entry.message}" for entry in read_log(place.store(f"{records}/logs"))),
+        state,
     )
     return observed, "\n".join(f"attempt {n}:\n{each.timed_log}" for n, each in enumerate(training.steps, 1))
 
