@@ -156,7 +156,7 @@ class StoredLog:
                 if time.monotonic() - self._part.begun >= PART_SECONDS:
                     self._close_part()
             pause = PART_SECONDS if self._send(open_folder) else _RETRY_SECONDS
-            if is_last and not self._waiting:
+            if is_last:  # The end of the step is not delayed by another attempt.
                 return
 
     def _send(self, open_folder: Callable[[], Store]) -> bool:
