@@ -95,6 +95,7 @@ class Records:
         self._is_finished = True
         seconds = KILLED_SECONDS if status == "KILLED" else END_SECONDS
         until = time.monotonic() + seconds
+        self._stored_log.end()
         end = partial(self._end, _STATES[status], reason, report)
         if not call_within(seconds, end):
             self._log("WARNING", f"summary and report of the training are not stored within {seconds:g} s")
