@@ -79,8 +79,9 @@ class Records:
         )
         logs = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
         self._stored_log.start(partial(open_store, logs, retry_seconds=_RETRY_SECONDS))
-        self._beginning = threading.Thread(target=self._store_summaries, name="records", daemon=True)
-        self._beginning.start()
+        beginning = threading.Thread(target=self._store_summaries, name="records", daemon=True)
+        beginning.start()
+        self._beginning = beginning  # Only now, because a signal may come before.
 
     def finish(self, status: RunStatus, reason: str = "", report: str = "") -> None:
         """Store the end of the training. Only the first call counts.
