@@ -110,7 +110,7 @@ class Records:
         self._store_summaries()
         if report:
             content = report.encode(errors="backslashreplace"), "text/html; charset=utf-8"
-            self._try("the report is not stored beside the checkpoints", self._summary.folder, REPORT, *content)
+            self._write("the report is not stored beside the checkpoints", self._summary.folder, REPORT, *content)
         return True
 
     def _store_summaries(self) -> None:
@@ -125,11 +125,11 @@ class Records:
             self._log("WARNING", f"the summary of the training is not stored: {error}")
             return
         content = self._summary.to_json().encode(), "application/json"
-        self._try("the summary of the training is not stored", folder, SUMMARY, *content)
+        self._write("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
         if root and self._summary.namespace:
             text = "the training is not listed by `kfp-distributed jobs --ended`"
-            self._try(text, root, self._summary.index_key, *content)
+            self._write(text, root, self._summary.index_key, *content)
 
     def _first_begin(self, summary: TrainingSummary) -> float:
         """Return when the training began: an earlier attempt of this step may have started the job."""
@@ -141,7 +141,7 @@ class Records:
             return TrainingSummary.from_json(content).created
         return summary.created
 
-    def _try(self, fault: str, folder: str, key: str, content: bytes, content_type: str) -> None:
+    def _write(self, fault: str, folder: str, key: str, content: bytes, content_type: str) -> None:
         """Store an object. If that fails, the others are stored nevertheless."""
         try:
             open_store(folder, retry_seconds=_RETRY_SECONDS).write(key, content, content_type)
