@@ -32,9 +32,12 @@ def ended_job(api: ClusterApi, job: str, bucket: str, command: str) -> Iterator[
         again = f"kfp-distributed {command} {job} --namespace {api.namespace}"
         store, credentials = open_pipeline_store(api, bucket, again)
         summary = next(read_summaries(store, api.namespace, 1, job), None)
-        if summary is None:
-            text = f"{missing_job(api, job)}. {store.uri} has no ended training of this name either"
-            raise click.ClickException(text)
-        yield summary, credentials
     except (StorageError, StoreNotReached, ValueError) as error:
         raise click.ClickException(f"{missing_job(api, job)}. Whether it has ended is not known: {error}") from None
+    if summary is None:
+        text = f"{missing_job(api, job)}. {store.uri} has no ended training of this name either"
+        raise click.ClickException(text)
+    try:
+        yield summary, credentials
+    except (StorageError, ValueError) as error:
+        raise click.ClickException(f"the records of {job} cannot be read: {error}") from None

@@ -79,8 +79,9 @@ class Records:
         )
         logs = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
         self._stored_log.start(partial(open_store, logs, retry_seconds=_RETRY_SECONDS))
-        self._beginning = threading.Thread(target=self._store_summaries, name="records", daemon=True)
-        self._beginning.start()
+        beginning = threading.Thread(target=self._store_summaries, name="records", daemon=True)
+        beginning.start()
+        self._beginning = beginning  # Only now, because a signal may come before.
 
     def finish(self, status: RunStatus, reason: str = "", report: str = "") -> None:
         """Store the end of the training. Only the first call counts.
@@ -95,6 +96,7 @@ class Records:
         self._is_finished = True
         seconds = KILLED_SECONDS if status == "KILLED" else END_SECONDS
         until = time.monotonic() + seconds
+        self._stored_log.end()
         end = partial(self._end, _STATES[status], reason, report)
         if not call_within(seconds, end):
             self._log("WARNING", f"summary and report of the training are not stored within {seconds:g} s")
@@ -108,7 +110,7 @@ class Records:
         self._store_summaries()
         if report:
             content = report.encode(errors="backslashreplace"), "text/html; charset=utf-8"
-            self._try("the report is not stored beside the checkpoints", self._summary.folder, REPORT, *content)
+            self._write("the report is not stored beside the checkpoints", self._summary.folder, REPORT, *content)
         return True
 
     def _store_summaries(self) -> None:
@@ -123,11 +125,11 @@ class Records:
             self._log("WARNING", f"the summary of the training is not stored: {error}")
             return
         content = self._summary.to_json().encode(), "application/json"
-        self._try("the summary of the training is not stored", folder, SUMMARY, *content)
+        self._write("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
         if root and self._summary.namespace:
             text = "the training is not listed by `kfp-distributed jobs --ended`"
-            self._try(text, root, self._summary.index_key, *content)
+            self._write(text, root, self._summary.index_key, *content)
 
     def _first_begin(self, summary: TrainingSummary) -> float:
         """Return when the training began: an earlier attempt of this step may have started the job."""
@@ -139,7 +141,7 @@ class Records:
             return TrainingSummary.from_json(content).created
         return summary.created
 
-    def _try(self, fault: str, folder: str, key: str, content: bytes, content_type: str) -> None:
+    def _write(self, fault: str, folder: str, key: str, content: bytes, content_type: str) -> None:
         """Store an object. If that fails, the others are stored nevertheless."""
         try:
             open_store(folder, retry_seconds=_RETRY_SECONDS).write(key, content, content_type)

@@ -117,14 +117,18 @@ class StoredLog:
         thread.start()
         self._thread = thread
 
-    def close(self, seconds: float) -> None:
-        """Store the rest of the log, if that takes not longer than some seconds. Later entries are ignored."""
+    def end(self) -> None:
+        """Begin to store the rest of the log. Later entries are ignored."""
         with self._lock:
             self._is_closed = True
             self._close_part()
+        self._wake.set()
+
+    def close(self, seconds: float) -> None:
+        """Store the rest of the log, if that takes not longer than some seconds. Later entries are ignored."""
+        self.end()
         if not self._thread:
             return
-        self._wake.set()
         self._thread.join(seconds)
         with self._lock:
             self._has_warned = True  # The process may end now, when a thread must not print.
@@ -156,7 +160,7 @@ class StoredLog:
                 if time.monotonic() - self._part.begun >= PART_SECONDS:
                     self._close_part()
             pause = PART_SECONDS if self._send(open_folder) else _RETRY_SECONDS
-            if is_last and not self._waiting:
+            if is_last:  # The end of the step is not delayed by another attempt.
                 return
 
     def _send(self, open_folder: Callable[[], Store]) -> bool:

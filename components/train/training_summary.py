@@ -50,7 +50,7 @@ class TrainingSummary:
     @property
     def index_key(self) -> str:
         """Key in the index. Keys of a namespace sort by time."""
-        return f"{INDEX}/{self.namespace or '-'}/{format_moment(self.created)}-{self.name}.json"
+        return f"{INDEX}/{self.namespace}/{format_moment(self.created)}-{self.name}.json"
 
     def to_json(self) -> str:
         """Return the summary as JSON."""

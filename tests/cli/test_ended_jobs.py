@@ -154,6 +154,14 @@ def test_jobs_ended_names_the_kinds_that_it_may_not_list(invoke):
     assert FAILED.name in result.output
 
 
+def test_records_that_cannot_be_read_are_those_of_a_training_that_was_found(invoke):
+    elsewhere = replace(FAILED, name="fit-2", folder="s3://absent/fit-2")
+    invoke.root.write(elsewhere.index_key, elsewhere.to_json().encode())
+    result = invoke("logs", "fit-2")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: the records of fit-2 cannot be read: http://127.0.0.1")
+
+
 def test_a_training_that_never_was_is_named(invoke):
     for command in ("logs", "watch"):
         result = invoke(command, "absent")

@@ -100,6 +100,23 @@ def test_an_index_that_cannot_be_written_hides_no_report(tmp_path, begin, warnin
     assert warnings
 
 
+def test_a_summary_that_takes_too_long_does_not_cost_the_end_of_the_log(tmp_path, begin, monkeypatch, warnings):
+    attempt = begin(f"file://{tmp_path}")
+    entry = LogEntry(1795442712.5, "INFO", "worker-0", "line")
+    attempt.add(entry)
+
+    def open_slowly(uri, **options):
+        if "/logs/" not in uri:
+            time.sleep(2)
+        return open_store(uri, **options)
+
+    monkeypatch.setattr(records, "open_store", open_slowly)
+    monkeypatch.setattr(records, "END_SECONDS", 0.5)
+    attempt.finish("FINISHED")
+    assert warnings == ["summary and report of the training are not stored within 0.5 s"]
+    assert list(read_log(open_store(f"{training_folder(tmp_path)}/logs"))) == [entry]
+
+
 def test_the_log_is_stored_if_the_store_could_not_be_opened_at_the_start(store, begin, monkeypatch, warnings):
     monkeypatch.setattr(stored_log, "_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(stored_log, "PART_SECONDS", 0.01)

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 import zlib
 
 import pytest
@@ -149,6 +150,19 @@ def test_a_store_that_never_answers_delays_the_end_no_longer_than_allowed(make, 
     assert store.asked.wait(10)
     assert list(read_log(open_store(str(tmp_path)))) == []
     assert warnings
+
+
+def test_a_store_that_refuses_the_log_delays_the_end_by_one_request(make, tmp_path, warnings):
+    log = make(store=AwayStore(open_store(str(tmp_path / "1"))))
+    log.add(lines(1)[0])
+    begun = time.monotonic()
+    log.close(20)
+    assert time.monotonic() - begun < 10
+    assert not log._thread.is_alive()
+    assert [text.partition(":")[0] for _, text in warnings] == [
+        "the log is not stored beside the checkpoints at the moment",
+        "the last 1 lines of the log are not stored",
+    ]
 
 
 def test_lines_that_two_attempts_have_read_are_one(make, tmp_path):
