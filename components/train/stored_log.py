@@ -212,8 +212,9 @@ def read_log(store: Store) -> Iterator[LogEntry]:
         counts: Counter[int] = Counter()
         for entry in _read_attempt(store, attempt):
             if len(attempts) > 1:
-                # An attempt that adopted the job has read the lines of earlier attempts again.
-                key = hash(entry)
+                # An attempt that adopted the job has read the lines of earlier attempts again. Their fractions of a
+                # second may differ, because lines of one second that are read together have the time of the first.
+                key = hash(entry._replace(time=int(entry.time)))
                 counts[key] += 1
                 if counts[key] <= seen[key]:
                     continue

@@ -167,12 +167,13 @@ def test_a_store_that_refuses_the_log_delays_the_end_by_one_request(make, tmp_pa
 
 def test_lines_that_two_attempts_have_read_are_one(make, tmp_path):
     twice = [*lines(1, 2, 2, 3), *lines(2, replica="worker-1")]
-    for attempt, entries in (("1", twice[:4]), ("2", [*twice, *lines(4)])):
+    together = [entry._replace(time=int(entry.time)) for entry in twice]
+    for attempt, entries in (("1", twice[:4]), ("2", [*together, *lines(4)])):
         log = make(attempt)
         for entry in entries:
             log.add(entry)
         log.close(10)
-    assert list(read_log(open_store(str(tmp_path)))) == [*twice, *lines(4)]
+    assert list(read_log(open_store(str(tmp_path)))) == [*twice[:4], *together[4:], *lines(4)]
 
 
 class InterruptedCompressor:

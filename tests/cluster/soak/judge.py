@@ -18,7 +18,7 @@ _KEPT_KEYS = "|".join(
         r"model/(model\.json|weights)",
         r"checkpoints/JOB/checkpoints/\d{8}(\.json|\.failed|/state\.json)",
         r"checkpoints/JOB/metrics/(training|training-data)\.json",
-        r"checkpoints/JOB/training\.json",
+        r"checkpoints/JOB/summary\.json",
         r"checkpoints/JOB/logs/\d{8}T\d{9}Z/\d{8}\.gz",
     )
 )

@@ -19,7 +19,7 @@ KEYS = (
     "checkpoints/train-1/logs/20261125T205331123Z/00000001.gz",
     "checkpoints/train-1/metrics/training.json",
     "checkpoints/train-1/metrics/training-data.json",
-    "checkpoints/train-1/training.json",
+    "checkpoints/train-1/summary.json",
     "model/model.json",
     "model/weights",
 )

@@ -12,7 +12,7 @@ from cluster.soak.plan import LOG_ROTATED, Plan
 from cluster.soak.program import EPOCHS, ROWS, specification
 
 from kfp_distributed.components.train.stored_log import read_log
-from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.components.train.training_summary import SUMMARY, TrainingSummary
 from kfp_distributed.storage.errors import KeyNotFound
 
 _SECONDS = 420
@@ -51,7 +51,7 @@ def run_training(plan: Plan, place: Place, images: dict[str, str]) -> tuple[Obse
         model = folder.read("model/weights").decode()
     records, state = f"{plan.number}/checkpoints/{step.name}", ""
     with suppress(KeyNotFound):
-        state = TrainingSummary.from_json(place.store(records).read("training.json")).state
+        state = TrainingSummary.from_json(place.store(records).read(SUMMARY)).state
     attempts = tuple(_attempt(each, each in training.killed) for each in training.steps)
     ends = [each.lines[-1][0] for each in ended_steps(training) if each.lines]
     observed = Observed(

@@ -99,8 +99,8 @@ class Follower:
             Exception: A thread of the watcher has failed.
         """
         tracker = self._tracker
-        quiet_due, ended = 0.0, None
-        while tracker.end is None or ended is None or not self._last_lines_are_read(ended):
+        quiet_due, ended, restart = 0.0, None, None
+        while restart or tracker.end is None or ended is None or not self._last_lines_are_read(ended):
             if news := self._watcher.take(0.5 if ended is None else 0.05):
                 yield from self._read(news)
             if self._watcher.news.empty() or time.monotonic() >= quiet_due:
@@ -110,11 +110,14 @@ class Follower:
                 quiet_due = time.monotonic() + 1
             if self._connection.refusal and not tracker.end:
                 tracker.end = (False, self._connection.refusal)
-            if tracker.can_restart:
-                return tracker.restart_event()
-            if tracker.end and ended is None:
+            if restart is None and tracker.can_restart:
+                restart = tracker.restart_event()
+            if (restart or tracker.end) and ended is None:
                 self._follow_remaining_logs()
                 ended = time.monotonic()
+            # The deletion of the job deletes the logs of the replicas that have ended.
+            if restart and ended is not None and self._last_lines_are_read(ended, of_restart=True):
+                return restart
         for replica in self._watcher.failing_logs:
             text = f"the last lines of {replica} may be missing: its log could not be read until the job ended"
             yield JobEvent(clock(), text, "WARNING")
@@ -136,14 +139,15 @@ class Follower:
             path = f"{self._objects.core_path}/pods"
             self._follow_logs(self._api.list_objects(path, self._pods_query, away_seconds=0).items)
 
-    def _last_lines_are_read(self, ended: float) -> bool:
+    def _last_lines_are_read(self, ended: float, of_restart: bool = False) -> bool:
+        """Return whether to stop waiting. Replicas that a restart ends print until they are deleted."""
         return self._last_lines.are_read(
             time.monotonic(),
             ended,
             unread=self._watcher.unread,
-            leader_is_over=self._tracker.leader_is_over,
+            leader_is_over=of_restart or self._tracker.leader_is_over,
             no_news=self._watcher.news.empty(),
-            given_up=not self._tracker.ended_by_itself,
+            given_up=of_restart or not self._tracker.ended_by_itself,
         )
 
     def _read(self, news: News) -> Iterator[Fact]:
