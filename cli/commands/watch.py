@@ -72,7 +72,8 @@ def _describe(summary: TrainingSummary, credentials: Credentials, now: datetime)
         return describe_end(summary, now, has_report(summary, credentials))
     return [
         f"{kind_of(summary)} {summary.namespace}/{summary.name} has no object at the moment, but its step wrote its "
-        f"heartbeat {format_seconds(round(age))} ago: it creates the job again, or stores its end. Watch it again."
+        f"heartbeat {format_seconds(round(age))} ago: it creates the job again, or is ending. Watch it again in 2 "
+        "minutes at the latest."
     ]
 
 
