@@ -276,6 +276,23 @@ def test_samples_tell_whether_a_replica_without_an_answer_ends_in_an_outage(api,
     assert restarts or fact.reason in ("Restart limit reached (restart_limit=0).", "TFJob failed.")
 
 
+def test_the_logs_of_ended_replicas_are_read_before_a_restart_deletes_them(api, watcher, monkeypatch):
+    """The API server was away when they ended."""
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 5.0)
+    follower = follow(api, watcher)
+    unread = [[False]] * 20 + [[]]
+
+    def read_unread(_):
+        if len(unread) == 2:
+            watcher.news.put(Printed("worker-0", [StampedLine("the last line")]))
+        return unread.pop(0) if len(unread) > 1 else unread[0]
+
+    monkeypatch.setattr(Watcher, "unread", property(read_unread))
+    api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
+    api.put(JOB, {**api.objects[JOB], "status": {"conditions": [{"type": "Failed", "status": "True"}]}})
+    assert "the last line" in [fact.line for fact in follower.facts() if isinstance(fact, LogLine)]
+
+
 def test_failures_are_counted_since_the_newest_checkpoint(api, watcher, tmp_path, monkeypatch):
     monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
     follower = follow(api, watcher, str(tmp_path), restart_limit=1)
