@@ -3,12 +3,12 @@
 import uuid
 
 import pytest
-from cluster import test_mpi
 from cluster.jobs import left_behind
 from cluster.test_failures import refused
 from cluster.test_launch import function
 from kubernetes import client, watch
 
+from cluster import test_mpi
 from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -176,11 +176,11 @@ def test_store_depends_on_the_address(kubernetes):
         ),
         (
             secret_env("forbidden/store"),
-            "/api/v1/namespaces/forbidden/secrets/store .*: Forbidden. Allow .*, or set AWS_",
+            "/api/v1/namespaces/forbidden/secrets/store .* 403 Forbidden. Allow .*, or set AWS_",
         ),
         (
             secret_env("broken/store"),
-            "/api/v1/namespaces/broken/secrets/store .*: Internal Server Error. .*, or set AWS_",
+            "/api/v1/namespaces/broken/secrets/store .* 500 Internal Server Error. .*, or set AWS_",
         ),
     ],
 )

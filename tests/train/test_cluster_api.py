@@ -4,10 +4,9 @@ import pytest
 from kubernetes import config
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.components.train.runners.kubernetes import cluster_api
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import PAGE_SIZE
+from kfp_distributed.cluster import api as cluster_api
+from kfp_distributed.cluster.api import PAGE_SIZE, ClusterError
 from kfp_distributed.components.train.runners.kubernetes.watching import Changed, Listed, Watcher
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 PODS = "/api/v1/namespaces/default/pods"
 

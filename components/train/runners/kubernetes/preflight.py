@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
+from kfp_distributed.cluster.api import ClusterApi, ClusterError
 from kfp_distributed.components.train.manifests import JobKind
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, install_advice
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:
@@ -112,6 +111,11 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
             # An object that exists already is checked when the job starts.
             if error.status != 409:
                 raise ValueError(f"the API server would refuse the {manifest['kind']} of this job: {error}") from None
+
+
+def install_advice(namespace: str) -> str:
+    """Return what to do about a permission that a step lacks."""
+    return f"run kfp-distributed install --namespace {namespace} (and --service-account, if it is not pipeline-runner)"
 
 
 def _not_served(kind: str) -> str:
