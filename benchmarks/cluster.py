@@ -26,8 +26,8 @@ from namespace import benchmark_namespace
 from sdk import VERSION, sdk_python
 from step_start import step_start_table
 
-from kfp_distributed.cluster.api import ClusterApi
-from kfp_distributed.cluster.configuration import connect
+from kfp_distributed.cluster_api.client import ClusterApi
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.launch import launch
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import JOB_LABEL

@@ -14,7 +14,7 @@ from kubernetes import client
 
 def step(configuration: client.Configuration, workers: int) -> None:
     """Run the train step with a minimal dataset manifest and an existing model."""
-    from kfp_distributed.cluster.api import ClusterApi
+    from kfp_distributed.cluster_api.client import ClusterApi
     from kfp_distributed.components.train.job import TrainingJob
     from kfp_distributed.components.train.launch import launch
     from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings

@@ -7,7 +7,7 @@ from heapq import merge
 from typing import Any
 
 from kfp_distributed.cli.job_objects import ClusterJob, job_objects
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import JOB_LABEL

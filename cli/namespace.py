@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from kfp_distributed.cli.installation import Action, Change, Object
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.library.archive import LIBRARY_LABELS
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -27,9 +27,9 @@ from kfp_distributed.cli.checks import (
 from kfp_distributed.cli.library_checks import judge_libraries
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
-from kfp_distributed.cluster.configuration import OWN_NAMESPACE
-from kfp_distributed.cluster.reader import Read, reader
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
+from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions, served_kinds
 from kfp_distributed.library.archive import library_name

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kfp_distributed.cluster.api import ClusterError
-from kfp_distributed.cluster.configuration import OWN_NAMESPACE, connect
-from kfp_distributed.cluster.reader import reader
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE, connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.storage.kfp_store import (
     KFP_NAMESPACE,
     SECRET_VARIABLE,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_distributed.cluster.reader import MayNotRead, Read
+from kfp_distributed.cluster_api.reader import MayNotRead, Read
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 
 # Environment variable with the name of the Kubernetes Secret that has the keys: "name" or "namespace/name".

@@ -2,7 +2,7 @@
 
 import copy
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 

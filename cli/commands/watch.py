@@ -15,7 +15,7 @@ from kfp_distributed.cli.job_objects import ClusterJob, job_objects
 from kfp_distributed.cli.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.components.train.log_format import LogEntry, error_lines
 from kfp_distributed.components.train.status import JobStatus, advance, begin, failure_cause

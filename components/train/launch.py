@@ -11,7 +11,7 @@ from functools import reduce
 from itertools import chain
 from typing import NamedTuple
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.job import (

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kfp_distributed.cli import options
 from kfp_distributed.cli.libraries import read_step_libraries
 from kfp_distributed.cli.main import main
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 HELP = """
 import sys

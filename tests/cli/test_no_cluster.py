@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cluster import configuration
+from kfp_distributed.cluster_api import configuration
 
 WHAT_TO_DO = "set KUBECONFIG to a kubeconfig file, or run this in a pod of the cluster"
 

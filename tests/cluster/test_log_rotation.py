@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from kfp_distributed.cluster.api import ClusterError
-from kfp_distributed.cluster.configuration import connect
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(35)]

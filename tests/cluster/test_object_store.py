@@ -10,8 +10,8 @@ import pytest
 import yaml
 from minio import Minio
 
-from kfp_distributed.cluster.configuration import connect
-from kfp_distributed.cluster.reader import reader
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.storage import Credentials, credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import (
     StoreReference,

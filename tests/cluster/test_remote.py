@@ -20,8 +20,8 @@ from compiled import Run
 from kfp import dsl
 from kubernetes import client
 
-from kfp_distributed.cluster.configuration import connect
-from kfp_distributed.cluster.reader import reader
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components import train
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.request import job_name

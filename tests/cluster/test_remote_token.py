@@ -13,9 +13,9 @@ from cluster.test_remote import TF, assert_nothing_is_left, bound_token, create_
 from code_blocks import ROOT, read_blocks
 from kubernetes import config
 
-from kfp_distributed.cluster.api import ClusterError
-from kfp_distributed.cluster.configuration import connect
-from kfp_distributed.cluster.reader import reader
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
 from kfp_distributed.components.train.runners.kubernetes.remote_token import read_claims, renewal_command
 

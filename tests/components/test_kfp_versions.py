@@ -39,7 +39,7 @@ def oldest(tmp_path_factory):
         "components",
         "trainers",
         "storage",
-        "cluster",
+        "cluster_api",
         "processes",
         "library",
         "reports",

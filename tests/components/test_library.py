@@ -51,7 +51,7 @@ def test_import_from_an_archive(tmp_path):
 def test_library_has_the_packages_of_the_steps_and_no_command_line():
     content = read_library()
     assert {path.split("/")[1] for path in content} == {
-        *("cluster", "components", "library", "processes", "reports", "storage", "trainers")
+        *("cluster_api", "components", "library", "processes", "reports", "storage", "trainers")
     }
     assert {"kfp_distributed/library/bootstrap.py", "kfp_distributed/components/train/step.py"} <= {*content}
     assert not [path for path in content if "__pycache__" in path]

@@ -15,7 +15,7 @@ PACKAGE_FOLDERS = (
     "components",
     "trainers",
     "storage",
-    "cluster",
+    "cluster_api",
     "processes",
     "library",
     "reports",

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from kfp_distributed.cluster.reader import MayNotRead
+from kfp_distributed.cluster_api.reader import MayNotRead
 from kfp_distributed.storage.kfp_store import (
     StoreReference,
     environment_entries,

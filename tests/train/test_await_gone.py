@@ -6,7 +6,7 @@ from http import HTTPStatus
 import pytest
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners.kubernetes.gone import await_gone, until_gone
 
 PODS = "/api/v1/namespaces/default/pods"

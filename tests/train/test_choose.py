@@ -6,7 +6,7 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cluster.reader import MayNotRead
+from kfp_distributed.cluster_api.reader import MayNotRead
 from kfp_distributed.components.train.runners.choose import (
     _object_store,
     choose_runner,

@@ -4,8 +4,8 @@ import pytest
 from kubernetes import config
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.cluster import api as cluster_api
-from kfp_distributed.cluster.api import PAGE_SIZE, ClusterError
+from kfp_distributed.cluster_api import client
+from kfp_distributed.cluster_api.client import PAGE_SIZE, ClusterError
 from kfp_distributed.components.train.runners.kubernetes.watching import Changed, Listed, Watcher
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -44,7 +44,7 @@ def test_a_list_is_read_in_pages(server, count, pages):
 
 
 def test_a_list_whose_continue_token_expires_starts_again(server, monkeypatch):
-    monkeypatch.setattr(cluster_api, "PAGE_SIZE", 2)
+    monkeypatch.setattr(client, "PAGE_SIZE", 2)
     pods = put_pods(server, 5)
 
     def expire(request):
@@ -57,7 +57,7 @@ def test_a_list_whose_continue_token_expires_starts_again(server, monkeypatch):
 
 
 def test_a_change_between_two_pages_is_reported_by_the_watch(server, monkeypatch):
-    monkeypatch.setattr(cluster_api, "PAGE_SIZE", 2)
+    monkeypatch.setattr(client, "PAGE_SIZE", 2)
     pods = put_pods(server, 3)
     server.before = lambda request: (
         server.pages == [2]

@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners.kubernetes.connection import Connection
 
 JOB = "tfjobs/a-job"

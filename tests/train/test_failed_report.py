@@ -11,7 +11,7 @@ import pytest
 from step_lines import brief_lines, into
 from train.programs.jobs import make_job
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train import failed_report
 from kfp_distributed.components.train.failed_report import describe_location, store_report
 from kfp_distributed.components.train.job import ReplicaChanged

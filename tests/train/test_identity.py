@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train import identity as identity_module
 from kfp_distributed.components.train.identity import (
     identify_training,

@@ -12,7 +12,7 @@ from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.job import JobAdopted, JobEvent, Quiet
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import heartbeat as beats

@@ -11,7 +11,7 @@ from step_lines import brief
 from stub_api import StubApi
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cluster.api import ClusterApi
+from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import last_lines, runner, watching

@@ -13,7 +13,7 @@ from step_lines import brief_lines
 from train.programs.jobs import make_job
 from train.test_remote_token import BOUND, jwt
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners import choose
 from kfp_distributed.components.train.runners.choose import choose_runner, kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.remote import (

@@ -8,7 +8,7 @@ import threading
 import pytest
 from step_lines import brief_lines
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners.kubernetes import remote_token
 from kfp_distributed.components.train.runners.kubernetes.remote_token import (
     RenewableToken,

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
-from kfp_distributed.cluster.configuration import connect
-from kfp_distributed.cluster.reader import Read, reader
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
 from kfp_distributed.components.train.runners.kubernetes.preflight import install_advice
 from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster

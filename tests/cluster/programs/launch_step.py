@@ -9,8 +9,8 @@ import json
 import sys
 import time
 
-from kfp_distributed.cluster.api import ClusterError
-from kfp_distributed.cluster.configuration import connect
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.launch import TrainingFailed, launch
 from kfp_distributed.components.train.log_format import JOB, LogEntry
 from kfp_distributed.components.train.request import Request

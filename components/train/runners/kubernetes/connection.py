@@ -2,7 +2,7 @@
 
 import time
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 
 class Connection:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.job import Fact, JobAdopted, JobEnded, JobEvent, LogLine, Quiet, clock
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.manifests.cluster_settings import Object

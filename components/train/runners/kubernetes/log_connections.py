@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kfp_distributed.cluster.api import LOG_CONNECTIONS, ByteStream, ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import LOG_CONNECTIONS, ByteStream, ClusterApi, ClusterError
 from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines
 from kfp_distributed.components.train.runners.kubernetes.log_turns import LogTurns, Turn
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader, StampedLine

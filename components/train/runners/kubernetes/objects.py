@@ -2,7 +2,7 @@
 
 import time
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.manifests import differing_keys
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.signals import signals_wait

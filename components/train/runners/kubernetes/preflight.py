@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.manifests import JobKind
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
 

@@ -1,6 +1,6 @@
 """Wait for the pods that the previous attempt of a train step has left in the cluster."""
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.runners.kubernetes.gone import until_gone

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
-from kfp_distributed.cluster.reader import Read
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.reader import Read
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.runners.kubernetes.remote_token import RenewableToken
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from kfp_distributed.cluster.api import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.log_format import log
 
 SHORT_LIFE_SECONDS = 7 * 24 * 3600.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import suppress
 
-from kfp_distributed.cluster.api import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.job import Fact, JobEvent, Quiet, TrainingJob, clock
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object

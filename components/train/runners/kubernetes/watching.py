@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.cluster.api import (
+from kfp_distributed.cluster_api.client import (
     LATE_SECONDS,
     LOG_CONNECTIONS,
     WATCH_SECONDS,

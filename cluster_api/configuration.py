@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.cluster.api import ClusterApi
+from kfp_distributed.cluster_api.client import ClusterApi
 
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """The file with the namespace of this pod. It exists only in pods that mount a service account token."""
