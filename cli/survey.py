@@ -27,6 +27,7 @@ from kfp_distributed.cli.checks import (
 from kfp_distributed.cli.library_checks import judge_libraries
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
+from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
 from kfp_distributed.cluster_api.reader import Read, reader
@@ -39,8 +40,6 @@ from kfp_distributed.storage.kfp_store import StoreReference
 from kfp_distributed.storage.opener import open_store
 
 T = TypeVar("T")
-
-_AUTHORIZATION = "/apis/authorization.k8s.io/v1"
 
 
 def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
@@ -126,20 +125,9 @@ def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference)
 
 
 def _refused(api: ClusterApi, question: Question, needed: list[Permission]) -> list[Permission] | Refusal:
-    return _unless_refused(lambda: [permission for permission in needed if not _may(api, question, permission)])
-
-
-def _may(api: ClusterApi, question: Question, permission: Permission) -> bool:
-    resource, _, subresource = permission.resource.partition("/")
-    attributes = {**permission._asdict(), "namespace": question.namespace}
-    spec: Object = {"resourceAttributes": attributes | {"resource": resource, "subresource": subresource}}
-    kind = "SelfSubjectAccessReview"
-    if question.account:
-        kind, groups = "SubjectAccessReview", ["system:serviceaccounts", f"system:serviceaccounts:{question.namespace}"]
-        user = f"system:serviceaccount:{question.namespace}:{question.account}"
-        spec |= {"user": user, "groups": [*groups, "system:authenticated"]}
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-    return bool(api.call("POST", f"{_AUTHORIZATION}/{kind.lower()}s", review)["status"]["allowed"])
+    return _unless_refused(
+        lambda: [permission for permission in needed if not is_allowed(api, *permission, question.account)]
+    )
 
 
 def _login() -> Login:

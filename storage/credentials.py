@@ -18,7 +18,7 @@ from kfp_distributed.storage.kfp_store import (
 )
 from kfp_distributed.storage.uri import parse_endpoint
 
-_AWAY_SECONDS = 5.0
+AWAY_SECONDS = 5.0
 """Seconds to wait for an API server that does not answer. On a user's machine, somebody waits for the error."""
 
 
@@ -96,7 +96,7 @@ def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -
         ValueError: The cluster does not answer, or the Secret does not exist or cannot be read.
     """
     try:
-        read = reader(connect(), _explain, _AWAY_SECONDS)
+        read = reader(connect(), _explain, AWAY_SECONDS)
     except ValueError as error:
         raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
     namespace, _, name = secret.rpartition("/")

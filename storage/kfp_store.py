@@ -4,6 +4,7 @@ import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from kfp_distributed.cluster_api.reader import MayNotRead, Read
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
@@ -153,7 +154,8 @@ def environment_entries(reference: StoreReference) -> list[dict[str, Any]]:
 
 
 def _path(namespace: str, kind: str, name: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/{kind}/{name}"
+    # The names of a Secret and of its namespace may come from an environment variable.
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/{kind}/{quote(name, safe='')}"
 
 
 def _exists(read: Read, path: str) -> bool | None:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cluster_api import configuration
+from kfp_distributed.cluster_api import configuration as own_cluster
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 NOWHERE = """\
@@ -124,7 +124,7 @@ def test_an_invalid_kubeconfig_is_refused(configure, content):
 )
 def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
     configure(NOWHERE.replace("user: nobody", f"user: nobody, namespace: {value or chr(34) * 2}"))
-    monkeypatch.setattr(configuration, "ClusterApi", MadeUp)
+    monkeypatch.setattr(own_cluster, "ClusterApi", MadeUp)
     result = CliRunner().invoke(main, ["doctor"])
     if namespace:
         assert f"namespace {namespace}\n" in result.output
@@ -185,7 +185,7 @@ def ask(configure, monkeypatch):
     def invoke(*arguments, refused=(), configuration=NOWHERE):
         configure(configuration)
         monkeypatch.setattr(MadeUp, "refused", frozenset(refused))
-        monkeypatch.setattr(configuration, "ClusterApi", MadeUp)
+        monkeypatch.setattr(own_cluster, "ClusterApi", MadeUp)
         result = CliRunner().invoke(main, ["doctor", *arguments], catch_exceptions=False)
         return result.exit_code, result.output.splitlines()
 
