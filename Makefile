@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-PACKAGES := components trainers storage processes library reports pipelines deploy cli
+PACKAGES := components trainers storage cluster_api processes library reports pipelines deploy cli
 # Folders whose types are checked.
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}

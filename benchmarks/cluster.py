@@ -26,12 +26,13 @@ from namespace import benchmark_namespace
 from sdk import VERSION, sdk_python
 from step_start import step_start_table
 
+from kfp_distributed.cluster_api.client import ClusterApi
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.launch import launch
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.request import Request, plan_job
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 
 _README = Path(__file__).parent / "cluster.md"

@@ -14,11 +14,11 @@ from kubernetes import client
 
 def step(configuration: client.Configuration, workers: int) -> None:
     """Run the train step with a minimal dataset manifest and an existing model."""
+    from kfp_distributed.cluster_api.client import ClusterApi
     from kfp_distributed.components.train.job import TrainingJob
     from kfp_distributed.components.train.launch import launch
     from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
     from kfp_distributed.components.train.request import Request, plan_job
-    from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
     from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
     from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
     from kfp_distributed.storage.files import describe_folder

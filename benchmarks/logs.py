@@ -17,7 +17,7 @@ from measure import Measured, measure, table
 from sdk import VERSION, sdk_python
 from stub.stub_api import StubApi
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import LOG_CONNECTIONS
+from kfp_distributed.cluster_api.client import LOG_CONNECTIONS
 
 _README = Path(__file__).parent / "logs.md"
 _FOLLOWERS = Path(__file__).parent / "followers.py"

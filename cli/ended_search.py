@@ -8,7 +8,7 @@ import click
 from kfp_distributed.cli.ended_jobs import read_summaries
 from kfp_distributed.cli.job_search import missing_job
 from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError

@@ -7,13 +7,12 @@ from heapq import merge
 from typing import Any
 
 from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.log_format import LogEntry
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines, printed_by
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.pods import replica_of, started_containers
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.specification import DistributionSpecification
 from kfp_distributed.trainers.runtime.samples import split_sample
 

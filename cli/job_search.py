@@ -3,11 +3,10 @@
 from typing import NamedTuple
 
 from kfp_distributed.cli.job_objects import ClusterJob, Object
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.manifests import JOB_LABEL, JobKind, job_kind
 from kfp_distributed.components.train.manifests.pod import MANAGED
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.preflight import missing_permissions
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _KINDS = (
     job_kind("Job"),

@@ -5,8 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from kfp_distributed.cli.installation import Action, Change, Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.library.archive import LIBRARY_LABELS
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -79,13 +78,7 @@ class Namespace:
                 self._send(verb, change.object)
 
     def _get(self, item: Object) -> Object | None:
-        try:
-            path = f"{self._path(item['kind'])}/{item['metadata']['name']}"
-            return self._api.call("GET", path, away_seconds=_AWAY_SECONDS)
-        except ClusterError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._api.read(f"{self._path(item['kind'])}/{item['metadata']['name']}", _AWAY_SECONDS)
 
     def _list_libraries(self) -> list[Object]:
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in LIBRARY_LABELS.items())}

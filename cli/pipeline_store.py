@@ -7,14 +7,11 @@ from urllib.parse import urlsplit
 from kfp_distributed.cli.checks import Refusal
 from kfp_distributed.cli.options import endpoint_from_here
 from kfp_distributed.cli.store_checks import forward_command
-from kfp_distributed.components.train.manifests.cluster_settings import Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, Object
+from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.kfp_store import (
     SECRET_VARIABLE,
-    MayNotRead,
-    Read,
     StoreReference,
     choose_object_store,
     read_keys,
@@ -116,30 +113,3 @@ def store_credentials(read: Read, store: StoreReference, endpoint: tuple[str, bo
     access, secret = read_keys(read, store)
     bundle = os.environ.get("AWS_CA_BUNDLE", "")
     return Credentials(endpoint[0], access, secret, region=store.region, secure=endpoint[1], ca_bundle=bundle)
-
-
-def reader(api: ClusterApi) -> Read:
-    """Return a function that reads an object. It raises MayNotRead if the account may not."""
-
-    def read(path: str) -> Object | None:
-        answer = read_object(api, path)
-        if isinstance(answer, Refusal):
-            raise MayNotRead(answer)
-        return answer
-
-    return read
-
-
-def read_object(api: ClusterApi, path: str) -> Object | Refusal | None:
-    """Return an object, None if it does not exist, or why the account may not read it."""
-    try:
-        return api.read(path)
-    except ClusterError as error:
-        return refusal_of(error)
-
-
-def refusal_of(error: ClusterError) -> Refusal:
-    """Return the refusal of a request. An error other than 403 is raised, because it is no fact about the cluster."""
-    if error.status != 403:
-        raise error
-    return Refusal(error)

@@ -1,21 +1,21 @@
-"""The Kubernetes objects that a `train` step would create. The step's own code creates them on a fake cluster."""
+"""The Kubernetes objects that a `train` step would create, planned by the step's own functions. Needs no cluster."""
 
 import base64
+import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, MpiVersion, Object
 from kfp_distributed.components.train.request import Request, plan_job
-from kfp_distributed.components.train.runners.choose import kubernetes_runner
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects, settings_for
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
-from kfp_distributed.storage.kfp_store import KFP_SECRET
+from kfp_distributed.storage.kfp_store import KFP_NAMESPACE, KFP_SECRET, StoreReference, environment_entries
 
 _RUN = "minio://mlpipeline/v2/artifacts/PIPELINE/RUN"
 _URIS: dict[str, Any] = {
@@ -31,56 +31,6 @@ _HEADER = """\
 
 
 _CLAIM = "# Created if there is no claim of this name. It has no owner, so it stays after the job is deleted.\n"
-
-
-class FakeCluster(ClusterApi):
-    """An API server that serves all kinds and refuses nothing. It records the objects of dry runs.
-
-    Attributes:
-        tried: Objects of the runner's dry run, the job first.
-    """
-
-    def __init__(self, namespace: str, mpi_version: MpiVersion, absent: Collection[str] = ()) -> None:
-        """Create a cluster without a connection.
-
-        Args:
-            namespace: Namespace of the job.
-            mpi_version: Version of MPIJob that is served.
-            absent: Names of PersistentVolumeClaims that do not exist. All others exist. Default: none.
-        """
-        self.namespace = namespace
-        self._absent = {f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}" for name in absent}
-        self.tried: list[Object] = []
-        self._served = {
-            "/apis/batch/v1": ["jobs"],
-            "/apis/kubeflow.org/v1": ["tfjobs", "pytorchjobs"],
-            "/apis/kubeflow.org/v2beta1": [],
-        }
-        self._served[f"/apis/kubeflow.org/{mpi_version}"].append("mpijobs")
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Object | None = None,
-        query: Mapping[str, str] | None = None,
-        away_seconds: float = 0.0,
-        timeout_seconds: float = 0.0,
-    ) -> Object:
-        """Answer discovery and access reviews, and record the objects of dry runs. No other object exists."""
-        if method == "GET":
-            if path not in self._served:
-                raise ClusterError(404, f"{path} is not there")
-            return {"resources": [{"name": name} for name in self._served[path]]}
-        if (query or {}).get("dryRun") == "All" and body:
-            self.tried.append(body)
-        return {"status": {"allowed": True}}
-
-    def read(self, path: str) -> Object | None:
-        """Return the object store's Secret and Service, and every claim that is not absent."""
-        is_store = path.endswith((f"/secrets/{KFP_SECRET}", "/kubeflow/services/minio-service"))
-        is_claim = "/persistentvolumeclaims/" in path and path not in self._absent
-        return {"kind": "Something"} if is_store or is_claim else None
 
 
 def rendered_objects(
@@ -117,11 +67,13 @@ def rendered_objects(
                 identity=("RUN", "train", "TASK"),
             )
         )
-    # The step creates the claims of volumes with a size.
-    created = {volume["name"] for volume in map(dict, job.specification.volumes) if "size" in volume}
-    cluster = FakeCluster(namespace, mpi_version, created)
-    kubernetes_runner(cluster, _URIS["model_uri"]).check(replace(job, description=replace(job.description, **_URIS)))
-    return cluster.tried
+    job = replace(job, description=replace(job.description, **_URIS))
+    store = StoreReference(f"minio-service.{KFP_NAMESPACE}:9000", KFP_SECRET, namespace)
+    settings = ClusterSettings(
+        namespace, environment=tuple(environment_entries(store)), library=read_library(REPLICA_PACKAGES)
+    )
+    objects = plan_objects(job, settings_for(job, settings, mpi_version, os.environ))
+    return [objects.manifest, *objects.parts, *objects.claims]
 
 
 def as_yaml(objects: list[Object], *, full: bool) -> str:

@@ -3,7 +3,9 @@
 It only reads and sends access reviews. Nothing is created, and no key is stored or printed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
 
 from kubernetes.config import kube_config
 
@@ -23,23 +25,21 @@ from kfp_distributed.cli.checks import (
     kinds_of,
 )
 from kfp_distributed.cli.library_checks import judge_libraries
-from kfp_distributed.cli.pipeline_store import find_store, reach, read_object, reader, refusal_of, store_credentials
+from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
+from kfp_distributed.cluster_api.access import is_allowed
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
+from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.components.train.manifests.cluster_settings import Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions, served_kinds
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.kfp_store import (
-    OWN_NAMESPACE,
-    Read,
-    StoreReference,
-)
+from kfp_distributed.storage.kfp_store import StoreReference
 from kfp_distributed.storage.opener import open_store
 
-_AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+T = TypeVar("T")
 
 
 def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
@@ -61,8 +61,8 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     yield Check("cluster", "ok", f"Kubernetes {version}, namespace {question.namespace}")
     path = f"/api/v1/namespaces/{question.namespace}"
     namespace, account = (
-        read_object(api, path),
-        read_object(api, f"{path}/serviceaccounts/{question.account or 'default'}"),
+        _unless_refused(partial(api.read, path)),
+        _unless_refused(partial(api.read, f"{path}/serviceaccounts/{question.account or 'default'}")),
     )
     yield from judge_namespace(question, namespace, account)
     kinds = kinds_of(served)
@@ -89,7 +89,7 @@ def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:
     if question.libraries:
         names = {library.name for library in question.libraries}
         path = f"/api/v1/namespaces/{question.namespace}/configmaps"
-        config_maps = {name: read_object(api, f"{path}/{name}") for name in names}
+        config_maps = {name: _unless_refused(partial(api.read, f"{path}/{name}")) for name in names}
         yield from judge_libraries(question, config_maps, library_name(content_hash(read_library())))
 
 
@@ -125,23 +125,9 @@ def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference)
 
 
 def _refused(api: ClusterApi, question: Question, needed: list[Permission]) -> list[Permission] | Refusal:
-    try:
-        return [permission for permission in needed if not _may(api, question, permission)]
-    except ClusterError as error:
-        return refusal_of(error)
-
-
-def _may(api: ClusterApi, question: Question, permission: Permission) -> bool:
-    resource, _, subresource = permission.resource.partition("/")
-    attributes = {**permission._asdict(), "namespace": question.namespace}
-    spec: Object = {"resourceAttributes": attributes | {"resource": resource, "subresource": subresource}}
-    kind = "SelfSubjectAccessReview"
-    if question.account:
-        kind, groups = "SubjectAccessReview", ["system:serviceaccounts", f"system:serviceaccounts:{question.namespace}"]
-        user = f"system:serviceaccount:{question.namespace}:{question.account}"
-        spec |= {"user": user, "groups": [*groups, "system:authenticated"]}
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
-    return bool(api.call("POST", f"{_AUTHORIZATION}/{kind.lower()}s", review)["status"]["allowed"])
+    return _unless_refused(
+        lambda: [permission for permission in needed if not is_allowed(api, *permission, question.account)]
+    )
 
 
 def _login() -> Login:
@@ -166,7 +152,14 @@ def _user(api: ClusterApi) -> str:
 
 
 def _items(api: ClusterApi, path: str) -> list[Object] | Refusal:
+    return _unless_refused(lambda: api.list_objects(path).items)
+
+
+def _unless_refused(request: Callable[[], T]) -> T | Refusal:
+    """Return the answer to a request, or why it was refused. Other errors are raised: they are no facts about it."""
     try:
-        return api.list_objects(path).items
+        return request()
     except ClusterError as error:
-        return refusal_of(error)
+        if error.status != 403:
+            raise
+        return Refusal(error)

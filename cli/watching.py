@@ -6,8 +6,8 @@ from typing import Any
 
 from kfp_distributed.cli.job_objects import ClusterJob, grace_seconds, job_objects
 from kfp_distributed.cli.job_search import check_permissions
+from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.job import Fact, JobEnded, JobEvent, clock
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.runners.kubernetes.watching import Watcher

@@ -7,10 +7,10 @@ from pathlib import Path
 
 NAMESPACE = "kfp_distributed"
 
-STEP_PACKAGES = ("components", "library", "processes", "reports", "storage", "trainers")
+STEP_PACKAGES = ("cluster_api", "components", "library", "processes", "reports", "storage", "trainers")
 """The packages that steps need. The packages `pipelines` and `cli` run only on the user's machine."""
 
-REPLICA_PACKAGES = ("library", "processes", "storage", "trainers")
+REPLICA_PACKAGES = ("cluster_api", "library", "processes", "storage", "trainers")
 """The packages that replicas need."""
 
 _EXTENSIONS = (".py", ".html", ".css", ".js", ".yaml", ".gz")

@@ -1,20 +1,25 @@
 """Credentials of an object store, read from the environment or from a Kubernetes Secret."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE, connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.storage.kfp_store import (
     KFP_NAMESPACE,
-    OWN_NAMESPACE,
     SECRET_VARIABLE,
     WHAT_TO_SET,
+    StoreReference,
     choose_object_store,
-    kubernetes_reader,
     read_keys,
 )
 from kfp_distributed.storage.uri import parse_endpoint
+
+AWAY_SECONDS = 5.0
+"""Seconds to wait for an API server that does not answer. On a user's machine, somebody waits for the error."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +75,39 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
     access_key, secret_key = get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")
     secret = get(SECRET_VARIABLE)
     if not access_key and not secret_key and (secret or get("KUBERNETES_SERVICE_HOST")):
-        read = kubernetes_reader()
-        namespace, _, name = (secret or "").rpartition("/")
-        namespace = namespace or (OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else KFP_NAMESPACE)
-        reference = choose_object_store(get, read, namespace, name, uri)
-        access_key, secret_key = read_keys(read, reference)
+        reference, (access_key, secret_key) = _store_of_cluster(get, secret or "", uri)
         token, region = "", region or reference.region
         if not url:
             host, secure = reference.endpoint, reference.secure
     if not access_key or not secret_key:
         raise ValueError(f"no credentials for the object store: {WHAT_TO_SET}")
     return Credentials(host, access_key, secret_key, token, region, secure, get("AWS_CA_BUNDLE") or "")
+
+
+def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -> tuple[StoreReference, list[str]]:
+    """Return the store of an address, and the access key and secret key of its Secret.
+
+    Args:
+        get: Returns an environment variable.
+        secret: "name" or "namespace/name" of the Secret; "" for that of Kubeflow Pipelines.
+        uri: Address in the store.
+
+    Raises:
+        ValueError: The cluster does not answer, or the Secret does not exist or cannot be read.
+    """
+    try:
+        read = reader(connect(), _explain, AWAY_SECONDS)
+    except ValueError as error:
+        raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
+    namespace, _, name = secret.rpartition("/")
+    namespace = namespace or (OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else KFP_NAMESPACE)
+    try:
+        reference = choose_object_store(get, read, namespace, name, uri)
+        return reference, read_keys(read, reference)
+    except ClusterError as error:
+        raise ValueError(str(error)) from None
+
+
+def _explain(path: str, error: ClusterError) -> str:
+    advice = "Allow this account to get it" if error.status == 403 else "Check the API server"
+    return f"cannot read {path} from the Kubernetes API: {error}. {advice}, or {WHAT_TO_SET}"

@@ -1,14 +1,12 @@
 """Find the object store of a Kubeflow Pipelines installation by the rules of the KFP launcher."""
 
 import base64
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from urllib3.exceptions import HTTPError
-
+from kfp_distributed.cluster_api.reader import MayNotRead, Read
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 
 # Environment variable with the name of the Kubernetes Secret that has the keys: "name" or "namespace/name".
@@ -18,22 +16,9 @@ WHAT_TO_SET = (
     f"set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or {SECRET_VARIABLE} to a Kubernetes Secret"
 )
 
-_KUBECONFIG = "~/.kube/config"
-
-OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""The file with the namespace of this pod. It exists only in pods that mount a service account token."""
-
 # Defaults of a Kubeflow Pipelines installation.
 KFP_NAMESPACE = "kubeflow"
 KFP_SECRET = "mlpipeline-minio-artifact"
-
-# Returns the object at a path of the Kubernetes API as JSON, or None if it does not exist (404). Raises MayNotRead
-# for 403.
-Read = Callable[[str], dict[str, Any] | None]
-
-
-class MayNotRead(ValueError):
-    """The account may not read an object of the Kubernetes API."""
 
 
 @dataclass(frozen=True)
@@ -168,86 +153,9 @@ def environment_entries(reference: StoreReference) -> list[dict[str, Any]]:
     ]
 
 
-def cluster_configuration() -> tuple[Any, str]:
-    """Return the configuration of the Kubernetes client, and its namespace.
-
-    In a pod these come from its service account, elsewhere from the kubeconfig file.
-
-    Raises:
-        ValueError: There is no configuration, or it is not valid.
-    """
-    from kubernetes import client, config
-    from yaml import YAMLError  # type: ignore[import-untyped]
-
-    configuration, kubeconfig, in_pod = client.Configuration(), os.environ.get("KUBECONFIG"), OWN_NAMESPACE.exists()
-    file = str(OWN_NAMESPACE.parent) if in_pod else kubeconfig or _KUBECONFIG
-    if not in_pod and not any(Path(name).expanduser().exists() for name in file.split(os.pathsep) if name):
-        looked_for = f"KUBECONFIG = {kubeconfig!r} names no existing file"
-        raise ValueError(
-            "there is no configuration of a cluster: "
-            + (looked_for if kubeconfig else f"KUBECONFIG is not set, {_KUBECONFIG} does not exist")
-            + f", and there is no service account of a pod in {OWN_NAMESPACE.parent}; set KUBECONFIG to a kubeconfig "
-            "file, or run this in a pod of the cluster"
-        )
-    try:
-        if in_pod:
-            config.load_incluster_config(client_configuration=configuration)
-            return configuration, OWN_NAMESPACE.read_text().strip()
-        config.load_kube_config(kubeconfig, client_configuration=configuration)
-        return configuration, config.list_kube_config_contexts(kubeconfig)[1]["context"].get("namespace") or "default"
-    # The client validates little of a kubeconfig file, so that a wrong one may raise any of these.
-    except (config.ConfigException, YAMLError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
-        is_readable = isinstance(error, (config.ConfigException, YAMLError, OSError))
-        cause = " ".join(str(error).split()) if is_readable else "its structure is not that of a kubeconfig"
-        raise ValueError(
-            f"{file} is not a valid cluster configuration, set KUBECONFIG to a kubeconfig file: {cause}"
-        ) from None
-
-
-def kubernetes_reader() -> Read:
-    """Return a function that reads ConfigMaps, Secrets and Services.
-
-    The function raises ValueError if the cluster does not answer.
-
-    Raises:
-        ValueError: There is no valid configuration of a cluster.
-    """
-    from kubernetes import client
-
-    try:
-        api = client.ApiClient(cluster_configuration()[0])
-    except ValueError as error:
-        raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
-    core = client.CoreV1Api(api)
-    # The client has no method to read a path that is the same in all of its releases.
-    kinds = {
-        "configmaps": core.read_namespaced_config_map,
-        "secrets": core.read_namespaced_secret,
-        "services": core.read_namespaced_service,
-    }
-
-    def read(path: str) -> dict[str, Any] | None:
-        *_, namespace, kind, name = path.split("/")
-        try:
-            json: dict[str, Any] = api.sanitize_for_serialization(kinds[kind](name, namespace, _request_timeout=30))
-            return json
-        except (client.ApiException, HTTPError) as error:
-            status = getattr(error, "status", 0)
-            if status == 404:
-                return None
-            reason = getattr(error, "reason", error)
-            kind_of_error, advice = (
-                (MayNotRead, "Allow this account to get it") if status == 403 else (ValueError, "Check the API server")
-            )
-            raise kind_of_error(
-                f"cannot read {path} from the Kubernetes API: {reason}. {advice}, or {WHAT_TO_SET}"
-            ) from None
-
-    return read
-
-
 def _path(namespace: str, kind: str, name: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/{kind}/{name}"
+    # The names of a Secret and of its namespace may come from an environment variable.
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/{kind}/{quote(name, safe='')}"
 
 
 def _exists(read: Read, path: str) -> bool | None:

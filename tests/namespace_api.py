@@ -2,8 +2,7 @@
 
 import copy
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
 

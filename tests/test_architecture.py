@@ -12,14 +12,25 @@ ROOT = Path(__file__).parents[1]
 NAMESPACE = "kfp_distributed."
 
 IMPORTABLE_PACKAGES = {
-    "cli": {"pipelines", "deploy", "components", "reports", "library", "trainers", "storage", "processes"},
-    "pipelines": {"components", "reports", "library", "trainers", "storage", "processes"},
-    "components": {"reports", "library", "trainers", "storage", "processes"},
+    "cli": {
+        "pipelines",
+        "deploy",
+        "components",
+        "reports",
+        "library",
+        "trainers",
+        "storage",
+        "cluster_api",
+        "processes",
+    },
+    "pipelines": {"components", "reports", "library", "trainers", "storage", "cluster_api", "processes"},
+    "components": {"reports", "library", "trainers", "storage", "cluster_api", "processes"},
     "deploy": set(),
     "reports": set(),
     "library": set(),
-    "trainers": {"storage", "processes"},
-    "storage": {"processes"},
+    "trainers": {"storage", "cluster_api", "processes"},
+    "storage": {"cluster_api", "processes"},
+    "cluster_api": set(),
     "processes": set(),
 }
 """The packages of the library, each with the packages that it may import."""

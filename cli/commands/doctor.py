@@ -21,7 +21,7 @@ from kfp_distributed.cli.options import (
     namespace_option,
 )
 from kfp_distributed.cli.survey import survey
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.specification import parse_distribution
 from kfp_distributed.trainers.requirements import image_of
 

@@ -9,8 +9,7 @@ from kfp_distributed.cli.job_objects import JobRow, format_table, job_rows
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage.errors import StorageError
 

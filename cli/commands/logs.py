@@ -18,11 +18,10 @@ from kfp_distributed.cli.options import (
     refused,
 )
 from kfp_distributed.cli.watching import follow_job
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.job import LogLine
 from kfp_distributed.components.train.log_format import JOB, LogEntry
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 @click.command()

@@ -12,7 +12,7 @@ from kfp_distributed.cli.installation import (
 )
 from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cli.options import WrongArgument, connected, namespace_option, refused
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterError
 
 
 @click.command()

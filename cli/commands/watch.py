@@ -15,11 +15,10 @@ from kfp_distributed.cli.job_objects import ClusterJob, job_objects
 from kfp_distributed.cli.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, end_interrupted, namespace_option, refused
 from kfp_distributed.cli.watching import follow_job
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.durations import format_seconds
 from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.components.train.log_format import LogEntry, error_lines
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.status import JobStatus, advance, begin, failure_cause
 from kfp_distributed.components.train.step_log import log_entry
 from kfp_distributed.components.train.training_summary import TrainingSummary

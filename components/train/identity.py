@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect, install_advice
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.components.train.runners.kubernetes.preflight import install_advice
 from kfp_distributed.components.train.task_path import TaskPath, parse_node_name, without_attempts
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 

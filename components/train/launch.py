@@ -11,6 +11,7 @@ from functools import reduce
 from itertools import chain
 from typing import NamedTuple
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.deadline import call_within
 from kfp_distributed.components.train.job import (
@@ -33,7 +34,7 @@ from kfp_distributed.components.train.resume import (
     copy_training,
     training_folder,
 )
-from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
+from kfp_distributed.components.train.runners.protocol import Runner
 from kfp_distributed.components.train.signals import ended_by_signals
 from kfp_distributed.components.train.stalls import Stalls, check_stalls
 from kfp_distributed.components.train.status import (

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.failed_report import store_report
 from kfp_distributed.components.train.identity import (
     TrainingIdentity,
@@ -23,7 +24,7 @@ from kfp_distributed.components.train.records import Records
 from kfp_distributed.components.train.report import job_page
 from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.choose import choose_runner
-from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
+from kfp_distributed.components.train.runners.protocol import Runner
 from kfp_distributed.components.train.staging import staged
 from kfp_distributed.components.train.status import JobStatus
 from kfp_distributed.components.train.task_path import TaskPath

@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cli.render import FakeCluster
-from kfp_distributed.components.train.runners.kubernetes import cluster_api
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api import configuration as own_cluster
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 NOWHERE = """\
 apiVersion: v1
@@ -125,7 +124,7 @@ def test_an_invalid_kubeconfig_is_refused(configure, content):
 )
 def test_the_namespace_of_the_context(configure, monkeypatch, value, namespace):
     configure(NOWHERE.replace("user: nobody", f"user: nobody, namespace: {value or chr(34) * 2}"))
-    monkeypatch.setattr(cluster_api, "ClusterApi", MadeUp)
+    monkeypatch.setattr(own_cluster, "ClusterApi", MadeUp)
     result = CliRunner().invoke(main, ["doctor"])
     if namespace:
         assert f"namespace {namespace}\n" in result.output
@@ -149,13 +148,18 @@ def test_an_invalid_address_of_the_store_is_refused(monkeypatch, name, url, erro
     assert (result.exit_code, result.output) == (2, f"Error: {name}: {error}; correct it, or unset {name}\n")
 
 
-class MadeUp(FakeCluster):
+SERVED = {"/apis/batch/v1": ["jobs"], "/apis/kubeflow.org/v1": ["tfjobs", "pytorchjobs"]}
+SERVED["/apis/kubeflow.org/v2beta1"] = ["mpijobs"]
+PRESENT = ("/secrets/mlpipeline-minio-artifact", "/kubeflow/services/minio-service")
+
+
+class MadeUp(ClusterApi):
     """A cluster with everything, but what may be refused."""
 
     refused: frozenset[str] = frozenset()
 
     def __init__(self, configuration, namespace):
-        super().__init__(namespace, "v2beta1")
+        self.namespace = namespace
 
     def call(self, method, path, body=None, *others, **settings):
         if path in self.refused:
@@ -167,10 +171,11 @@ class MadeUp(FakeCluster):
         empty = {"metadata": {"resourceVersion": "1"}, "items": []}
         answers = {"/version": {"gitVersion": "v1.34.3"}, "/api/v1/nodes": empty}
         answers["/apis/apps/v1/deployments"] = empty
-        return answers[path] if path in answers else super().call(method, path)
-
-    def read(self, path):
-        return None if path.endswith("kfp-launcher") else super().read(path)
+        if path.endswith(PRESENT):
+            return {"kind": "Something"}
+        if path not in SERVED and path not in answers:
+            raise ClusterError(404, f"{path} is not there")
+        return answers.get(path) or {"resources": [{"name": name} for name in SERVED[path]]}
 
 
 @pytest.fixture
@@ -180,7 +185,7 @@ def ask(configure, monkeypatch):
     def invoke(*arguments, refused=(), configuration=NOWHERE):
         configure(configuration)
         monkeypatch.setattr(MadeUp, "refused", frozenset(refused))
-        monkeypatch.setattr(cluster_api, "ClusterApi", MadeUp)
+        monkeypatch.setattr(own_cluster, "ClusterApi", MadeUp)
         result = CliRunner().invoke(main, ["doctor", *arguments], catch_exceptions=False)
         return result.exit_code, result.output.splitlines()
 

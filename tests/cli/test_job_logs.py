@@ -5,8 +5,8 @@ from namespace_api import NamespaceApi
 
 from kfp_distributed.cli.job_logs import read_logs
 from kfp_distributed.cli.job_objects import ClusterJob
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.manifests import job_kind
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 JOB = ClusterJob(job_kind("Job"), {"metadata": {"name": "a-job", "namespace": "team"}, "spec": {}})
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from kfp_distributed.cli import options
 from kfp_distributed.cli.libraries import read_step_libraries
 from kfp_distributed.cli.main import main
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 HELP = """
 import sys

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.storage import kfp_store
+from kfp_distributed.cluster_api import configuration
 
 WHAT_TO_DO = "set KUBECONFIG to a kubeconfig file, or run this in a pod of the cluster"
 
@@ -13,7 +13,7 @@ WHAT_TO_DO = "set KUBECONFIG to a kubeconfig file, or run this in a pod of the c
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setattr(kfp_store, "OWN_NAMESPACE", tmp_path / "serviceaccount" / "namespace")
+    monkeypatch.setattr(configuration, "OWN_NAMESPACE", tmp_path / "serviceaccount" / "namespace")
     return tmp_path
 
 

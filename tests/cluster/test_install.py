@@ -15,9 +15,9 @@ from kubernetes import client
 from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, Object, installed_objects, plan_uninstall
 from kfp_distributed.cli.main import main
 from kfp_distributed.cli.namespace import Namespace
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.packaging import bootstrap
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.library.archive import library_config_map
 
 pytestmark = pytest.mark.cluster

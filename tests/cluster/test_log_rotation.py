@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(35)]
 

@@ -10,12 +10,13 @@ import pytest
 import yaml
 from minio import Minio
 
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.storage import Credentials, credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import (
     StoreReference,
     environment_entries,
     find_object_store,
-    kubernetes_reader,
     read_keys,
 )
 from kfp_distributed.storage.uri import parse_endpoint
@@ -29,12 +30,12 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="session")
 def installed():
     """Reference to the object store of namespace kubeflow, read from the API."""
-    return find_object_store(kubernetes_reader(), "kubeflow")
+    return find_object_store(reader(connect()), "kubeflow")
 
 
 @pytest.fixture(scope="session")
 def credentials(installed):
-    access_key, secret_key = read_keys(kubernetes_reader(), installed)
+    access_key, secret_key = read_keys(reader(connect()), installed)
     host, secure = parse_endpoint(os.environ.get("S3_ENDPOINT", f"http://{installed.endpoint}"))
     return Credentials(host, access_key, secret_key, secure=secure)
 
@@ -62,7 +63,7 @@ def test_the_installed_store_is_found(installed):
 
 def test_a_namespace_without_keys_is_an_error(namespace):
     with pytest.raises(ValueError, match=f"Secret {namespace}/mlpipeline-minio-artifact .*doctor.* AWS"):
-        find_object_store(kubernetes_reader(), namespace)
+        find_object_store(reader(connect()), namespace)
 
 
 def test_the_settings_of_the_kfp_launcher_are_used(api, namespace, installed, credentials):
@@ -76,7 +77,7 @@ def test_the_settings_of_the_kfp_launcher_are_used(api, namespace, installed, cr
     keys = {"id": credentials.access_key, "key": credentials.secret_key}
     api.create_namespaced_secret(namespace, {"metadata": {"name": "own"}, "stringData": keys})
 
-    read = kubernetes_reader()
+    read = reader(connect())
     reference = find_object_store(read, namespace, "minio://mlpipeline/v2")
     assert reference == StoreReference(installed.endpoint, "own", namespace, "id", "key")
     assert find_object_store(read, namespace, "s3://elsewhere/x") == replace(reference, endpoint="elsewhere:1")

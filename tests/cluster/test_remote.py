@@ -20,11 +20,13 @@ from compiled import Run
 from kfp import dsl
 from kubernetes import client
 
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components import train
 from kfp_distributed.components.train.identity import identify_training
 from kfp_distributed.components.train.request import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
-from kfp_distributed.storage.kfp_store import find_object_store, kubernetes_reader
+from kfp_distributed.storage.kfp_store import find_object_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -77,7 +79,7 @@ def _may_create_secrets(namespace: str) -> bool:
 def store(object_store_secret):
     """Values of the Secret for the object store, with its address for pods."""
     return {
-        "object_store_endpoint": f"http://{find_object_store(kubernetes_reader(), 'kubeflow').endpoint}",
+        "object_store_endpoint": f"http://{find_object_store(reader(connect()), 'kubeflow').endpoint}",
         "object_store_access_key": object_store_secret["accesskey"],
         "object_store_secret_key": object_store_secret["secretkey"],
     }

@@ -13,10 +13,11 @@ from cluster.test_remote import TF, assert_nothing_is_left, bound_token, create_
 from code_blocks import ROOT, read_blocks
 from kubernetes import config
 
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
 from kfp_distributed.components.train.runners.kubernetes.remote_token import read_claims, renewal_command
-from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.storage.kfp_store import kubernetes_reader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -68,7 +69,7 @@ def documented(api, namespace, tmp_path):
 def test_the_documented_commands_create_renew_and_revoke_a_token(documented, api, namespace):
     for section in ("Set up the remote cluster", "Create the Secret"):
         assert list(documented(section))
-    read = kubernetes_reader()
+    read = reader(connect())
     cluster, remote_api, token = open_remote_cluster(read, namespace, "gpu-cluster")
     first, claims = token.current, read_claims(token.current)
     assert claims[1:] == (cluster.namespace, "kfp-distributed-remote", "kfp-distributed-remote-tokens")

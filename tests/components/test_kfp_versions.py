@@ -35,7 +35,17 @@ def oldest(tmp_path_factory):
     version, python = oldest_kfp(), environment("kfp-oldest")
     project = tmp_path_factory.mktemp("project") / "kfp_distributed"
     project.mkdir()
-    for package in ("components", "trainers", "storage", "processes", "library", "reports", "pipelines", "cli"):
+    for package in (
+        "components",
+        "trainers",
+        "storage",
+        "cluster_api",
+        "processes",
+        "library",
+        "reports",
+        "pipelines",
+        "cli",
+    ):
         (project / package).symlink_to(ROOT / package)
     variables = {**os.environ, "PYTHONPATH": str(project.parent), "PATH": f"{python.parent}:{os.environ['PATH']}"}
 

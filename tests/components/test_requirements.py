@@ -11,7 +11,17 @@ import pytest
 from kfp_distributed.components.steps import PACKAGES
 
 ROOT = Path(__file__).parents[2]
-PACKAGE_FOLDERS = ("components", "trainers", "storage", "processes", "library", "reports", "pipelines", "cli")
+PACKAGE_FOLDERS = (
+    "components",
+    "trainers",
+    "storage",
+    "cluster_api",
+    "processes",
+    "library",
+    "reports",
+    "pipelines",
+    "cli",
+)
 
 # Packages that trainers import. They are in the images, or pip installs them without dependencies.
 FRAMEWORKS = {"horovod", "tensorflow", "tf_keras", "torch"}

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from kfp_distributed.storage import Credentials, credentials_from_environment
+from kfp_distributed.storage import credentials as module
 
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
 _NO_KEYS = "object store: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DISTRIBUTED_"
@@ -115,6 +118,8 @@ def kubernetes(tmp_path, monkeypatch):
 
 
 def write_kubeconfig(folder, monkeypatch, port):
+    # A server that answers with an error, or that is not there, need not be asked again.
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.0)
     config = {
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
         "users": [{"name": "u", "user": {}}],
@@ -176,11 +181,11 @@ def test_store_depends_on_the_address(kubernetes):
         ),
         (
             secret_env("forbidden/store"),
-            "/api/v1/namespaces/forbidden/secrets/store .*: Forbidden. Allow .*, or set AWS_",
+            "/api/v1/namespaces/forbidden/secrets/store .* 403 Forbidden. Allow .*, or set AWS_",
         ),
         (
             secret_env("broken/store"),
-            "/api/v1/namespaces/broken/secrets/store .*: Internal Server Error. .*, or set AWS_",
+            "/api/v1/namespaces/broken/secrets/store .* 500 Internal Server Error. .*, or set AWS_",
         ),
     ],
 )
@@ -199,3 +204,20 @@ def test_no_cluster(tmp_path, monkeypatch):
     write_kubeconfig(tmp_path, monkeypatch, 1)
     with pytest.raises(ValueError, match=r"cannot read .*: .*Connection refused"):
         credentials_from_environment(secret_env("mine/store"))
+
+
+def test_the_packages_of_a_cluster_are_not_loaded_by_an_import():
+    # Replicas lack them, and they take half a second.
+    program = "import sys, kfp_distributed.storage; print({'kubernetes', 'yaml'} & {*sys.modules})"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert process.stdout == "set()\n"
+
+
+def test_an_error_that_passes_is_no_error(kubernetes, monkeypatch):
+    monkeypatch.setattr(module, "AWAY_SECONDS", 5.0)
+    path = "/api/v1/namespaces/mine/secrets/store"
+    secret, kubernetes[path] = kubernetes[path], 503
+    timer = threading.Timer(0.3, kubernetes.update, [{path: secret}])
+    timer.start()
+    assert credentials_from_environment(secret_env("mine/store")).access_key == "my"
+    timer.join()

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from kfp_distributed.cluster_api.reader import MayNotRead
 from kfp_distributed.storage.kfp_store import (
-    MayNotRead,
     StoreReference,
     environment_entries,
     find_object_store,

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.cluster_api.client import ClusterApi
 
 Object = dict[str, Any]
 

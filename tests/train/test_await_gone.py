@@ -6,8 +6,8 @@ from http import HTTPStatus
 import pytest
 from train.kubernetes_api import KubernetesApi
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners.kubernetes.gone import await_gone, until_gone
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 PODS = "/api/v1/namespaces/default/pods"
 PATH = f"{PODS}/a"

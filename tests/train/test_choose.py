@@ -4,18 +4,18 @@ from http import HTTPStatus
 
 import pytest
 from train.kubernetes_api import KubernetesApi
-from train.programs.jobs import make_job
+from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cli.render import FakeCluster
+from kfp_distributed.cluster_api.reader import MayNotRead
 from kfp_distributed.components.train.runners.choose import (
     _object_store,
-    _reader,
     choose_runner,
+    cluster_reader,
     kubernetes_runner,
 )
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.pipelines.local_run import local_run
-from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, MayNotRead, StoreReference
+from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_a_refused_read_names_the_command_that_grants_the_permission(object_path
     with KubernetesApi() as server:
         server.refuses = HTTPStatus.FORBIDDEN
         with pytest.raises(MayNotRead, match=advice):
-            _reader(server.connect())(f"/api/v1/namespaces/default/{object_path}")
+            cluster_reader(server.connect())(f"/api/v1/namespaces/default/{object_path}")
 
 
 SERVICE = "/api/v1/namespaces/kubeflow/services/minio-service"
@@ -92,15 +92,26 @@ def test_a_secret_of_another_namespace_is_refused(monkeypatch):
         _object_store(cluster_with(), "team-a", "s3://models")
 
 
+def cluster_with_store():
+    server = KubernetesApi()
+    for key in ("secrets/mlpipeline-minio-artifact", "services/minio-service"):
+        server.put(key, {"metadata": {"name": key.partition("/")[2]}})
+    return server
+
+
 def test_settings_of_the_task_apply_to_the_pods():
     config = {"node_selector": {"disk": "ssd"}, "env": [{"name": "MODE", "value": "fast"}], "affinity": None}
-    runner = kubernetes_runner(FakeCluster("team-a", "v1"), "minio://mlpipeline/model", task_config=config)
-    runner.check(make_job(["unused"]))
-    pod = runner.manifest["spec"]["template"]["spec"]
+    with cluster_with_store() as server:
+        runner = kubernetes_runner(server.connect(), "minio://mlpipeline/model", task_config=config)
+        runner.check(make_job(["unused"], workers(2)))
+    pod = runner.manifest["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     assert pod["nodeSelector"] == {"disk": "ssd"}
     assert pod["containers"][0]["env"][-1] == {"name": "MODE", "value": "fast"}
 
 
 def test_an_invalid_task_config_is_refused_before_any_request():
-    with pytest.raises(ValueError, match="task_config: env is not a list of dicts, each with a name"):
-        kubernetes_runner(FakeCluster("team-a", "v1"), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})
+    with (
+        cluster_with_store() as server,
+        pytest.raises(ValueError, match="task_config: env is not a list of dicts, each with a name"),
+    ):
+        kubernetes_runner(server.connect(), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})

@@ -1,13 +1,15 @@
 """Requests to the API server: lists in pages, and requests that fail on this machine."""
 
+from http import HTTPStatus
+
 import pytest
 from kubernetes import config
 from train.kubernetes_api import KubernetesApi
 
-from kfp_distributed.components.train.runners.kubernetes import cluster_api
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import PAGE_SIZE
+from kfp_distributed.cluster_api import client
+from kfp_distributed.cluster_api.client import PAGE_SIZE, ClusterError
+from kfp_distributed.cluster_api.reader import MayNotRead, reader
 from kfp_distributed.components.train.runners.kubernetes.watching import Changed, Listed, Watcher
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -45,7 +47,7 @@ def test_a_list_is_read_in_pages(server, count, pages):
 
 
 def test_a_list_whose_continue_token_expires_starts_again(server, monkeypatch):
-    monkeypatch.setattr(cluster_api, "PAGE_SIZE", 2)
+    monkeypatch.setattr(client, "PAGE_SIZE", 2)
     pods = put_pods(server, 5)
 
     def expire(request):
@@ -58,7 +60,7 @@ def test_a_list_whose_continue_token_expires_starts_again(server, monkeypatch):
 
 
 def test_a_change_between_two_pages_is_reported_by_the_watch(server, monkeypatch):
-    monkeypatch.setattr(cluster_api, "PAGE_SIZE", 2)
+    monkeypatch.setattr(client, "PAGE_SIZE", 2)
     pods = put_pods(server, 3)
     server.before = lambda request: (
         server.pages == [2]
@@ -78,6 +80,18 @@ def test_a_page_of_a_proxy_is_no_list(server, page):
     with pytest.raises(ClusterError, match=r"^http://127.0.0.1:\d+ is not an API server") as caught:
         server.connect().list_objects(PODS)
     assert caught.value.status == 0
+
+
+def test_a_reader_tells_what_is_not_there_from_what_may_not_be_read(server):
+    pod = server.put("pods/a", {"metadata": {"name": "a"}})
+    read = reader(server.connect(), lambda path, error: f"{path}: {error.status}", away_seconds=0)
+    assert (read(f"{PODS}/a"), read(f"{PODS}/b")) == (pod, None)
+    server.refuses = HTTPStatus.FORBIDDEN
+    with pytest.raises(MayNotRead, match=f"^{PODS}/a: 403$"):
+        read(f"{PODS}/a")
+    server.refuses = HTTPStatus.UNAUTHORIZED
+    with pytest.raises(ClusterError, match=f"^{PODS}/a: 401$"):
+        read(f"{PODS}/a")
 
 
 # A token file that is being replaced, and a process that has too many files open.

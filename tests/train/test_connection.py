@@ -7,8 +7,8 @@ from http import HTTPStatus
 import pytest
 from train.kubernetes_api import KubernetesApi
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners.kubernetes.connection import Connection
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 JOB = "tfjobs/a-job"
 JOB_PATH = f"/apis/kubeflow.org/v1/namespaces/default/{JOB}"

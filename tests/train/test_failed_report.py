@@ -11,12 +11,12 @@ import pytest
 from step_lines import brief_lines, into
 from train.programs.jobs import make_job
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train import failed_report
 from kfp_distributed.components.train.failed_report import describe_location, store_report
 from kfp_distributed.components.train.job import ReplicaChanged
 from kfp_distributed.components.train.launch import METRICS_SECONDS, _failed, _follow
 from kfp_distributed.components.train.request import Request, plan_job
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.status import begin
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.storage import Credentials, embedded_object_store, open_store

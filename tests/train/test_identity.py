@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 from train.kubernetes_api import KubernetesApi
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train import identity as identity_module
 from kfp_distributed.components.train.identity import (
     identify_training,
@@ -16,7 +17,6 @@ from kfp_distributed.components.train.identity import (
     record_success,
 )
 from kfp_distributed.components.train.request import job_name
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.task_path import TaskPath
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder, pipeline_root
 

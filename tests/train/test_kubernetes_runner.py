@@ -12,14 +12,13 @@ from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.job import JobAdopted, JobEvent, Quiet
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import heartbeat as beats
-from kfp_distributed.components.train.runners.kubernetes import judge, last_lines
-from kfp_distributed.components.train.runners.kubernetes import runner as kubernetes
+from kfp_distributed.components.train.runners.kubernetes import job_objects, judge, last_lines
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
 pytestmark = pytest.mark.takes(35)
@@ -218,7 +217,7 @@ def runner_with_heartbeat(api, heartbeat, **changes):
 
 
 def test_the_heartbeat_starts_before_the_job_and_ends_with_the_step(api, heartbeat, monkeypatch):
-    monkeypatch.setattr(kubernetes, "_SHORTEST_LOST_SECONDS", 1.0)
+    monkeypatch.setattr(job_objects, "_SHORTEST_LOST_SECONDS", 1.0)
     monkeypatch.setattr(beats, "HEARTBEAT_SECONDS", 0.1)
     heartbeat_existed = []
     api.before = lambda request: heartbeat_existed.append(heartbeat.exists()) if request == f"POST {JOB}" else None

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from kubernetes import client
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
+from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.watching import Printed, Watcher
 
 POD = {

@@ -11,10 +11,10 @@ from step_lines import brief
 from stub_api import StubApi
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.launch import _follow
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import last_lines, runner, watching
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.runners.kubernetes.watching import Watcher
 

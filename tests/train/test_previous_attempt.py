@@ -7,10 +7,10 @@ from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.runners.kubernetes import previous_attempt
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 JOB, POD = "tfjobs/a-job", "pods/a-job-worker-0"
 STEP_POD = {"apiVersion": "v1", "kind": "Pod", "name": "executor", "uid": "uid-of-the-executor"}

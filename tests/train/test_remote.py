@@ -13,6 +13,7 @@ from step_lines import brief_lines
 from train.programs.jobs import make_job
 from train.test_remote_token import BOUND, jwt
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners import choose
 from kfp_distributed.components.train.runners.choose import choose_runner, kubernetes_runner
 from kfp_distributed.components.train.runners.kubernetes.remote import (
@@ -25,7 +26,6 @@ from kfp_distributed.components.train.runners.kubernetes.remote_token import (
     read_claims,
     renewal_command,
 )
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 TOKEN, STORE_KEY = "hush-token", "hush-key"
 STORE = {
@@ -117,7 +117,7 @@ class OwnCluster:
     def __init__(self, values):
         self.values, self.reads = values, 0
 
-    def read(self, path):
+    def read(self, path, away_seconds=60.0):
         self.reads += 1
         return {"data": encode(self.values)} if path == "/api/v1/namespaces/pipelines/secrets/gpu" else None
 

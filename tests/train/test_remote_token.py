@@ -8,6 +8,7 @@ import threading
 import pytest
 from step_lines import brief_lines
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.runners.kubernetes import remote_token
 from kfp_distributed.components.train.runners.kubernetes.remote_token import (
     RenewableToken,
@@ -17,7 +18,6 @@ from kfp_distributed.components.train.runners.kubernetes.remote_token import (
     read_claims,
     renewal_command,
 )
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 NOW = 1_800_000_000.0
 DAY = 24 * 3600.0

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from kubernetes import client
 
+from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes import log_connections
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.watching import Printed, RequestFailed, Watcher
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -5,19 +5,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, connect, install_advice
+from kfp_distributed.components.train.runners.kubernetes.preflight import install_advice
 from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
 from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.runners.protocol import ClusterError, Runner
+from kfp_distributed.components.train.runners.protocol import Runner
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
 from kfp_distributed.storage.kfp_store import (
     KFP_SECRET,
     SECRET_VARIABLE,
-    MayNotRead,
-    Read,
     StoreReference,
     choose_object_store,
     environment_entries,
@@ -84,20 +85,21 @@ def kubernetes_runner(
     Raises:
         ValueError: The object store is not found, the Secret of the other cluster is wrong, or `task_config` is
             invalid.
+        ClusterError: The API server does not answer.
     """
     keys: dict[str, str] = {}
     token = None
     if secret:
-        remote, api, token = open_remote_cluster(_reader(api), api.namespace, secret)
+        remote, api, token = open_remote_cluster(cluster_reader(api), api.namespace, secret)
         # Without an owner: another cluster does not have the step's pod, and would delete its objects at once.
         owner = None
         if remote.endpoint:
             environment = [{"name": "AWS_ENDPOINT_URL", "value": remote.endpoint}]
             keys = {"AWS_ACCESS_KEY_ID": remote.access_key, "AWS_SECRET_ACCESS_KEY": remote.secret_key}
         else:
-            environment = environment_entries(find_object_store(_reader(api), api.namespace, model_uri))
+            environment = environment_entries(find_object_store(cluster_reader(api), api.namespace, model_uri))
     else:
-        environment, owner = environment_entries(_object_store(_reader(api), api.namespace, model_uri)), _pod()
+        environment, owner = environment_entries(_object_store(cluster_reader(api), api.namespace, model_uri)), _pod()
     settings = ClusterSettings(
         api.namespace,
         environment=tuple(environment),
@@ -109,19 +111,18 @@ def kubernetes_runner(
     return KubernetesRunner(api, settings, token)
 
 
-def _reader(api: ClusterApi) -> Read:
-    def read(path: str) -> dict[str, Any] | None:
-        try:
-            return api.read(path)
-        except ClusterError as error:
-            if error.status != 403:
-                raise ValueError(str(error)) from None
-            advice = install_advice(api.namespace)
-            if "/secrets/" in path and not path.endswith(f"/{KFP_SECRET}"):
-                advice += ", and add this Secret to the Role kfp-distributed-train"
-            raise MayNotRead(f"{error}; {advice}") from None
+def cluster_reader(api: ClusterApi) -> Read:
+    """Return a function that reads objects of a cluster. Its errors say how a step gets a permission."""
 
-    return read
+    def explain(path: str, error: ClusterError) -> str:
+        if error.status != 403:
+            return str(error)
+        advice = install_advice(api.namespace)
+        if "/secrets/" in path and not path.endswith(f"/{KFP_SECRET}"):
+            advice += ", and add this Secret to the Role kfp-distributed-train"
+        return f"{error}; {advice}"
+
+    return reader(api, explain)
 
 
 def _object_store(read: Read, namespace: str, uri: str) -> StoreReference:

@@ -6,18 +6,6 @@ from typing import Any, Protocol
 from kfp_distributed.components.train.job import Fact, TrainingJob
 
 
-class ClusterError(Exception):
-    """The API server refused a request, or did not answer.
-
-    Attributes:
-        status: HTTP status; 0 if there was no answer.
-    """
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 class Runner(Protocol):
     """Runs the replicas of one job."""
 

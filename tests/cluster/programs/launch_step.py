@@ -9,14 +9,14 @@ import json
 import sys
 import time
 
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.launch import TrainingFailed, launch
 from kfp_distributed.components.train.log_format import JOB, Level, LogEntry
 from kfp_distributed.components.train.records import Records
 from kfp_distributed.components.train.request import Request
 from kfp_distributed.components.train.runners.choose import kubernetes_runner
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import connect
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.errors import StorageError
 
 start = time.monotonic()

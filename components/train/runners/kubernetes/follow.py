@@ -5,11 +5,11 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.job import Fact, JobAdopted, JobEnded, JobEvent, LogLine, Quiet, clock
 from kfp_distributed.components.train.manifests import JOB_LABEL
 from kfp_distributed.components.train.manifests.cluster_settings import Object
 from kfp_distributed.components.train.mpirun import printed_by
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.connection import Connection
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import heartbeat_interval
 from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects
@@ -29,7 +29,6 @@ from kfp_distributed.components.train.runners.kubernetes.watching import (
     Watcher,
 )
 from kfp_distributed.components.train.runners.newest_checkpoint import NewestCheckpoint
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 class Follower:

@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import TRANSIENT, WATCH_SECONDS, ClusterApi, Object
-from kfp_distributed.components.train.runners.protocol import ClusterError
+from kfp_distributed.cluster_api.client import TRANSIENT, WATCH_SECONDS, ClusterApi, ClusterError, Object
 
 _BREAK_SECONDS = 0.2
 """Seconds to wait after a watch broke before the objects are listed again."""

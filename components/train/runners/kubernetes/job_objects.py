@@ -1,6 +1,7 @@
 """Kubernetes objects of a training job in one namespace, and their API paths. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests import (
@@ -12,7 +13,12 @@ from kfp_distributed.components.train.manifests import (
     object_store_secret,
     volume_claims,
 )
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
+from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, MpiVersion, Object
+from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
+
+_SHORTEST_LOST_SECONDS = 60.0
+"""Minimum of launcher_lost_timeout in seconds. The timeout covers eight heartbeats; a step on a busy node may miss
+several."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,38 @@ class JobObjects:
         """Return whether an existing job of this name has the same specification and code."""
         annotations = existing["metadata"].get("annotations", {})
         return bool(annotations.get(HASH_ANNOTATION) == self.manifest["metadata"]["annotations"][HASH_ANNOTATION])
+
+
+def settings_for(
+    job: TrainingJob, settings: ClusterSettings, mpi_version: MpiVersion | None, variables: Mapping[str, str]
+) -> ClusterSettings:
+    """Return the settings of a cluster with the image and the packages of a job's replicas.
+
+    Args:
+        job: The job.
+        settings: Settings of the cluster.
+        mpi_version: Version of MPIJob that the API server serves. It matters for MPI alone.
+        variables: Environment variables, which may name the images of replicas.
+
+    Raises:
+        ValueError: The job cannot run on Kubernetes.
+    """
+    lost_timeout = job.specification.launcher_lost_timeout
+    if lost_timeout is not None and lost_timeout < _SHORTEST_LOST_SECONDS:
+        raise ValueError(
+            f"launcher_lost_timeout = {lost_timeout:g} is too short on Kubernetes; set it to at least "
+            f"{_SHORTEST_LOST_SECONDS:g} seconds"
+        )
+    distribution_type, program = job.topology.distribution_type, job.description.program
+    image = image_of(program, distribution_type, variables)
+    requirements = requirements_of({**program, "image": "" if image == STOCK_IMAGE else image})
+    return replace(
+        settings,
+        image=image,
+        packages=requirements.packages,
+        packages_alone=requirements.alone,
+        mpi_version=mpi_version if distribution_type == "MPI" else None,
+    )
 
 
 def plan_objects(job: TrainingJob, settings: ClusterSettings) -> JobObjects:

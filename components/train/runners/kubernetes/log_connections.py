@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from kfp_distributed.cluster_api.client import LOG_CONNECTIONS, ByteStream, ClusterApi, ClusterError
 from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import LOG_CONNECTIONS, ByteStream, ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.log_turns import LogTurns, Turn
 from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader, StampedLine
 from kfp_distributed.components.train.runners.kubernetes.pods import started_containers
 from kfp_distributed.components.train.runners.kubernetes.shown_lines import Stamp
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _IDLE_SECONDS = 300.0
 """Seconds without data after which the connection of a followed log counts as broken. A replica may be silent for as

@@ -2,10 +2,9 @@
 
 import time
 
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.manifests import differing_keys
 from kfp_distributed.components.train.manifests.cluster_settings import Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.components.train.signals import signals_wait
 
 GONE_SECONDS = 60.0

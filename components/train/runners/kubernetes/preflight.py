@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from kfp_distributed.cluster_api.access import is_allowed
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.manifests import JobKind
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi, install_advice
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 
 def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:
@@ -53,25 +53,11 @@ def served_mpi_version(api: ClusterApi) -> MpiVersion:
 
 def missing_permissions(api: ClusterApi, needed: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return the permissions that the account lacks, in the form "create tfjobs.kubeflow.org"."""
-    missing = []
-    for verb, group, resource in needed:
-        name, _, part = resource.partition("/")
-        attributes = {
-            "namespace": api.namespace,
-            "verb": verb,
-            "group": group,
-            "resource": name,
-            "subresource": part,
-        }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
-        if not answer["status"]["allowed"]:
-            missing.append(f"{verb} {resource}" + (f".{group}" if group else ""))
-    return missing
+    return [
+        f"{verb} {resource}" + (f".{group}" if group else "")
+        for verb, group, resource in needed
+        if not is_allowed(api, verb, group, resource)
+    ]
 
 
 def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, job_exists: bool) -> None:
@@ -112,6 +98,11 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
             # An object that exists already is checked when the job starts.
             if error.status != 409:
                 raise ValueError(f"the API server would refuse the {manifest['kind']} of this job: {error}") from None
+
+
+def install_advice(namespace: str) -> str:
+    """Return what to do about a permission that a step lacks."""
+    return f"run kfp-distributed install --namespace {namespace} (and --service-account, if it is not pipeline-runner)"
 
 
 def _not_served(kind: str) -> str:

@@ -1,10 +1,9 @@
 """Wait for the pods that the previous attempt of a train step has left in the cluster."""
 
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests import JOB_LABEL
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.gone import until_gone
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 BUSY_SECONDS = 90.0
 """Seconds that a busy kubelet may need to end a pod, in addition to the grace period of the pod."""

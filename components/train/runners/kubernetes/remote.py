@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.reader import Read
 from kfp_distributed.components.train.log_format import log
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.remote_token import RenewableToken
-from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.storage.kfp_store import Read
 
 _HOST = r"://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?"
 # Pattern and description of each key, in the order of the fields of RemoteCluster.
@@ -93,6 +92,7 @@ def open_remote_cluster(read: Read, namespace: str, name: str) -> tuple[RemoteCl
     Raises:
         ValueError: The Secret does not exist or is invalid, its token has expired, or the cluster refuses the
             connection.
+        ClusterError: The API server of the step's own cluster does not answer.
     """
     secret = f"{namespace}/{name}"
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.log_format import log
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 SHORT_LIFE_SECONDS = 7 * 24 * 3600.0
 """A token that expires earlier is warned of if there is no total_timeout. Trainings of a week are common."""

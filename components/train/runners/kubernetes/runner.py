@@ -5,16 +5,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import replace
 
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.job import Fact, JobEvent, Quiet, TrainingJob, clock
 from kfp_distributed.components.train.log_format import log
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import ClusterApi
 from kfp_distributed.components.train.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.runners.kubernetes.gone import await_gone
 from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
-from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects, plan_objects
+from kfp_distributed.components.train.runners.kubernetes.job_objects import JobObjects, plan_objects, settings_for
 from kfp_distributed.components.train.runners.kubernetes.objects import (
     await_removal,
     create,
@@ -28,14 +27,8 @@ from kfp_distributed.components.train.runners.kubernetes.preflight import check_
 from kfp_distributed.components.train.runners.kubernetes.previous_attempt import await_pods_gone, pods_gone_seconds
 from kfp_distributed.components.train.runners.kubernetes.remote_token import RenewableToken
 from kfp_distributed.components.train.runners.kubernetes.watching import RequestFailed, Watcher
-from kfp_distributed.components.train.runners.protocol import ClusterError
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
-
-_SHORTEST_LOST_SECONDS = 60.0
-"""Minimum of launcher_lost_timeout in seconds. The timeout covers eight heartbeats; a step on a busy node may miss
-several."""
 
 
 class KubernetesRunner:
@@ -79,12 +72,6 @@ class KubernetesRunner:
         Raises:
             ValueError: The job is invalid, or the API server refuses it or does not respond.
         """
-        lost_timeout = job.specification.launcher_lost_timeout
-        if lost_timeout is not None and lost_timeout < _SHORTEST_LOST_SECONDS:
-            raise ValueError(
-                f"launcher_lost_timeout = {lost_timeout:g} is too short on Kubernetes; set it to at least "
-                f"{_SHORTEST_LOST_SECONDS:g} seconds"
-            )
         if self._token and (warning := self._token.warning(job.specification.total_timeout)):
             log("WARNING", warning)
         try:
@@ -102,22 +89,10 @@ class KubernetesRunner:
             raise ValueError(str(error)) from None
 
     def _plan(self, job: TrainingJob) -> None:
-        self._objects = plan_objects(job, self._settings_for(job))
+        mpi_version = served_mpi_version(self._api) if job.topology.distribution_type == "MPI" else None
+        self._objects = plan_objects(job, settings_for(job, self._settings, mpi_version, os.environ))
         self.manifest = self._objects.manifest
         self._follower = Follower(self._api, self._watcher, self._objects)
-
-    def _settings_for(self, job: TrainingJob) -> ClusterSettings:
-        distribution_type, program = job.topology.distribution_type, job.description.program
-        mpi_version = served_mpi_version(self._api) if distribution_type == "MPI" else None
-        image = image_of(program, distribution_type, os.environ)
-        requirements = requirements_of({**program, "image": "" if image == STOCK_IMAGE else image})
-        return replace(
-            self._settings,
-            image=image,
-            packages=requirements.packages,
-            packages_alone=requirements.alone,
-            mpi_version=mpi_version,
-        )
 
     def _find_missing_claims(self) -> list[Object]:
         """Return the claims to create.

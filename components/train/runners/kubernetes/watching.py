@@ -7,16 +7,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.components.train.runners.kubernetes.cluster_api import (
+from kfp_distributed.cluster_api.client import (
     LATE_SECONDS,
     LOG_CONNECTIONS,
     WATCH_SECONDS,
     ClusterApi,
+    ClusterError,
 )
 from kfp_distributed.components.train.runners.kubernetes.log_connections import LogConnections, LogSource
 from kfp_distributed.components.train.runners.kubernetes.pod_log import StampedLine
 from kfp_distributed.components.train.runners.kubernetes.pods import pod_state, started_containers
-from kfp_distributed.components.train.runners.protocol import ClusterError
 
 _LONGEST_DELAY = 5.0
 

@@ -12,9 +12,6 @@ from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
-from kfp_distributed.components.train.runners.protocol import ClusterError
-from kfp_distributed.storage.kfp_store import cluster_configuration
-
 if TYPE_CHECKING:
     from kubernetes import client
 
@@ -44,6 +41,18 @@ TRANSIENT = (429, 500, 502, 503, 504)
 """Status codes after which a request is retried."""
 
 _LONGEST_DELAY = 5.0
+
+
+class ClusterError(Exception):
+    """The API server refused a request, or did not answer.
+
+    Attributes:
+        status: HTTP status; 0 if there was no answer.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Listing(NamedTuple):
@@ -177,14 +186,18 @@ class ClusterApi:
             time.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
 
-    def read(self, path: str) -> Object | None:
+    def read(self, path: str, away_seconds: float = AWAY_SECONDS) -> Object | None:
         """Return the object at a path; None if it does not exist.
+
+        Args:
+            path: Path of the object.
+            away_seconds: Seconds during which the request is retried. Default: 60.
 
         Raises:
             ClusterError: The request was refused, or there was no response in time.
         """
         try:
-            return self.call("GET", path)
+            return self.call("GET", path, away_seconds=away_seconds)
         except ClusterError as error:
             if error.status == 404:
                 return None
@@ -340,24 +353,6 @@ class ClusterApi:
         except self._local_errors as error:  # For example too many open files.
             raise ClusterError(0, f"cannot send a request to the API server {host}: {error}") from None
         return response, headers.get("authorization", "").removeprefix("Bearer ")
-
-
-def connect(namespace: str = "") -> ClusterApi:
-    """Connect with the service account of the pod, or outside of a pod with KUBECONFIG.
-
-    Args:
-        namespace: Namespace to use. Default: the namespace of the pod, or of the current context of KUBECONFIG.
-
-    Raises:
-        ValueError: There is no configuration, or it is invalid.
-    """
-    configuration, default_namespace = cluster_configuration()
-    return ClusterApi(configuration, namespace or default_namespace)
-
-
-def install_advice(namespace: str) -> str:
-    """Return what to do about a permission that a step lacks."""
-    return f"run kfp-distributed install --namespace {namespace} (and --service-account, if it is not pipeline-runner)"
 
 
 def _stream_options() -> list[tuple[int, int, int | bytes]]:
