@@ -210,7 +210,8 @@ def failure_cause(status: JobStatus) -> str:
     if others := [failure for failure in failed if failure is not root]:
         sentences.insert(0, f"Then failed {_ends(others)}.")
     after = format_seconds(max(0.0, moment(root) - status.created))
-    first = f"{root.replica} failed with {how_it_ended(root)}, {after} after the start of the job"
+    separator = ":" if root.exit_code is None and root.signal is None else " with"
+    first = f"{root.replica} failed{separator} {how_it_ended(root)}, {after} after the start of the job"
     shown = [root]
     if worker := status.replicas.get(failed_worker(root.tail, status.slots_per_worker)):
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"

@@ -73,7 +73,10 @@ def run_step(
 
     def finish(status: RunStatus, values: Metrics, page: str = "", cause: str = "") -> None:
         tracker.finish(status, values, page, report.uri if page else "")
-        records.finish(status, cause.rpartition("\n")[2], page)
+        reason = cause.rpartition("\n")[2]
+        if reason:  # The lines before it are lines of replicas, which the stored log has.
+            records.add(LogEntry(time.time(), "ERROR", JOB, reason))
+        records.finish(status, reason, page)
 
     try:
         parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}

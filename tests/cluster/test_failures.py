@@ -258,4 +258,4 @@ def test_a_deleted_pod_ends_the_job_if_restart_limit_is_0(start, api):
     step.wait_for(r"\[worker-1\] begun")
     deleted = time.time()
     api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)
-    failed(step, "worker-1 failed with ", "pod deleted", since=deleted)
+    failed(step, "worker-1 failed", "pod deleted", since=deleted)

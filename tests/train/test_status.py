@@ -274,7 +274,7 @@ def test_the_cause_among_restarted_replicas_is_the_root_of_the_newest_failures()
         ended(64, "It is so."),
     ]
     assert failure_cause(follow(*facts)) == (
-        "worker-1 failed with pod deleted, 20 s after the start of the job. Then failed worker-0 with exit code 205. "
+        "worker-1 failed: pod deleted, 20 s after the start of the job. Then failed worker-0 with exit code 205. "
         "It is so."
     )
 
@@ -299,7 +299,7 @@ def test_a_replica_that_lost_its_node_and_finds_no_other_is_the_cause():
     lost = changed(180, "worker-1", "failed", reason="pod deleted")
     waits = changed(181, "worker-1", "waiting", reason="Unschedulable", restart=1)
     assert failure_cause(follow(*STARTED, lost, waits, line(990, "worker-0"), ended(1000, "It is so."))) == (
-        "worker-1 failed with pod deleted, 3 min after the start of the job. It is so."
+        "worker-1 failed: pod deleted, 3 min after the start of the job. It is so."
     )
 
 

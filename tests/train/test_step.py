@@ -104,7 +104,7 @@ def test_the_records_of_a_failed_step_have_the_cause(data, tmp_path):
     assert re.match("worker-0 failed with exit code 3, .* after the start of the job", summary.reason)
     assert STEP_JOB in report
     assert ("INFO", "worker-0", "before") in [entry[1:] for entry in entries]
-    assert entries[-1].level == "ERROR"
+    assert entries[-1][1:] == ("ERROR", "job", summary.reason)
 
 
 def test_the_records_have_the_cause_of_an_error_after_the_training(data, tmp_path):
