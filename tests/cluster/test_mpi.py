@@ -105,6 +105,30 @@ def test_a_launcher_that_dies_restarts(start_ranks, api):
     assert left_behind(step) == []
 
 
+# A worker ends with its process `sleep`. Its work folder remains when its container is restarted.
+KILLED_ONCE = """
+from pathlib import Path
+mark = Path("/kfp-distributed/work/killed")
+time.sleep(5)
+if rank == "1" and not mark.exists():
+    mark.touch()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        if file.read_bytes() == b"sleep\\0infinity\\0":
+            os.kill(int(file.parent.name), 9)
+time.sleep(10)
+"""
+
+
+@pytest.mark.takes(50)
+def test_a_worker_that_is_killed_costs_one_restart(start_ranks):
+    """The operator counts two: those of the worker and of the launcher."""
+    step = start_ranks(KILLED_ONCE, restart_limit=1)
+    step.wait_for("^worker-1: failed")
+    assert step.verdict()["succeeded"], step.log
+    assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
+    assert left_behind(step) == []
+
+
 # A worker with a grace period exits with 0.
 @pytest.mark.parametrize(("replica", "grace"), [("launcher-0", 0), ("worker-1", 0), ("worker-1", 30)])
 def test_a_deleted_pod_of_an_mpijob_is_the_cause_of_the_failure(start_ranks, api, replica, grace):

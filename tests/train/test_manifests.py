@@ -304,7 +304,7 @@ def test_the_manifest_of_an_mpi_job_v1():
         "kind": "MPIJob",
         "metadata": {"name": "a-job", "namespace": "training", "labels": LABELS, "annotations": {}},
         "spec": {
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 4, "ttlSecondsAfterFinished": 3600},
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 16, "ttlSecondsAfterFinished": 3600},
             "slotsPerWorker": 2,
             "mainContainer": "mpi",
             "mpiReplicaSpecs": {

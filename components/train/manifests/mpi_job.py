@@ -7,7 +7,7 @@ from kfp_distributed.components.train.job import TrainingJob
 from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, Object
 from kfp_distributed.components.train.manifests.code import after_copy
 from kfp_distributed.components.train.manifests.pod import CONTAINERS, ENTRY, WORK, environment, pod_template
-from kfp_distributed.components.train.manifests.run_policy import run_policy
+from kfp_distributed.components.train.manifests.run_policy import run_policy, training_policy
 from kfp_distributed.components.train.mpirun import UNLESS_TRAINED, elastic_horovodrun, mpirun
 
 _CONTAINER = CONTAINERS["MPIJob"]
@@ -54,8 +54,9 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": "/root/.ssh",
         }
-    # This operator fails the job as soon as it has counted backoffLimit restarts, without waiting for the last one.
-    return mpi_spec | {"runPolicy": run_policy(job, spec.restart_limit + 1), "mainContainer": _CONTAINER}
+    # A worker that is killed costs two restarts, its own and that of the launcher. This operator fails the job as soon
+    # as it has counted backoffLimit restarts, without waiting for the last one.
+    return mpi_spec | {"runPolicy": training_policy(job), "mainContainer": _CONTAINER}
 
 
 def _replica_specs(job: TrainingJob, settings: ClusterSettings) -> Object:

@@ -51,7 +51,7 @@ def run_policy(job: TrainingJob, backoff_limit: int, late: int = 0) -> Object:
 
 
 def training_policy(job: TrainingJob) -> Object:
-    """Return the runPolicy of a TFJob or PyTorchJob. Its operator adds up the restarts of all pods."""
+    """Return the runPolicy of a kind of the training operator, which adds up the restarts of all pods."""
     return run_policy(job, (job.specification.restart_limit + 1) * len(job.topology.replicas))
 
 
