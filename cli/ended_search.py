@@ -7,7 +7,7 @@ import click
 
 from kfp_distributed.cli.ended_jobs import read_summaries
 from kfp_distributed.cli.job_search import missing_job
-from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
+from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, open_pipeline_store
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage.credentials import Credentials
@@ -29,7 +29,7 @@ def ended_job(api: ClusterApi, job: str, bucket: str, command: str) -> Iterator[
         ClickException: There is no such training, or the store cannot be read, also in the block.
     """
     try:
-        again = f"kfp-distributed {command} {job} --namespace {api.namespace}"
+        again = f"kfp-distributed {command} {job} --namespace {api.namespace}{bucket_words(bucket)}"
         store, credentials = open_pipeline_store(api, bucket, again)
         summary = next(read_summaries(store, api.namespace, 1, job), None)
     except (StorageError, StoreNotReached, ValueError) as error:

@@ -154,15 +154,16 @@ def read_distribution(job: ClusterJob) -> dict[str, Any]:
             "restart_limit": max(0, backoff_limit // counts.total() - 1),
         }
     if job.kind.kind == "MPIJob":
+        counts, is_v1 = _counts(spec["mpiReplicaSpecs"]), job.kind.version == "v1"
         return {
             "distribution_type": "MPI",
             **_workers(
-                _counts(spec["mpiReplicaSpecs"])["Worker"],
+                counts["Worker"],
                 _limits(spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]),
             ),
             "slots_per_worker": spec.get("slotsPerWorker") or 1,
             # See job_spec in manifests/mpi_job.py.
-            "restart_limit": max(0, backoff_limit - (job.kind.version == "v1")),
+            "restart_limit": max(0, backoff_limit // counts.total() - 1) if is_v1 else backoff_limit,
         }
     return {"restart_limit": backoff_limit}
 

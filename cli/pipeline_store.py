@@ -1,6 +1,7 @@
 """Finds and opens the object store of a namespace's pipelines from this machine, with the keys of its Secret."""
 
 import os
+import shlex
 import socket
 from urllib.parse import urlsplit
 
@@ -57,6 +58,11 @@ def open_pipeline_store(api: ClusterApi, bucket: str, command: str) -> tuple[Sto
         raise StoreNotReached(f"{uri} cannot be reached from this machine: {error}; {advice}") from None
     credentials = store_credentials(read, reference, endpoint)
     return open_store(uri, credentials, retry_seconds=_REACH_SECONDS), credentials
+
+
+def bucket_words(bucket: str) -> str:
+    """Return the option of a command line, with a blank before it; "" for the pipeline root of the namespace."""
+    return f" --bucket {shlex.quote(bucket)}" if bucket else ""
 
 
 def find_store(read: Read, namespace: str, bucket: str) -> tuple[str, StoreReference | Refusal]:

@@ -132,7 +132,10 @@ def read_keys(read: Read, reference: StoreReference) -> list[str]:
         ValueError: The Secret does not exist, cannot be read, or lacks a field.
     """
     path = _path(reference.namespace, "secrets", reference.secret)
-    data = (read(path) or {}).get("data") or {}
+    secret = read(path)
+    if secret is None:
+        raise ValueError(f"{path} does not exist. Create it, or {WHAT_TO_SET}")
+    data = secret.get("data") or {}
     fields = reference.access_key_field, reference.secret_key_field
     if not {*fields} <= {*data}:
         raise ValueError(f"{path} must have the fields {fields}, it has {sorted(data)}. Correct it, or {WHAT_TO_SET}")

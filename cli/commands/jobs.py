@@ -8,7 +8,7 @@ from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, 
 from kfp_distributed.cli.job_objects import JobRow, format_table, job_rows
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
-from kfp_distributed.cli.pipeline_store import StoreNotReached, open_pipeline_store
+from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, open_pipeline_store
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.training_summary import TrainingSummary
 from kfp_distributed.storage.errors import StorageError
@@ -51,7 +51,7 @@ def command(namespace: str, ended: bool, limit: int, bucket: str) -> None:
 
 
 def _list_ended(api: ClusterApi, limit: int, bucket: str) -> None:
-    command = f"kfp-distributed jobs --ended --namespace {api.namespace}"
+    command = f"kfp-distributed jobs --ended --namespace {api.namespace}{bucket_words(bucket)}"
     try:
         store, credentials = open_pipeline_store(api, bucket, command)
         jobs, refusals = list_jobs(api)

@@ -177,3 +177,7 @@ def test_a_store_that_is_not_reached_is_named(invoke, monkeypatch):
     assert "cannot be reached from this machine" in result.output
     result = invoke("logs", FAILED.name)
     assert "Whether it has ended is not known: s3://pipelines/root cannot be reached" in result.output
+    # The advice repeats the command with its options.
+    for words in (("jobs", "--ended"), ("logs", FAILED.name)):
+        result = invoke(*words, "--bucket", "s3://other/root", "--namespace", "default")
+        assert f"{' '.join(words)} --namespace default --bucket s3://other/root; kill $!" in result.output

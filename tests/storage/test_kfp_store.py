@@ -212,3 +212,5 @@ def test_read_keys():
     ) as error:
         read_keys(cluster.read, replace(S3, access_key_field="accesskey", secret_key_field="secretkey"))
     assert "aHVzaA" not in str(error.value)
+    with pytest.raises(ValueError, match=r"^/api/v1/namespaces/team/secrets/other does not exist\. Create it, or "):
+        read_keys(cluster.read, replace(S3, secret="other"))
