@@ -250,6 +250,8 @@ CRASHED = {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-
             with_init({"name": "mesh-init", **CRASHED}, init("packages", INITIALIZING)),
             PodState("starting", None, "waiting for the init container mesh-init, which failed with exit code 2"),
         ),
+        # The usual start of a pod is no warning.
+        (with_init(init("kubectl-delivery", INITIALIZING)), PodState("pulling")),
         (
             with_init(init("mesh-init", NO_IMAGE), init("packages", INITIALIZING)),
             PodState(

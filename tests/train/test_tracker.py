@@ -129,6 +129,14 @@ def test_missing_pods_have_a_reason(tracker):
     assert summarize(tracker.add_event(event)) == []
 
 
+def test_an_operator_that_creates_a_pod_twice_is_no_warning(tracker):
+    """Its cache did not have the pod yet."""
+    text = 'launcher pod created failed: pods "a-job-launcher" already exists'
+    event = {"involvedObject": {"name": "a-job"}, "reason": "MPIJobFailed", "message": text}
+    assert summarize(tracker.add_event(event)) == []
+    assert summarize(tracker.add_event({**event, "message": 'configmaps "other" already exists'})) != []
+
+
 def test_events_of_other_jobs_are_ignored(tracker):
     assert summarize(tracker.add_event({"involvedObject": {"name": "a-job2"}, "reason": "Failed", "message": ""})) == []
 

@@ -218,7 +218,8 @@ def _initializing_state(container: Mapping[str, Any]) -> PodState:
         # The kubelet retries it. Its message is left out, because it changes with each attempt.
         return PodState("starting", None, f"{text}, which failed with exit code {failed['exitCode']}")
     if waiting:
-        return PodState("pulling", None, ": ".join(filter(None, (text, _reason(waiting)))))
+        reason = _reason(waiting)
+        return PodState("pulling", None, f"{text}: {reason}" if reason else "")  # Each reason is a warning.
     return PodState("starting", None, text)
 
 

@@ -25,6 +25,9 @@ _REDUNDANT_EVENTS = (
 )
 """Reasons of events that the state of a pod contains too, or that follow from its deletion."""
 
+_CREATED_BEFORE = re.compile(r' pods "\S+" already exists$')
+"""End of a message of an operator whose cache does not have a pod yet that it has created. It tries again."""
+
 
 class WarningEvent(NamedTuple):
     """A warning about a job or one of its pods.
@@ -69,6 +72,8 @@ def read_event(event: Mapping[str, Any], job_name: str, job_created: str) -> War
     if not is_ours or is_old or reason in _REDUNDANT_EVENTS:
         return None
     text = f"{reason}: {(event.get('message') or '').strip()}"
+    if name == job_name and _CREATED_BEFORE.search(text):
+        return None
     is_transient = reason == "FailedMount" and bool(_TRANSIENT_MOUNT_ERROR.search(text))
     # Events of the newer API have eventTime instead of lastTimestamp.
     happened = seconds_of(event.get("lastTimestamp") or event.get("eventTime"))
