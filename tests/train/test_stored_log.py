@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kfp_distributed.components.train import stored_log
 from kfp_distributed.components.train.log_format import LogEntry, parse_line, precise_lines
+from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
 from kfp_distributed.components.train.stored_log import StoredLog, read_log
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
@@ -254,3 +255,15 @@ def test_lines_that_are_lost_at_the_end_are_counted_after_an_earlier_outage_too(
     log.close(0.2)
     assert warnings[-1] == ("WARNING", "the last 2 lines of the log are not stored")
     assert [text for _, text in warnings if "no answer" in text] == [warnings[0][1], warnings[1][1]]
+
+
+def test_lines_of_a_second_are_one_however_two_attempts_have_read_them(make, tmp_path):
+    """A retried step reads many lines at once, and the times of lines depend on which ones are read together."""
+    stamped = [b"2026-11-25T22:24:1%d.%02d0000000Z row %d\n" % (row // 50, row % 50, row) for row in range(150)]
+    for attempt, at_once in (("1", 1), ("2", 40)):
+        log, reader = make(attempt), LogReader()
+        for start in range(0, len(stamped), at_once):
+            for line in reader.feed(b"".join(stamped[start : start + at_once]), 0.0):
+                log.add(LogEntry(line.time, "INFO", "worker-0", line.text))
+        log.close(10)
+    assert [entry.message for entry in read_log(open_store(str(tmp_path)))] == [f"row {row}" for row in range(150)]
