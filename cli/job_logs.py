@@ -71,10 +71,11 @@ def read_entries(replica: str, lines: Iterable[str], spec: DistributionSpecifica
 
 
 def _entry(time: float, replica: str, line: str, spec: DistributionSpecification) -> Iterator[LogEntry]:
+    rank, text = printed_by(replica, line, spec)
     # As on a terminal, the text after a carriage return replaces the text before it.
-    text, sample = split_sample(line.rstrip("\r").rpartition("\r")[2])
+    text, sample = split_sample(text.rstrip("\r").rpartition("\r")[2])
     if (text or sample is None) and not re.search(STARTUP_REMARK, text):
-        yield LogEntry(time, "INFO", *printed_by(replica, text, spec))
+        yield LogEntry(time, "INFO", rank, text)
 
 
 def _read_container(

@@ -166,6 +166,7 @@ def test_log_entries_of_the_ranks_of_mpi():
     spec = parse_distribution({"distribution_type": "MPI", "number_of_workers": 2})
     lines = [
         "2026-11-23T14:05:12.0Z [1,1]<stdout>: epoch 1/5",
+        "2026-11-23T14:05:12.0Z [1,1]<stdout>:sample memory=512MiB",
         "2026-11-23T14:05:12.0Z [1,0]<stdout>:row [1,1]<stdout>:begun",
         "2026-11-23T14:05:12.0Z [1,0]<stdout>:7[1,1]<stdout>:cut",
     ]
