@@ -119,6 +119,7 @@ time.sleep(10)
 """
 
 
+@pytest.mark.mpi("v1")  # The workers of v2beta1 run sshd.
 @pytest.mark.takes(50)
 def test_a_worker_that_is_killed_costs_one_restart(start_ranks):
     """The operator counts two: those of the worker and of the launcher."""

@@ -38,6 +38,14 @@ def test_the_operator_decides_about_a_permanent_failure(tracker):
     assert tracker.end == (False, "TFJob failed: 1 worker failed.")
 
 
+def test_a_permanent_failure_of_an_mpi_worker_ends_the_job():
+    """The kubelet restarts it for ever, and without it the operator creates no launcher."""
+    tracker = Tracker(make_job(["unused"], {"distribution_type": "MPI", "number_of_workers": 2}), "MPIJob")
+    list(tracker.update_pod(pod_of(1, main=terminated(1))))
+    assert tracker.end == (False, "Exit codes 1 to 127 are permanent failures and are not retried.")
+    assert not tracker.can_restart
+
+
 def test_a_deleted_pod_has_failed(tracker):
     list(tracker.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
     assert summarize(tracker.update_pods([pod_of(0, **RUNNING)])) == []

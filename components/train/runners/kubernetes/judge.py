@@ -122,8 +122,12 @@ class Judge:
         if cause == "preemption":
             self._count_preemption(failure, failure.time)
             return "" if self.restarts.can_be_preempted else self.restarts.preemption_limit_reached
-        if cause == "outage" or not is_retryable(failure.exit_code):
+        if cause == "outage":
             return ""
+        if not is_retryable(failure.exit_code):
+            # The operator decides, but that of MPIJob v2beta1 lets the kubelet restart such a worker for ever.
+            is_mpi_worker = self.job.topology.distribution_type == "MPI" and failure.replica != self.job.topology.leader
+            return FOR_GOOD if is_mpi_worker else ""
         self.restarts = self.restarts.after_failure(self.checkpoint)
         return "" if self.restarts.can_restart([failure.replica]) else self.restarts.restart_limit_reached
 
