@@ -108,6 +108,36 @@ def test_a_leader_that_loses_a_peer_while_it_saves_has_not_saved(make_replicas, 
     assert complete_checkpoints(open_store(replicas.job.checkpoint_uri)) == []
 
 
+def lose_leader(model_dir):
+    """Lose the leader in the replica that has left a notice, before that replica looks whether the leader has ended."""
+    import os
+    import time
+    from pathlib import Path
+
+    from kfp_distributed.storage import open_store
+    from kfp_distributed.trainers.runtime.job import JobDescription
+    from kfp_distributed.trainers.sync import is_ending
+
+    metrics = open_store(JobDescription.from_json(Path(os.environ["KFP_DISTRIBUTED_JOB"]).read_text()).metrics_uri)
+    print("begins", flush=True)
+    while not metrics.exists("notices/worker-1"):
+        is_ending()
+        time.sleep(0.01)
+    raise RuntimeError("Connection reset by peer")
+
+
+def test_a_replica_that_must_end_and_loses_its_leader_has_ended_by_its_signal(make_replicas, digits):
+    """Otherwise nobody knows which replica has ended first, and a limit counts its end as a failure."""
+    replicas = make_replicas(train_specification(lose_leader), {}, {"worker": 2}, digits)
+    replicas.start_all()
+    metrics = open_store(replicas.job.metrics_uri)
+    replicas.wait_until(lambda: metrics.exists("notices/leader"))
+    replicas.wait_for("worker-1", "begins")
+    replicas.running["worker-1"].terminate()
+    assert replicas.wait("worker-1", 20) == 128 + signal.SIGTERM
+    assert replicas.wait("worker-0", 20) == PEER_LOST
+
+
 def test_a_leader_that_is_killed_and_starts_again_learns_of_a_replica_that_still_waits(make_replicas, digits):
     replicas = make_replicas(train_specification(count), {"asks": True}, {"worker": 2}, digits)
     replicas.start_all()

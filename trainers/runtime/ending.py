@@ -19,8 +19,11 @@ LEFTOVER_SECONDS = 10.0
 """Seconds for which threads and child processes may outlive the program. Pools need milliseconds to shut down."""
 
 _children: list[subprocess.Popen[bytes]] = []
+_was_told = threading.Event()
+"""Set from SIGTERM on."""
+
 _ending = threading.Lock()
-"""Held from SIGTERM on. A command that ends after that does not determine the exit code."""
+"""Held while the process ends after SIGTERM. A command that ends after that does not determine the exit code."""
 
 
 def end_on_sigterm() -> None:
@@ -39,10 +42,16 @@ def end_on_sigterm() -> None:
     def wait() -> None:
         while os.read(readable, 1)[0] != signal.SIGTERM:
             pass
+        _was_told.set()
         await_leader()
         end(128 + signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def was_told_to_end() -> bool:
+    """Return whether this process has received SIGTERM since `end_on_sigterm`."""
+    return _was_told.is_set()
 
 
 def end(code: int) -> NoReturn:

@@ -6,6 +6,7 @@ import atexit
 import importlib
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -28,7 +29,7 @@ from kfp_distributed.trainers.runtime import sync
 from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Rank, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.downloads import observed
-from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end
+from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end, was_told_to_end
 from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
 from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
@@ -69,10 +70,12 @@ _LAUNCHER_LOST = 1
 def main() -> int:
     """Run this replica's part of the job; return its exit code.
 
-    A store that does not answer is no failure of the program.
+    A store that does not answer is no failure of the program. A replica that must end soon may lose its leader, which
+    has ended because of that, before it has seen that it can end: it ends by SIGTERM all the same.
     """
     try:
-        return _run_replica()
+        code = _run_replica()
+        return 128 + signal.SIGTERM if code == PEER_LOST and was_told_to_end() else code
     except (KeyNotFound, ChecksumMismatch):
         raise
     except StorageError as error:
