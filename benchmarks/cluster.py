@@ -28,12 +28,14 @@ from step_start import step_start_table
 
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.manifests import JOB_LABEL
-from kfp_distributed.components.train.request import Request, plan_job
-from kfp_distributed.components.train.runners.choose import kubernetes_runner
-from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.describe.manifests import JOB_LABEL
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.tell.log_format import log
+from kfp_distributed.components.train.tell.step_log import StepLog
 
 _README = Path(__file__).parent / "cluster.md"
 _POLLS = (15, 30)
@@ -244,7 +246,7 @@ def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
     life = _Life(namespace, plan_job(request).name)
     life.start()
     started = time.monotonic()
-    launch(request, kubernetes_runner(counting, request.model_uri), lambda line: None)
+    launch(request, kubernetes_runner(counting, request.model_uri, log), lambda fact: None)
     return life.times(started, time.monotonic()), Counter(_Counting.requests)
 
 
@@ -258,7 +260,7 @@ def _logs(namespace: str, request: Request) -> str:
             lines[f"{entry.replica} {entry.message}"] += 1
             stamps.append(time.monotonic())
 
-    launch(request, kubernetes_runner(connect(namespace), request.model_uri), show)
+    launch(request, kubernetes_runner(connect(namespace), request.model_uri, log), StepLog(show))
     workers = int(request.distribution_specification["number_of_workers"])
     lost, duplicated = workers * _LINES - len(lines), sum(lines.values()) - len(lines)
     rate = len(lines) / (stamps[-1] - stamps[0])
@@ -271,7 +273,7 @@ def _logs(namespace: str, request: Request) -> str:
 def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]]:
     """Run the same manifest by kubectl. Return the times, and the delay of the SDK in seconds by polling interval."""
     api = connect(namespace)
-    runner = kubernetes_runner(api, request.model_uri)
+    runner = kubernetes_runner(api, request.model_uri, log)
     assert isinstance(runner, KubernetesRunner)
     runner.check(plan_job(request))
     name = runner.manifest["metadata"]["name"]

@@ -6,7 +6,6 @@ which is installed in a separate environment. Both connect to `StubApi`.
 
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 from kubernetes import client
@@ -15,11 +14,13 @@ from kubernetes import client
 def step(configuration: client.Configuration, workers: int) -> None:
     """Run the train step with a minimal dataset manifest and an existing model."""
     from kfp_distributed.cluster_api.client import ClusterApi
-    from kfp_distributed.components.train.job import TrainingJob
-    from kfp_distributed.components.train.launch import launch
-    from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-    from kfp_distributed.components.train.request import Request, plan_job
-    from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+    from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+    from kfp_distributed.components.train.describe.training_job import TrainingJob
+    from kfp_distributed.components.train.run.launch import launch
+    from kfp_distributed.components.train.run.request import Request, plan_job
+    from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+    from kfp_distributed.components.train.tell.log_format import log, print_entry
+    from kfp_distributed.components.train.tell.step_log import StepLog
     from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
     from kfp_distributed.storage.files import describe_folder
     from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
@@ -46,13 +47,13 @@ def step(configuration: client.Configuration, workers: int) -> None:
         job = plan_job(request)
         files = describe_folder(model)
         manifest = ModelManifest("files", files, job=job.name, request=job.description.request)
-        runner = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"))
+        runner = KubernetesRunner(ClusterApi(configuration, "default"), ClusterSettings("default"), log)
 
         def write_model(_: TrainingJob) -> None:
             # Before the job starts, it would make the job unnecessary.
             (model / MODEL_MANIFEST).write_text(manifest.to_json())
 
-        launch(request, runner, partial(print, flush=True), on_start=write_model)
+        launch(request, runner, StepLog(print_entry), on_start=write_model)
 
 
 def sdk(configuration: client.Configuration, workers: int) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from measure import compare, table
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.interpreter import find_python
-from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.interpreter import find_python
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.processes.group import ProcessGroup
 
 _PROGRAMS = Path(__file__).parent / "programs"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from measure import compare, table
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request, plan_job
-from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.topology import replica_environment
-from kfp_distributed.trainers.runtime.job import JOB_VARIABLE
+from kfp_distributed.components.train.describe.topology import replica_environment
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE
 
 _DISTRIBUTIONS = {
     "3 workers, all-reduce": {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},

@@ -14,11 +14,12 @@ from measure import table
 from prepare import digits_file
 from training import prepare
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.interpreter import find_python
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.interpreter import find_python
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.tell.step_log import StepLog
 
 _FILE, _EXAMPLES = Path(__file__).parent / "ways.md", Path(__file__).parents[1] / "examples"
 _EPOCHS, _BATCH = 6, 240
@@ -162,7 +163,7 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
             ends.append((time.monotonic(), _loopback_bytes()))
 
     started = time.monotonic()
-    launch(request, LocalRunner(), see)
+    launch(request, LocalRunner(), StepLog(see))
     total = time.monotonic() - started
     (first, sent_first), (last, sent_last) = ends[0], ends[-1]
     epoch, exchanged = (last - first) / (_EPOCHS - 1), (sent_last - sent_first) / (_EPOCHS - 1)

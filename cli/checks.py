@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 
 from kfp_distributed.cli.installation import DEFAULT_ACCOUNT
 from kfp_distributed.cli.libraries import StepLibrary
-from kfp_distributed.components.train.manifests import JobKind, job_kind
-from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
-from kfp_distributed.components.train.specification import DistributionType
+from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
+from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
+from kfp_distributed.components.train.describe.specification import DistributionType
 from kfp_distributed.storage.kfp_store import KFP_SECRET
 
 Level = Literal["ok", "warning", "failed"]

@@ -5,11 +5,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from kfp_distributed.components.train.durations import format_seconds
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.stored_log import read_log
-from kfp_distributed.components.train.task_path import format_task
-from kfp_distributed.components.train.training_summary import INDEX, LOGS, REPORT, TrainingSummary
+from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.describe.task_path import format_task
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.tell.stored_log import read_log
+from kfp_distributed.components.train.tell.training_summary import INDEX, LOGS, REPORT, TrainingSummary
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.opener import open_store

@@ -9,7 +9,7 @@ from kfp_distributed.cli.ended_jobs import read_summaries
 from kfp_distributed.cli.job_search import missing_job
 from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, open_pipeline_store
 from kfp_distributed.cluster_api.client import ClusterApi
-from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
 

@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cli.libraries import library_fault
+from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
-
-Object = dict[str, Any]
 
 Action = Literal["keep", "create", "update", "replace", "delete"]
 

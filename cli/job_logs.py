@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 from heapq import merge
 from typing import Any
 
-from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.cli.cluster_jobs import ClusterJob, objects_of
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.manifests import JOB_LABEL
-from kfp_distributed.components.train.mpirun import LAUNCHER, RankLines, printed_by
-from kfp_distributed.components.train.runners.kubernetes.pods import replica_of, started_containers
-from kfp_distributed.components.train.specification import DistributionSpecification
+from kfp_distributed.components.train.describe.manifests import JOB_LABEL
+from kfp_distributed.components.train.describe.mpirun import LAUNCHER, RankLines, printed_by
+from kfp_distributed.components.train.describe.specification import DistributionSpecification
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of, started_containers
 from kfp_distributed.trainers.runtime.samples import split_sample
 
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{1,6})\d*(Z|[+-]\d\d:\d\d)")
@@ -35,7 +35,7 @@ def read_logs(api: ClusterApi, job: ClusterJob, replica: str = "") -> Iterator[L
     Raises:
         ClusterError: The account may not list the pods or read their logs, or the API server does not answer.
     """
-    spec = job_objects(job).job.specification
+    spec = objects_of(job).job.specification
     core = f"/api/v1/namespaces/{api.namespace}"
     pods = api.list_objects(f"{core}/pods", {"labelSelector": f"{JOB_LABEL}={job.name}"}).items
     logs = [

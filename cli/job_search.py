@@ -2,11 +2,12 @@
 
 from typing import NamedTuple
 
-from kfp_distributed.cli.job_objects import ClusterJob, Object
+from kfp_distributed.cli.cluster_jobs import ClusterJob
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
-from kfp_distributed.components.train.manifests import JOB_LABEL, JobKind, job_kind
-from kfp_distributed.components.train.manifests.pod import MANAGED
-from kfp_distributed.components.train.runners.kubernetes.preflight import missing_permissions
+from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.manifests import JOB_LABEL, JobKind, job_kind
+from kfp_distributed.components.train.describe.manifests.pod import MANAGED
+from kfp_distributed.components.train.run.runners.kubernetes.preflight import missing_permissions
 
 _KINDS = (
     job_kind("Job"),

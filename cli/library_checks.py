@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from kfp_distributed.cli.checks import Check, Question, Refusal, install_command
-from kfp_distributed.cli.installation import Object
 from kfp_distributed.cli.libraries import StepLibrary, group_steps, library_fault
+from kfp_distributed.cluster_api.objects import Object
 
 _PREFIX = "kfp-distributed-"
 _HASH_LENGTH = len("-") + 12

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from kfp_distributed.cli.checks import Refusal
 from kfp_distributed.cli.options import endpoint_from_here
 from kfp_distributed.cli.store_checks import forward_command
-from kfp_distributed.cluster_api.client import ClusterApi, Object
+from kfp_distributed.cluster_api.client import ClusterApi
+from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.kfp_store import (

@@ -30,9 +30,9 @@ from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_s
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
+from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.reader import Read, reader
-from kfp_distributed.components.train.manifests.cluster_settings import Object
-from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions, served_kinds
+from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions, served_kinds
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.errors import StorageError

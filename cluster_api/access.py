@@ -1,6 +1,7 @@
 """Asks the API server what an account may do."""
 
-from kfp_distributed.cluster_api.client import ClusterApi, Object
+from kfp_distributed.cluster_api.client import ClusterApi
+from kfp_distributed.cluster_api.objects import Object
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 from urllib3 import BaseHTTPResponse, Timeout
@@ -15,7 +15,8 @@ from urllib3.exceptions import HTTPError
 if TYPE_CHECKING:
     from kubernetes import client
 
-Object = dict[str, Any]
+
+from kfp_distributed.cluster_api.objects import Object
 
 AWAY_SECONDS = 60.0
 """Seconds during which a request is retried while the API server does not answer or returns a transient error."""

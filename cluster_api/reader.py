@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from kfp_distributed.cluster_api.client import AWAY_SECONDS, ClusterApi, ClusterError, Object
+from kfp_distributed.cluster_api.client import AWAY_SECONDS, ClusterApi, ClusterError
+from kfp_distributed.cluster_api.objects import Object
 
 Read = Callable[[str], Object | None]
 """Returns the object at a path of the Kubernetes API, or None if it does not exist.

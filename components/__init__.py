@@ -5,13 +5,42 @@ returns the same five steps for another delivery.
 """
 
 import os
+import sys
+from types import ModuleType
+from typing import Any
 
 # A step has kfp without its compiler. kfp itself checks the same variable.
 if os.environ.get("_KFP_RUNTIME") != "true":
     from kfp_distributed.components.delivery import Delivery
     from kfp_distributed.components.steps import Steps, steps
 
-    # Last, because the imports above set attributes with the same names: the subpackages prepare_data, train, ...
-    prepare_data, train, evaluate, export_model, fingerprint_source = steps(Delivery.from_environment(os.environ))
-
     __all__ = ["Delivery", "Steps", "evaluate", "export_model", "fingerprint_source", "prepare_data", "steps", "train"]
+
+    # `_Package` makes them.
+    prepare_data: Any
+    train: Any
+    evaluate: Any
+    export_model: Any
+    fingerprint_source: Any
+
+    class _Package(ModuleType):
+        """This package, which makes the five components when one of them is first used.
+
+        A component has the name of the subpackage of its step, and stands for it: see `StepComponent`.
+        """
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
+            if name not in Steps._fields:
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            vars(self).update(steps(Delivery.from_environment(os.environ))._asdict())
+            return vars(self)[name]
+
+        def __setattr__(self, name: str, value: object) -> None:
+            # When Python imports a subpackage, it sets an attribute with its name.
+            if not (name in Steps._fields and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+    # https://docs.python.org/3/reference/datamodel.html#customizing-module-attribute-access
+    sys.modules[__name__].__class__ = _Package
+    for _step in Steps._fields:  # The imports above have set these.
+        vars(sys.modules[__name__]).pop(_step, None)

@@ -54,7 +54,7 @@ class MlflowError(Exception):
 
 
 @dataclass(frozen=True)
-class Connection:
+class MlflowConnection:
     """Address of an MLflow server and the credentials for it. Its text form shows no secret.
 
     Attributes:
@@ -88,7 +88,7 @@ class Connection:
         return {name: value for name, value in headers.items() if value}
 
 
-def read_connection(variables: Mapping[str, str]) -> Connection:
+def read_connection(variables: Mapping[str, str]) -> MlflowConnection:
     """Read the connection from environment variables as MLflow's own client does.
 
     Args:
@@ -124,7 +124,7 @@ def read_connection(variables: Mapping[str, str]) -> Connection:
     namespace = _SERVICE_ACCOUNT / "namespace"
     if kind == "kubernetes-namespaced" and not workspace and namespace.exists():
         workspace = namespace.read_text().strip()
-    return Connection(
+    return MlflowConnection(
         address=urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", "")),
         authorization=authorization,
         uses_pod_token=in_pod and not authorization,
@@ -187,7 +187,7 @@ class MlflowClient:
     Each method raises MlflowError if the server refuses the request or does not answer.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: MlflowConnection) -> None:
         self.connection = connection
         self._pool = PoolManager(
             # A redirect could send the credentials to another host.

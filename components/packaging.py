@@ -1,6 +1,7 @@
 """Makes KFP components of the steps' functions: their images, what pip installs, and the bootstrap that they carry."""
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -95,8 +96,8 @@ def make_step(
     )
     shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
     container.command = ["sh", "-ec", shell, program]
-    component = component if task_config else _without_task_config(component)
-    return accept_whole_numbers(component if cached else _NeverCached(component.component_spec, component.python_func))
+    spec = component.component_spec if task_config else _without_task_config(component.component_spec)
+    return accept_whole_numbers((StepComponent if cached else _NeverCached)(spec, function))
 
 
 def _set_defaults(variables: Mapping[str, str]) -> str:
@@ -113,7 +114,23 @@ def bootstrap() -> str:
     return source.replace("@NAME@", library_name(hash_)).replace("@HASH@", hash_)
 
 
-class _NeverCached(PythonComponent):  # type: ignore[misc]  # kfp has no types
+class StepComponent(PythonComponent):  # type: ignore[misc]  # kfp has no types
+    """A component that stands for the package of its step, which has the same name.
+
+    Therefore `import kfp_distributed.components.train.step as step` works, which reads `step` from the component.
+    """
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Return an imported module of the package of the step."""
+        function = vars(self).get("python_func")
+        package = function.__module__.rpartition(".")[0] if function else ""
+        module = sys.modules.get(f"{package}.{name}")
+        if module is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return module
+
+
+class _NeverCached(StepComponent):
     """A component whose tasks always run, because caching is a setting of a task that no component has."""
 
     def __call__(self, *arguments: Any, **inputs: Any) -> Any:  # noqa: ANN401
@@ -131,13 +148,12 @@ class _NeverCached(PythonComponent):  # type: ignore[misc]  # kfp has no types
         return spec
 
 
-def _without_task_config(component: Any) -> Any:  # noqa: ANN401
-    """Return the component without its parameters of the type TaskConfig, which a backend before 2.15 refuses.
+def _without_task_config(spec: Any) -> Any:  # noqa: ANN401
+    """Return the specification without parameters of the type TaskConfig, which a backend before 2.15 refuses.
 
     The function still takes them: kfp passes an empty one for each that a component does not declare.
     """
-    spec = component.component_spec
     spec.inputs = {
         name: parameter for name, parameter in (spec.inputs or {}).items() if parameter.type != dsl.TaskConfig.__name__
     }
-    return type(component)(spec, component.python_func)
+    return spec

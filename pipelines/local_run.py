@@ -18,9 +18,9 @@ from kfp import local
 from kfp.local.config import LocalExecutionConfig
 from rich.console import Console
 
-from kfp_distributed.components.train.runners.choose import RUNNER_VARIABLE
-from kfp_distributed.components.train.signals import ended_by_signals
-from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE
+from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
+from kfp_distributed.components.train.run.signals import ended_by_signals
+from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.processes.guard import Process, process_table

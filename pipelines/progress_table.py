@@ -8,7 +8,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from kfp_distributed.components.train.durations import format_seconds
+from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.pipelines.training_progress import ReplicaProgress
 
 _COLORS = {"running": "", "succeeded": "green", "failed": "red", "stopped": "dim"}

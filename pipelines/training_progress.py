@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.log_format import JOB, LogEntry
+from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 from kfp_distributed.trainers.runtime.progress import parse_progress
 from kfp_distributed.trainers.runtime.samples import Sample, split_sample
 

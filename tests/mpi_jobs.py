@@ -5,9 +5,10 @@ import signal
 from replicas import kill_replica
 from step_lines import brief
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.tell.step_log import StepLog
 
 
 def train(digits, folder, workers, *, program, see=lambda line: None, parameters=None, **distribution):
@@ -28,7 +29,7 @@ def train(digits, folder, workers, *, program, see=lambda line: None, parameters
         parameters or {},
         {"distribution_type": "MPI", "number_of_workers": workers, **distribution},
     )
-    return launch(request, LocalRunner(), show), lines
+    return launch(request, LocalRunner(), StepLog(show)), lines
 
 
 def losses(outcome):

@@ -5,7 +5,7 @@ import signal
 import psutil
 from step_lines import brief
 
-from kfp_distributed.components.train.log_format import LogEntry
+from kfp_distributed.components.train.run.log_entry import LogEntry
 
 
 def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: int = signal.SIGKILL) -> None:

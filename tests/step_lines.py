@@ -1,8 +1,8 @@
 """The log of a train step without what differs in each run: `[REPLICA] MESSAGE`, and of the step itself `MESSAGE`."""
 
-from collections.abc import Callable
-
-from kfp_distributed.components.train.log_format import JOB, LogEntry, parse_line
+from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.tell.log_format import parse_line
+from kfp_distributed.components.train.tell.step_log import StepLog
 
 
 def brief(entry: LogEntry) -> str:
@@ -10,9 +10,9 @@ def brief(entry: LogEntry) -> str:
     return entry.message if entry.replica == JOB else f"[{entry.replica}] {entry.message}"
 
 
-def into(lines: list[str]) -> Callable[[LogEntry], None]:
-    """A function for `launch` that collects entries in brief."""
-    return lambda entry: lines.append(brief(entry))
+def into(lines: list[str]) -> StepLog:
+    """A log for `launch` that collects entries in brief."""
+    return StepLog(lambda entry: lines.append(brief(entry)))
 
 
 def brief_lines(text: str) -> list[str]:

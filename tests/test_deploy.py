@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_distributed.components.train.manifests import job_kind
-from kfp_distributed.components.train.runners.kubernetes.preflight import needed_permissions
+from kfp_distributed.components.train.describe.manifests import job_kind
+from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions
 
 ROOT = Path(__file__).parent.parent
 IMAGES = sorted(path.parent for path in (ROOT / "images").glob("*/Containerfile"))

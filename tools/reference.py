@@ -18,7 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cli.main import main
 from kfp_distributed.components import steps
-from kfp_distributed.components.train.specification import KEYS, DistributionSpecification
+from kfp_distributed.components.train.describe.specification import KEYS, DistributionSpecification
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
 from kfp_distributed.storage.model import ModelManifest
@@ -70,7 +70,9 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,
         "trainers": describe_trainers,
-        "modules of train": lambda: describe_modules(root / "components" / "train"),
+        "describe of train": lambda: describe_modules(root / "components" / "train" / "describe"),
+        "run of train": lambda: describe_modules(root / "components" / "train" / "run"),
+        "tell of train": lambda: describe_modules(root / "components" / "train" / "tell"),
         "dataset manifest": lambda: describe_attributes(DatasetManifest),
         "dataset column": lambda: describe_attributes(Column),
         "model manifest": lambda: describe_attributes(ModelManifest),

@@ -12,8 +12,8 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.keras_fit import check_network, read_position
 from kfp_distributed.trainers.keras_model import score
 from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
-from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.sync import read_epochs, record_epoch
+from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs, record_epoch
+from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
 
 
 def evaluate_checkpoints(

@@ -13,12 +13,12 @@ from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, steps_at_once
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
-from kfp_distributed.trainers.keras_steps import Steps, fit_from, follow_steps
+from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import plan_of_rows
 from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
 from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
-from kfp_distributed.trainers.runtime.job import TRAINING_METRICS
-from kfp_distributed.trainers.runtime.sync import record_epoch
+from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
 
 
 def keras_classifier(
@@ -80,7 +80,7 @@ def keras_classifier(
         at_once = 1 if has_servers else steps_at_once(model, plan.steps, plan.batch)
         compile_model(model, tf_keras.optimizers.Adam(rate), at_once)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
-    steps = Steps(save)
+    steps = EpochSteps(save)
     where = steps.begin(position, plan_of_rows(manifest, batch_size, ranks[0], seed, ranks[1]), plan.steps)
     if cluster.index == 0 and (position.epoch or position.step):
         print(where, flush=True)

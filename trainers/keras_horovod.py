@@ -15,13 +15,13 @@ from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
-from kfp_distributed.trainers.keras_steps import Steps, fit_from, follow_steps
+from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime.cluster import check_size
+from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
 from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
-from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
-from kfp_distributed.trainers.runtime.sync import record_epoch
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
 
 # AutoGraph of TensorFlow 2.15 skips Keras, but only under the name `keras`. To convert tf_keras takes 15 s each start.
 config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
@@ -78,7 +78,7 @@ def keras_horovod(
     metrics_text = metrics_file.read_text() if metrics_file.exists() else ""
     state = hvd.elastic.KerasState(model, done=position.epoch, position=position.to_json(), metrics=metrics_text)
     # In an elastic job, another rank can become rank 0.
-    steps = Steps(lambda position: save(position) if hvd.rank() == 0 else None)
+    steps = EpochSteps(lambda position: save(position) if hvd.rank() == 0 else None)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         rate = float(model.optimizer.learning_rate)

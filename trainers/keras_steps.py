@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.runtime.folder_uploads import flush
 from kfp_distributed.trainers.runtime.sampling import count_rows
-from kfp_distributed.trainers.runtime.sync import flush
 from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
 
 _SCHEDULED_STEPS = 10
@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.002
 """Interval at which a chief looks whether a step is finished, less than most steps take."""
 
 
-class Steps:
+class EpochSteps:
     """Counts the finished steps of the epoch, and ends the program after one if a replica must end soon.
 
     Attributes:
@@ -94,7 +94,7 @@ class Steps:
         raise EndedEarly
 
 
-def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: Steps, workers: int = 1) -> None:
+def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: EpochSteps, workers: int = 1) -> None:
     """Follow the steps of `fit`: count them and their rows, and keep the input iterator alive.
 
     The iterator lives until the process ends. Its destructor, here or in a remote worker, waits for a thread of
@@ -106,7 +106,7 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
     Args:
         model: Compiled model, before the call of `fit`.
         rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
-        steps: Steps of the training, which may end the program.
+        steps: EpochSteps of the training, which may end the program.
         workers: Number of workers that compute the steps of a chief. Default: 1.
     """
     make_train_function: Callable[[bool], Callable[[object], object]] = model.make_train_function
@@ -165,7 +165,7 @@ def _limit_schedule(model: tf_keras.Model, workers: int) -> Callable[[int], Call
 def fit_from(
     model: tf_keras.Model,
     rows: Callable[[int, int], object],
-    steps: Steps,
+    steps: EpochSteps,
     epochs: int,
     end_epoch: Callable[[int, dict[str, float]], object],
     callbacks: Sequence[tf_keras.callbacks.Callback] = (),
@@ -175,7 +175,7 @@ def fit_from(
     Args:
         model: Compiled model.
         rows: Returns the input of `fit` from an epoch on, after some of its steps.
-        steps: Steps of the training, with the position from which it continues.
+        steps: EpochSteps of the training, with the position from which it continues.
         epochs: Number of the last epoch.
         end_epoch: Callback with the number of an epoch, from 0, and the metrics of its steps.
         callbacks: Callbacks of Keras that run before it. Default: none.

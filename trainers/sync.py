@@ -6,7 +6,8 @@ a checkpoint and return, because a replica must end soon.
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """
 
-from kfp_distributed.trainers.runtime.sync import flush, record_epoch
+from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.folder_uploads import flush
 from kfp_distributed.trainers.runtime.termination import is_ending
 
 __all__ = ["flush", "is_ending", "record_epoch"]

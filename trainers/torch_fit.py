@@ -25,10 +25,11 @@ from kfp_distributed.trainers.architecture import (
 )
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.position import Position, plan_of_rows
+from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
 from kfp_distributed.trainers.runtime.feed import Step, map_records, read_manifest, steps_of_epoch, write_records
-from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.folder_uploads import flush
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sampling import count_rows
-from kfp_distributed.trainers.runtime.sync import flush, record_epoch
 from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
 from kfp_distributed.trainers.torch_network import Network
 

@@ -5,14 +5,15 @@ from collections.abc import Iterable
 
 import click
 
-from kfp_distributed.cli.job_objects import ClusterJob, Object, grace_seconds
+from kfp_distributed.cli.cluster_jobs import ClusterJob, grace_seconds
 from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_path
 from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
-from kfp_distributed.components.train.manifests import JOB_LABEL
-from kfp_distributed.components.train.runners.kubernetes.gone import await_gone, until_gone
-from kfp_distributed.components.train.runners.kubernetes.objects import delete
-from kfp_distributed.components.train.runners.kubernetes.previous_attempt import pods_gone_seconds
+from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.manifests import JOB_LABEL
+from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone, until_gone
+from kfp_distributed.components.train.run.runners.kubernetes.objects import delete
+from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import pods_gone_seconds
 
 
 @click.command()

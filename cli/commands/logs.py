@@ -4,10 +4,11 @@ import re
 
 import click
 
+from kfp_distributed.cli.cluster_jobs import objects_of
 from kfp_distributed.cli.ended_jobs import read_stored_log
 from kfp_distributed.cli.ended_search import ended_job
+from kfp_distributed.cli.job_facts import follow_job
 from kfp_distributed.cli.job_logs import read_logs
-from kfp_distributed.cli.job_objects import job_objects
 from kfp_distributed.cli.job_search import existing_job
 from kfp_distributed.cli.options import (
     WrongArgument,
@@ -17,11 +18,10 @@ from kfp_distributed.cli.options import (
     namespace_option,
     refused,
 )
-from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
-from kfp_distributed.components.train.job import LogLine
-from kfp_distributed.components.train.log_format import JOB, LogEntry
+from kfp_distributed.components.train.run.facts import LogLine
+from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 
 
 @click.command()
@@ -46,7 +46,7 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
         if training is None:
             _print_stored(api, job, replica, bucket)
             return
-        replicas = [item.name for item in job_objects(training).job.topology.replicas]
+        replicas = [item.name for item in objects_of(training).job.topology.replicas]
         if replica and replica not in replicas:
             raise WrongArgument(f"--replica {replica!r} is not one of the replicas: {', '.join(replicas)}")
         if not follow:

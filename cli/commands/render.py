@@ -5,7 +5,7 @@ from typing import Any, Literal
 import click
 
 from kfp_distributed.cli.options import JsonOrFile, WrongArgument, check_image, check_namespace
-from kfp_distributed.cli.render import as_yaml, rendered_objects
+from kfp_distributed.cli.rendered_objects import as_yaml, rendered_objects
 
 _JSON = JsonOrFile()
 

@@ -4,7 +4,6 @@ import click
 
 from kfp_distributed.cli.installation import (
     DEFAULT_ACCOUNT,
-    Object,
     change_line,
     installed_objects,
     libraries_of_version,
@@ -13,6 +12,7 @@ from kfp_distributed.cli.installation import (
 from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cli.options import WrongArgument, connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.objects import Object
 
 
 @click.command()

@@ -9,19 +9,20 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from kfp_distributed.cli.cluster_jobs import ClusterJob, objects_of
 from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_report, kind_of
 from kfp_distributed.cli.ended_search import ended_job
-from kfp_distributed.cli.job_objects import ClusterJob, job_objects
+from kfp_distributed.cli.job_facts import follow_job
 from kfp_distributed.cli.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, end_interrupted, namespace_option, refused
-from kfp_distributed.cli.watching import follow_job
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
-from kfp_distributed.components.train.durations import format_seconds
-from kfp_distributed.components.train.job import Fact, LogLine, ReplicaChanged, clock, moment
-from kfp_distributed.components.train.log_format import LogEntry, error_lines
-from kfp_distributed.components.train.status import JobStatus, advance, begin, failure_cause
-from kfp_distributed.components.train.step_log import log_entry
-from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, clock, moment
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.status import JobStatus, advance, begin, failure_cause
+from kfp_distributed.components.train.tell.log_format import error_lines
+from kfp_distributed.components.train.tell.step_log import log_entry
+from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.pipelines.progress_table import progress_table
 from kfp_distributed.pipelines.training_progress import TrainingProgress
 from kfp_distributed.storage.credentials import Credentials
@@ -100,7 +101,7 @@ class _View:
     """Status and progress of a job."""
 
     def __init__(self, job: ClusterJob) -> None:
-        training = job_objects(job).job
+        training = objects_of(job).job
         self.status = begin(training, clock())
         self._title = job.title
         self._progress = TrainingProgress()

@@ -21,7 +21,7 @@ from kfp_distributed.components.evaluate.scores import (
 )
 from kfp_distributed.components.evaluate.spool import ScoreSpool
 from kfp_distributed.components.evaluate.weights import check_weights
-from kfp_distributed.reports.render import render_page
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape, read_batches
 from kfp_distributed.storage.files import describe_folder

@@ -30,7 +30,7 @@ def run_step(
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     if os.environ.get("MLFLOW_TRACKING_URI"):
-        from kfp_distributed.components.export_model.tracking import link_version
+        from kfp_distributed.components.export_model.mlflow_tags import link_version
 
         link_version(os.environ, str(model.metadata.get("mlflow_run_id", "")), model_name, exported)
     return exported

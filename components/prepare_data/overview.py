@@ -13,7 +13,7 @@ from kfp_distributed.components.prepare_data.duplicates import MAXIMUM_HASHES
 from kfp_distributed.components.prepare_data.histograms import count_bins
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
 from kfp_distributed.components.prepare_data.profile import Moments, Profile
-from kfp_distributed.components.prepare_data.sample import Sample
+from kfp_distributed.components.prepare_data.sample import RowSample
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, bar_chart, histogram
 from kfp_distributed.reports.parts import Table
@@ -199,7 +199,7 @@ def _predictor_chart(predictors: Sequence[Predictor]) -> Chart | None:
     )
 
 
-def _histograms(sample: Sample, manifest: DatasetManifest, columns: Sequence[Column]) -> Iterator[Chart]:
+def _histograms(sample: RowSample, manifest: DatasetManifest, columns: Sequence[Column]) -> Iterator[Chart]:
     values = sample.columns(manifest.columns)
     for column in columns:
         edges, counts, outliers = count_bins(values[column.name], sample.labels, manifest.label.classes)
@@ -208,7 +208,7 @@ def _histograms(sample: Sample, manifest: DatasetManifest, columns: Sequence[Col
             yield histogram(title, edges, counts, y="values" if column.shape else "rows")
 
 
-def sample_table(sample: Sample, manifest: DatasetManifest) -> Table:
+def sample_table(sample: RowSample, manifest: DatasetManifest) -> Table:
     """Return some sampled rows: the class, and the first columns."""
     columns = manifest.columns[:_SAMPLE_COLUMNS]
     return Table(
@@ -220,7 +220,7 @@ def sample_table(sample: Sample, manifest: DatasetManifest) -> Table:
     )
 
 
-def sample_images(sample: Sample, manifest: DatasetManifest) -> tuple[ClassImages, ...]:
+def sample_images(sample: RowSample, manifest: DatasetManifest) -> tuple[ClassImages, ...]:
     """Return some sampled images of each of the first classes.
 
     The smallest number of all of them becomes black and the largest white.

@@ -18,7 +18,7 @@ from kfp_distributed.components.prepare_data.plan import Options, plan_split
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits
 from kfp_distributed.components.source_address import DIGITS, without_secrets
-from kfp_distributed.reports.render import render_page
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates
 from kfp_distributed.components.prepare_data.leakage import Predictor, rank_predictors
-from kfp_distributed.components.prepare_data.sample import Sample, Sampler
+from kfp_distributed.components.prepare_data.sample import RowSample, Sampler
 from kfp_distributed.components.prepare_data.vocabulary import Unseen, VocabularyCounter
 from kfp_distributed.storage.dataset import Column, Label, column_matrix, is_image
 
@@ -129,7 +129,7 @@ class Profile:
     """
 
     moments: Mapping[str, Moments]
-    sample: Sample
+    sample: RowSample
     predictors: Sequence[Predictor]
     duplicates: Sequence[Duplicates]
     unseen: Sequence[Unseen] = ()

@@ -16,7 +16,7 @@ _MAXIMUM_BYTES = 2**24
 
 
 @dataclass(frozen=True)
-class Sample:
+class RowSample:
     """Random training rows in random order.
 
     Attributes:
@@ -73,7 +73,7 @@ class Sampler:
         if begin < end:
             self._drawn.append(batch.take(pa.array(training_rows[self._numbers[begin:end] - first])))
 
-    def sample(self, change: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> Sample:
+    def sample(self, change: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> RowSample:
         """Return the drawn rows.
 
         Args:
@@ -82,4 +82,4 @@ class Sampler:
         rows = change(pa.Table.from_batches(self._drawn)).combine_chunks()
         order = self.generator.permutation(rows.num_rows)
         features = np.hstack([column_matrix(rows[column.name].combine_chunks()) for column in self.columns])
-        return Sample(features[order], rows[self.label].to_numpy()[order], self._seen)
+        return RowSample(features[order], rows[self.label].to_numpy()[order], self._seen)

@@ -10,27 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.failed_report import store_report
-from kfp_distributed.components.train.identity import (
+from kfp_distributed.components.train.describe.task_path import TaskPath
+from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.identity import (
     TrainingIdentity,
     identify_training,
     own_task_path,
     record_success,
 )
-from kfp_distributed.components.train.job import TrainingJob
-from kfp_distributed.components.train.launch import Metrics, Outcome, TrainingFailed, launch
-from kfp_distributed.components.train.log_format import JOB, LogEntry, error_lines, log, print_entry
-from kfp_distributed.components.train.records import Records
-from kfp_distributed.components.train.report import job_page
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.choose import choose_runner
-from kfp_distributed.components.train.runners.protocol import Runner
-from kfp_distributed.components.train.staging import staged
-from kfp_distributed.components.train.status import JobStatus
-from kfp_distributed.components.train.task_path import TaskPath
-from kfp_distributed.components.train.tracker import RunStatus, Tracker
-from kfp_distributed.components.train.tracking import open_tracker
-from kfp_distributed.reports.render import render_page
+from kfp_distributed.components.train.run.launch import Outcome, TrainingFailed, launch
+from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.choose import choose_runner
+from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.run.staging import staged
+from kfp_distributed.components.train.run.status import JobStatus
+from kfp_distributed.components.train.run.stored_metrics import Metrics
+from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
+from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker, RunStatus
+from kfp_distributed.components.train.tell.failed_report import store_report
+from kfp_distributed.components.train.tell.log_format import error_lines, log, print_entry
+from kfp_distributed.components.train.tell.records import Records
+from kfp_distributed.components.train.tell.report import job_page
+from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
@@ -69,7 +72,8 @@ def run_step(
     """
     # A replica may print characters that the encoding of our output lacks. That must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    tracker, records = open_tracker(os.environ, log), Records(log)
+    tracker, records = choose_tracker(os.environ, log), Records(log)
+    step_log = StepLog(print_entry, records.add)
 
     def finish(status: RunStatus, values: Metrics, page: str = "", cause: str = "") -> None:
         tracker.finish(status, values, page, report.uri if page else "")
@@ -83,9 +87,11 @@ def run_step(
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
         inputs = {**parameters, "manifests": [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]}
         identity = identify_training(model.uri, inputs)
-        job_runner = choose_runner(runner, model.uri, cluster_configuration_secret, task_config and vars(task_config))
+        job_runner = choose_runner(
+            runner, step_log.log, model.uri, cluster_configuration_secret, task_config and vars(task_config)
+        )
         request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields)
-        outcome, page = _run_job(request, job_runner, report, tracker, records)
+        outcome, page = _run_job(request, job_runner, report, tracker, records, step_log)
         record_success(model.uri, inputs)
         finish("FINISHED", outcome.metrics, page)
     except TrainingFailed as failure:
@@ -137,8 +143,9 @@ def _run_job(
     request: Request,
     runner: Runner,
     report: Any,  # noqa: ANN401
-    tracker: Tracker,
+    tracker: ExperimentTracker,
     records: Records,
+    step_log: StepLog,
 ) -> tuple[Outcome, str]:
     """Run the job and write its report; return the result and the page of the report."""
 
@@ -147,9 +154,9 @@ def _run_job(
         records.start(job, runner.namespace, request.model_uri)
 
     is_staged = not runner.shares_disk and "://" not in request.model_uri
-    request_of_replicas = staged(request) if is_staged else nullcontext(request)
+    request_of_replicas = staged(request, step_log.log) if is_staged else nullcontext(request)
     with request_of_replicas as visible_request:
-        outcome = launch(visible_request, runner, print_entry, begin, records.add)
+        outcome = launch(visible_request, runner, step_log, begin)
         # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
         page = _render_report(outcome.status, outcome.metrics, runner, model_epoch=outcome.model.metrics.get("epoch"))
         _write(report, page)

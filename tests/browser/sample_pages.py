@@ -15,7 +15,7 @@ from kfp_distributed.components.evaluate.evaluation import read_dataset, score_r
 from kfp_distributed.components.evaluate.report import evaluation_page
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.reports.render import render_page
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import read_batches
 
 COLUMNS = (

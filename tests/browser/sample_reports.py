@@ -6,11 +6,11 @@ from random import Random
 
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.report import job_page
-from kfp_distributed.components.train.status import advance, begin
-from kfp_distributed.reports.render import render_page
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.status import advance, begin
+from kfp_distributed.components.train.tell.report import job_page
+from kfp_distributed.reports.page import render_page
 
 WAITING = "0/40 nodes are available: 40 Insufficient nvidia.com/gpu"
 BEGIN = 1_000_000.0

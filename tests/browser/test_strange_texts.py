@@ -12,10 +12,10 @@ sys.path.append(str(Path(__file__).parents[1]))
 from evaluate.test_report import page_of
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, ReplicaChanged
-from kfp_distributed.components.train.report import job_page
-from kfp_distributed.components.train.status import advance, begin, failure_cause
-from kfp_distributed.reports.render import render_page
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
+from kfp_distributed.components.train.run.status import advance, begin, failure_cause
+from kfp_distributed.components.train.tell.report import job_page
+from kfp_distributed.reports.page import render_page
 
 pytestmark = pytest.mark.takes(10)
 

@@ -14,9 +14,9 @@ from train.kubernetes_api import KubernetesApi
 from kfp_distributed.cli import options
 from kfp_distributed.cli.ended_jobs import EndedRow, describe_end, ended_rows, read_summaries
 from kfp_distributed.cli.main import main
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.stored_log import StoredLog
-from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.tell.stored_log import StoredLog
+from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.store import Store
 

@@ -3,10 +3,10 @@
 import pytest
 from namespace_api import NamespaceApi
 
+from kfp_distributed.cli.cluster_jobs import ClusterJob
 from kfp_distributed.cli.job_logs import read_logs
-from kfp_distributed.cli.job_objects import ClusterJob
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.manifests import job_kind
+from kfp_distributed.components.train.describe.manifests import job_kind
 
 JOB = ClusterJob(job_kind("Job"), {"metadata": {"name": "a-job", "namespace": "team"}, "spec": {}})
 

@@ -9,8 +9,8 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cli.render import rendered_objects
-from kfp_distributed.components.train.manifests import HASH_ANNOTATION
+from kfp_distributed.cli.rendered_objects import rendered_objects
+from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.library.archive import make_archive, read_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, content_hash, read_library
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kubernetes import client
 
-from kfp_distributed.components.train.request import job_name
+from kfp_distributed.components.train.run.request import job_name
 
 SECONDS = 15
 """Maximum seconds until a failure is reported, as documented in docs/reference/failures.md, on a busy machine."""

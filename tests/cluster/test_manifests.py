@@ -9,14 +9,14 @@ import pytest
 from kubernetes import client
 from train.programs.jobs import make_job
 
-from kfp_distributed.components.train.manifests import (
+from kfp_distributed.components.train.describe.manifests import (
     code_config_map,
     job_kind,
     job_manifest,
     object_store_secret,
     volume_claims,
 )
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, TaskSettings
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, TaskSettings
 
 pytestmark = pytest.mark.cluster
 

@@ -23,8 +23,8 @@ from kubernetes import client
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components import train
-from kfp_distributed.components.train.identity import identify_training
-from kfp_distributed.components.train.request import job_name
+from kfp_distributed.components.train.run.identity import identify_training
+from kfp_distributed.components.train.run.request import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import find_object_store
 

@@ -16,8 +16,9 @@ from kubernetes import config
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.reader import reader
-from kfp_distributed.components.train.runners.kubernetes.remote import open_remote_cluster
-from kfp_distributed.components.train.runners.kubernetes.remote_token import read_claims, renewal_command
+from kfp_distributed.components.train.run.runners.kubernetes.remote import open_remote_cluster
+from kfp_distributed.components.train.run.runners.kubernetes.remote_token import read_claims, renewal_command
+from kfp_distributed.components.train.tell.log_format import log
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -70,7 +71,7 @@ def test_the_documented_commands_create_renew_and_revoke_a_token(documented, api
     for section in ("Set up the remote cluster", "Create the Secret"):
         assert list(documented(section))
     read = reader(connect())
-    cluster, remote_api, token = open_remote_cluster(read, namespace, "gpu-cluster")
+    cluster, remote_api, token = open_remote_cluster(read, namespace, "gpu-cluster", log)
     first, claims = token.current, read_claims(token.current)
     assert claims[1:] == (cluster.namespace, "kfp-distributed-remote", "kfp-distributed-remote-tokens")
     # The API server may limit the lifetime.
@@ -81,7 +82,7 @@ def test_the_documented_commands_create_renew_and_revoke_a_token(documented, api
 
     commands = documented("Renew the token")
     next(commands)  # Renews it.
-    _, _, renewed = open_remote_cluster(read, namespace, "gpu-cluster")
+    _, _, renewed = open_remote_cluster(read, namespace, "gpu-cluster", log)
     assert renewed.current != first
     next(commands)  # Revokes all of them.
     assert wait_for(lambda: status_of(remote_api, jobs) == 401, REVOKED_SECONDS)

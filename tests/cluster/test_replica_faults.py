@@ -12,7 +12,7 @@ from kubernetes import client
 from kubernetes.stream import stream
 
 from kfp_distributed.storage import credentials_from_environment, open_store
-from kfp_distributed.trainers.runtime.job import STORE_AWAY
+from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

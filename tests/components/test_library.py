@@ -34,7 +34,7 @@ def test_archives_of_equal_content_are_equal_in_any_order():
 
 def test_import_from_an_archive(tmp_path):
     (tmp_path / "library.zip").write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
-    program = "import kfp_distributed.trainers.runtime.job as job; print(job.__file__)"
+    program = "import kfp_distributed.trainers.runtime.job_description as job; print(job.__file__)"
     process = subprocess.run(
         [sys.executable, "-S", "-c", program],
         env={"PYTHONPATH": str(tmp_path / "library.zip")},
@@ -43,7 +43,7 @@ def test_import_from_an_archive(tmp_path):
         check=False,
     )
     # Without the packages of this environment, which the public functions of kfp_distributed.trainers do not need.
-    assert process.stdout.strip() == str(tmp_path / "library.zip/kfp_distributed/trainers/runtime/job.py"), (
+    assert process.stdout.strip() == str(tmp_path / "library.zip/kfp_distributed/trainers/runtime/job_description.py"), (
         process.stderr
     )
 

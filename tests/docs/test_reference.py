@@ -15,13 +15,13 @@ from release import IMAGES
 from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.prepare_data import data_warnings
 from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
-from kfp_distributed.components.train.job import State
-from kfp_distributed.components.train.log_format import Level, parse_line
-from kfp_distributed.components.train.specification import KEYS, parse_distribution
+from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
+from kfp_distributed.components.train.run.facts import Level, State
+from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
 from kfp_distributed.trainers.requirements import variable_of
-from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.progress import parse_progress
 from kfp_distributed.trainers.runtime.samples import Sample, split_sample
 

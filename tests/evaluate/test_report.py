@@ -12,8 +12,8 @@ from kfp_distributed.components.evaluate.report import EvaluationPage, evaluatio
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.spool import ScoreSpool
 from kfp_distributed.reports.charts import heatmap, histogram, line_chart
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard, is_image
 
 AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from environments import trainer_python
 
-from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from kfp_distributed.components.train.log_format import parse_line as entry
+from kfp_distributed.components.train.tell.log_format import parse_line as entry
 from kfp_distributed.pipelines.run_view import RunView, StepEnded, StepStarted, parse_line
 
 EPOCH = "2026-11-23T14:05:12Z INFO worker-0 epoch 3/6 loss=0.1234 accuracy=0.9812"

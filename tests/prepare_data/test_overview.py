@@ -11,10 +11,10 @@ from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import Predictor
 from kfp_distributed.components.prepare_data.overview import ClassImages, OverviewPage, overview_page, sample_images
 from kfp_distributed.components.prepare_data.profile import Moments, Profile
-from kfp_distributed.components.prepare_data.sample import Sample
+from kfp_distributed.components.prepare_data.sample import RowSample
 from kfp_distributed.reports.charts import bar_chart, histogram
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.reports.render import render_page
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 
 COLUMNS = (Column("<b>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
@@ -31,7 +31,7 @@ def splits_of(columns, classes):
 
 
 def profile_of(features, labels, moments=None, predictors=(), duplicates=(), total=1600):
-    sample = Sample(np.asarray(features, np.float32), np.asarray(labels, np.int32), total)
+    sample = RowSample(np.asarray(features, np.float32), np.asarray(labels, np.int32), total)
     return Profile(moments or {}, sample, predictors, duplicates)
 
 

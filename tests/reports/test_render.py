@@ -13,12 +13,12 @@ import pytest
 from jinja2 import UndefinedError
 from pages import Page
 
-from kfp_distributed.components.train.report import JobPage
+from kfp_distributed.components.train.tell.report import JobPage
 from kfp_distributed.library.archive import make_archive, read_archive
 from kfp_distributed.library.content import read_library
 from kfp_distributed.reports.charts import line_chart, timeline
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.reports.render import render_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,11 +120,11 @@ def test_a_short_table_has_no_row_of_the_total():
 RENDER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from kfp_distributed.reports import render
-assert render.__file__.startswith(sys.argv[1]), render.__file__
-print(sorted(render._ENVIRONMENT.list_templates()))
-for template in render._ENVIRONMENT.list_templates(["html"]):
-    render._ENVIRONMENT.get_template(template)
+from kfp_distributed.reports import page
+assert page.__file__.startswith(sys.argv[1]), page.__file__
+print(sorted(page._ENVIRONMENT.list_templates()))
+for template in page._ENVIRONMENT.list_templates(["html"]):
+    page._ENVIRONMENT.get_template(template)
 """
 
 

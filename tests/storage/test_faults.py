@@ -13,7 +13,7 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
-from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, answers, open_store, s3
 from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StoreAway

@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
 
 from kfp_distributed.cluster_api.client import ClusterApi
-
-Object = dict[str, Any]
+from kfp_distributed.cluster_api.objects import Object
 
 _PAGES = {"html": b"<html>Log in</html>", "json": b'{"error": "log in"}'}
 

@@ -7,7 +7,7 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.runners.kubernetes.gone import await_gone, until_gone
+from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone, until_gone
 
 PODS = "/api/v1/namespaces/default/pods"
 PATH = f"{PODS}/a"

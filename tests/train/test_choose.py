@@ -7,13 +7,14 @@ from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.reader import MayNotRead
-from kfp_distributed.components.train.runners.choose import (
+from kfp_distributed.components.train.run.runners.choose import (
     _object_store,
     choose_runner,
     cluster_reader,
     kubernetes_runner,
 )
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
 
@@ -26,12 +27,12 @@ def clean_environment(monkeypatch):
 
 @pytest.mark.parametrize("name", ["auto", "local"])
 def test_without_a_cluster_the_local_runner_is_used(name):
-    assert isinstance(choose_runner(name), LocalRunner)
+    assert isinstance(choose_runner(name, log), LocalRunner)
 
 
 def test_pods_cannot_reach_the_store_of_a_local_run(tmp_path):
     with local_run(tmp_path), pytest.raises(ValueError, match=r"^runner = 'kubernetes': .*embedded_store=False\)"):
-        choose_runner("kubernetes")
+        choose_runner("kubernetes", log)
 
 
 @pytest.mark.parametrize("text", [None, "just text", "[not: a: configuration", "apiVersion: v1"])
@@ -41,7 +42,7 @@ def test_auto_uses_the_cluster_of_kubeconfig(monkeypatch, tmp_path, text):
         file.write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(file))
     with pytest.raises(ValueError, match=f"{file}.* set KUBECONFIG .*$"):
-        choose_runner("auto")
+        choose_runner("auto", log)
 
 
 def cluster_with(*paths):
@@ -102,7 +103,7 @@ def cluster_with_store():
 def test_settings_of_the_task_apply_to_the_pods():
     config = {"node_selector": {"disk": "ssd"}, "env": [{"name": "MODE", "value": "fast"}], "affinity": None}
     with cluster_with_store() as server:
-        runner = kubernetes_runner(server.connect(), "minio://mlpipeline/model", task_config=config)
+        runner = kubernetes_runner(server.connect(), "minio://mlpipeline/model", log, task_config=config)
         runner.check(make_job(["unused"], workers(2)))
     pod = runner.manifest["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     assert pod["nodeSelector"] == {"disk": "ssd"}
@@ -114,4 +115,4 @@ def test_an_invalid_task_config_is_refused_before_any_request():
         cluster_with_store() as server,
         pytest.raises(ValueError, match="task_config: env is not a list of dicts, each with a name"),
     ):
-        kubernetes_runner(server.connect(), "minio://mlpipeline/model", task_config={"env": ["MODE=fast"]})
+        kubernetes_runner(server.connect(), "minio://mlpipeline/model", log, task_config={"env": ["MODE=fast"]})

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from train.programs.jobs import make_job
 
-from kfp_distributed.components.train.manifests import code_config_map, differing_keys
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.manifests.code import CHECKED, MOUNT, after_copy, checked
+from kfp_distributed.components.train.describe.manifests import code_config_map, differing_keys
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.code import CHECKED, MOUNT, after_copy, checked
 from kfp_distributed.library.archive import make_archive, read_archive
 
 LIBRARY = {

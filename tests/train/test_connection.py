@@ -8,7 +8,7 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.runners.kubernetes.connection import Connection
+from kfp_distributed.components.train.run.runners.kubernetes.connection import JobConnection
 
 JOB = "tfjobs/a-job"
 JOB_PATH = f"/apis/kubeflow.org/v1/namespaces/default/{JOB}"
@@ -23,7 +23,7 @@ def api():
 
 def test_one_refusal_after_an_outage_does_not_end_the_job(api):
     """An API server that is starting may refuse a request."""
-    connection = Connection(api.connect(), JOB_PATH, 0.3)
+    connection = JobConnection(api.connect(), JOB_PATH, 0.3)
     api.broken = {f"GET {JOB}"}
     assert not connection.probe()
     time.sleep(0.4)
@@ -36,7 +36,7 @@ def test_one_refusal_after_an_outage_does_not_end_the_job(api):
 
 
 def test_a_response_resets_the_time_of_refusals(api):
-    connection = Connection(api.connect(), JOB_PATH, 0.3)
+    connection = JobConnection(api.connect(), JOB_PATH, 0.3)
     for answer, is_answered in ((HTTPStatus.FORBIDDEN, False), (None, True), (HTTPStatus.FORBIDDEN, False)):
         api.refuses = answer
         assert connection.probe() == is_answered
@@ -46,11 +46,11 @@ def test_a_response_resets_the_time_of_refusals(api):
 
 def test_the_connection_stays_open_while_the_job_is_recreated(api):
     api.delete(JOB)
-    assert Connection(api.connect(), JOB_PATH, 1).probe()
+    assert JobConnection(api.connect(), JOB_PATH, 1).probe()
 
 
 def test_the_page_of_a_proxy_is_not_a_response_of_the_api_server(api):
-    connection = Connection(api.connect(), JOB_PATH, 1)
+    connection = JobConnection(api.connect(), JOB_PATH, 1)
     api.lose[f"GET {JOB}"] = "html"
     assert [connection.probe() for _ in range(2)] == [False, True]
     api.lose[f"GET {JOB}"] = "html"

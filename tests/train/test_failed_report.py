@@ -12,13 +12,13 @@ from step_lines import brief_lines, into
 from train.programs.jobs import make_job
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train import failed_report
-from kfp_distributed.components.train.failed_report import describe_location, store_report
-from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.components.train.launch import METRICS_SECONDS, _failed, _follow
-from kfp_distributed.components.train.request import Request, plan_job
-from kfp_distributed.components.train.status import begin
+from kfp_distributed.components.train.run.facts import ReplicaChanged
+from kfp_distributed.components.train.run.launch import METRICS_SECONDS, _failed, _follow
+from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.status import begin
 from kfp_distributed.components.train.step import run_step
+from kfp_distributed.components.train.tell import failed_report
+from kfp_distributed.components.train.tell.failed_report import describe_location, store_report
 from kfp_distributed.storage import Credentials, embedded_object_store, open_store
 
 RUN = "v2/artifacts/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111-aaaa-4bbb-8ccc-dddddddddddd"

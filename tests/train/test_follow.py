@@ -9,16 +9,17 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
-from kfp_distributed.components.train.manifests import job_kind
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.runners import newest_checkpoint
-from kfp_distributed.components.train.runners.kubernetes import last_lines, pod_events, watching
-from kfp_distributed.components.train.runners.kubernetes.follow import Follower
-from kfp_distributed.components.train.runners.kubernetes.job_objects import plan_objects
-from kfp_distributed.components.train.runners.kubernetes.pod_log import StampedLine
-from kfp_distributed.components.train.runners.kubernetes.watching import Listed, Printed, RequestFailed, Watcher
-from kfp_distributed.trainers.runtime.job import STORE_UNREACHED
+from kfp_distributed.components.train.describe.manifests import job_kind
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.run.runners import newest_checkpoint
+from kfp_distributed.components.train.run.runners.kubernetes import last_lines, pod_events
+from kfp_distributed.components.train.run.runners.kubernetes import watcher as watcher_module
+from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
+from kfp_distributed.components.train.run.runners.kubernetes.pod_log import StampedLine
+from kfp_distributed.components.train.run.runners.kubernetes.watcher import Listed, Printed, RequestFailed, Watcher
+from kfp_distributed.trainers.runtime.job_description import STORE_UNREACHED
 
 JOB = "tfjobs/a-job"
 SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
@@ -68,7 +69,7 @@ def test_a_follower_only_reads_from_the_cluster(api, watcher):
 
 @pytest.mark.parametrize("answer", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
 def test_expired_credentials_end_the_job_after_launcher_lost_timeout(api, watcher, monkeypatch, answer):
-    monkeypatch.setattr(watching, "_LONGEST_DELAY", 0.5)
+    monkeypatch.setattr(watcher_module, "_LONGEST_DELAY", 0.5)
     facts = []
     for fact in follow(api, watcher, launcher_lost_timeout=1).facts():
         facts.append(fact)
@@ -129,7 +130,7 @@ def test_the_events_of_an_mpi_job_include_those_of_the_job_of_its_launcher():
 
 
 def test_pods_are_asked_again_after_a_refusal(api, watcher, monkeypatch):
-    monkeypatch.setattr(watching, "_LONGEST_DELAY", 0.1)
+    monkeypatch.setattr(watcher_module, "_LONGEST_DELAY", 0.1)
     queries = iter([{"fieldSelector": "involvedObject.color=red"}, {"fieldSelector": "involvedObject.uid=a"}])
     put_event(api, warning("a-job-worker-0", "FailedMount", "a"))
     watcher.ask("events of pods", "/api/v1/namespaces/default/events", lambda: next(queries, None))

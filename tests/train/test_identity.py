@@ -8,16 +8,16 @@ import pytest
 from train.kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train import identity as identity_module
-from kfp_distributed.components.train.identity import (
+from kfp_distributed.components.train.describe.task_path import TaskPath
+from kfp_distributed.components.train.run import identity as identity_module
+from kfp_distributed.components.train.run.identity import (
     identify_training,
     own_node_name,
     own_task_path,
     read_node_name,
     record_success,
 )
-from kfp_distributed.components.train.request import job_name
-from kfp_distributed.components.train.task_path import TaskPath
+from kfp_distributed.components.train.run.request import job_name
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder, pipeline_root
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"

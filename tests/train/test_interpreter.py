@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from kfp_distributed.components.train.mpirun import elastic_horovodrun, horovodrun, mpirun
-from kfp_distributed.components.train.runners.local.interpreter import find_python, mpi_command
-from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.describe.mpirun import elastic_horovodrun, horovodrun, mpirun
+from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.run.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of
 
 HOROVOD = {"trainer": "keras_horovod"}

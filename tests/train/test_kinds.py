@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy
 import pytest
 
-from kfp_distributed.components.train.kinds import shown
-from kfp_distributed.components.train.specification import KEYS, parse_distribution
+from kfp_distributed.components.train.describe.kinds import shown
+from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
 
 CPUS = {
     2: "2",

@@ -12,11 +12,12 @@ from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import workers
 from train.test_kubernetes_runner import state
 
-from kfp_distributed.components.train.launch import TrainingFailed, launch
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.request import Request, job_name, plan_job
-from kfp_distributed.components.train.runners.kubernetes import last_lines
-from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.run.launch import TrainingFailed, launch
+from kfp_distributed.components.train.run.request import Request, job_name, plan_job
+from kfp_distributed.components.train.run.runners.kubernetes import last_lines
+from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import ModelManifest
@@ -46,7 +47,7 @@ def training(data, tmp_path):
 
 
 def run(api, training):
-    launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
+    launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print)
 
 
 def test_a_step_whose_output_is_not_read_deletes_its_job(api, training):
@@ -56,7 +57,7 @@ def test_a_step_whose_output_is_not_read_deletes_its_job(api, training):
     os.close(reader)
     try:
         with pytest.raises(TrainingFailed, match=r"^Nobody reads the output of this step any more\.$"):
-            launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), lambda line: None)
+            launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), lambda line: None)
     finally:
         os.dup2(output, 1)
         os.close(writer)
@@ -67,7 +68,7 @@ def test_a_step_whose_output_is_not_read_deletes_its_job(api, training):
 
 def create_previous_job(api, training, **metadata):
     """Create the job of a previous attempt that was killed, with changed metadata."""
-    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default")), plan_job(training)
+    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default"), log), plan_job(training)
     runner.check(job)
     runner.start(job)
     created = api.objects[f"tfjobs/{NAME}"]
@@ -142,7 +143,7 @@ def test_a_step_that_is_refused_in_its_first_attempt_deletes_nothing(api, traini
 
 def test_a_step_does_not_delete_the_job_of_its_successor(api, training):
     """Another attempt of the step has replaced the job before this one ends."""
-    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default")), plan_job(training)
+    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default"), log), plan_job(training)
     runner.check(job)
     runner.start(job)
     key = f"tfjobs/{NAME}"
@@ -177,7 +178,7 @@ def test_a_repeated_step_returns_the_model_of_its_job_whatever_happened_to_the_j
         api.put(key, {**api.objects[key], **change})
     if change == {}:  # The job ends while the step follows it.
         api.before = lambda request: request == "WATCH tfjobs" and api.put(key, {**api.objects[key], **SUCCEEDED})
-    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
+    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print)
     assert (outcome.model.job, outcome.status.ended.succeeded) == (NAME, True)
     assert [request for request in api.requests if request.startswith(("POST tfjobs", "TRY"))] == []
     assert api.objects == {}
@@ -190,12 +191,12 @@ def test_a_repeated_step_that_finds_its_model_keeps_the_ended_job_that_keep_job_
     save_model(training)
     key = f"tfjobs/{NAME}"
     api.put(key, {**api.objects[key], **change})
-    assert launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print).model.job == NAME
+    assert launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print).model.job == NAME
     assert key in api.objects
 
 
 def test_a_repeated_step_returns_the_model_of_its_job_if_the_api_server_refuses_all_requests(api, training):
     save_model(training)
     api.refuses = HTTPStatus.FORBIDDEN
-    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default")), print)
+    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print)
     assert outcome.model.job == NAME

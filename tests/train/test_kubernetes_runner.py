@@ -13,12 +13,14 @@ from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.job import JobAdopted, JobEvent, Quiet
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.runners.kubernetes import heartbeat as beats
-from kfp_distributed.components.train.runners.kubernetes import job_objects, judge, last_lines
-from kfp_distributed.components.train.runners.kubernetes.heartbeat import Heartbeat
-from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.describe.manifests import job_objects
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.run.facts import JobAdopted, JobEvent, Quiet
+from kfp_distributed.components.train.run.runners.kubernetes import heartbeat as beats
+from kfp_distributed.components.train.run.runners.kubernetes import judge, last_lines
+from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat
+from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 
 pytestmark = pytest.mark.takes(35)
@@ -44,7 +46,7 @@ def checked_runner(api, program=None, **distribution):
     """Return a runner that has checked a job with a Secret and a volume, and the job."""
     volumes = [{"name": "data", "path": "/data", "size": "1Gi"}]
     runner = KubernetesRunner(
-        api.connect(), ClusterSettings("default", object_store={"AWS_SECRET_ACCESS_KEY": "a key"})
+        api.connect(), ClusterSettings("default", object_store={"AWS_SECRET_ACCESS_KEY": "a key"}), log
     )
     job = make_job((), workers(2, volumes=volumes, **distribution), program=program)
     runner.check(job)
@@ -255,7 +257,7 @@ def test_a_heartbeat_that_cannot_be_written_fails_before_the_job_is_created(api,
 
 def test_a_heartbeat_that_cannot_be_written_for_a_while_is_logged_once_and_retried(tmp_path):
     messages, folder = [], tmp_path / "folder"
-    heartbeat = Heartbeat(str(folder / "heartbeat"), messages.append)
+    heartbeat = Heartbeat(str(folder / "heartbeat"), messages.append, log)
     heartbeat.begin()
     shutil.rmtree(folder)
     folder.write_text("a file with the name of the folder")
@@ -368,7 +370,7 @@ def test_no_deletion_is_logged_for_a_job_that_does_not_exist(api, capsys):
 
 
 def test_a_runner_that_has_not_started_a_job_deletes_nothing(api):
-    KubernetesRunner(api.connect(), ClusterSettings("default")).stop()
+    KubernetesRunner(api.connect(), ClusterSettings("default"), log).stop()
     assert api.requests == []
     checked_runner(api)[0].stop()
     assert [request for request in api.requests if request.startswith("DELETE")] == []

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from step_lines import brief, into
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.failures import FOR_GOOD
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.launch import TrainingFailed, _follow, _Log, launch, read_metrics
-from kfp_distributed.components.train.request import Request, job_name, plan_job
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.status import failure_cause
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.failures import FOR_GOOD
+from kfp_distributed.components.train.run.launch import TrainingFailed, _follow, launch
+from kfp_distributed.components.train.run.request import Request, job_name, plan_job
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.status import failure_cause
+from kfp_distributed.components.train.run.stored_metrics import read_metrics
+from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import verify_model_folder
@@ -273,7 +275,7 @@ def fit(checkpoint_dir, model_dir):
     Path(model_dir, "weights").write_text(state.read_text())
 """
     entries = []
-    launch(request(data, tmp_path, train_specification=function(source)), LocalRunner(), entries.append)
+    launch(request(data, tmp_path, train_specification=function(source)), LocalRunner(), StepLog(entries.append))
     log = [brief(entry) for entry in entries]
     assert [line for line in log if line.startswith("[worker-0] state")] == [
         "[worker-0] state none",
@@ -304,7 +306,7 @@ def test_startup_messages_of_tensorflow_are_not_logged():
         JobEnded(4, False, "It failed."),
     )
     log = []
-    status = _follow(runner, make_job(["unused"], {}), _Log(into(log)))
+    status = _follow(runner, make_job(["unused"], {}), into(log))
     assert [line for line in log if line.startswith("[")] == [
         "[worker-0] F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"
     ]
@@ -324,7 +326,7 @@ def test_samples_are_recorded_but_not_logged():
         Quiet(job_time + 170),
     )
     log = []
-    status = _follow(runner, job, _Log(into(log)))
+    status = _follow(runner, job, into(log))
     assert log[2:] == [
         "[worker-0] begun",
         "[worker-0] 10%|###      ",
@@ -353,7 +355,7 @@ def test_a_training_that_stalls_is_warned_of_once_and_ends_by_itself():
         JobEnded(6400, True),
     )
     log = []
-    status = _follow(runner, make_job(["unused"], {}), _Log(into(log)))
+    status = _follow(runner, make_job(["unused"], {}), into(log))
     assert [entry for entry in status.timeline if "no " in entry[1]] == [
         (
             1900,
@@ -385,7 +387,7 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
         later,
     )
     log = []
-    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), _Log(into(log)))
+    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(log))
     assert status.ended == JobEnded(4, False, FOR_GOOD)
     assert log == [
         "checkpoints are stored in ",

@@ -1,6 +1,6 @@
 import pytest
 
-from kfp_distributed.components.train.runners.lines import BAR_SECONDS, LONGEST_LINE, LineCutter
+from kfp_distributed.components.train.run.runners.lines import BAR_SECONDS, LONGEST_LINE, LineCutter
 
 
 @pytest.mark.parametrize(

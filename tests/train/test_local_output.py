@@ -9,9 +9,9 @@ import pytest
 from train.programs.jobs import MARKER, make_job, marked, python, workers
 from train.test_local_runner import LISTEN, changes, lines, run, shell, verdict
 
-from kfp_distributed.components.train.job import LogLine, Quiet
-from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.facts import LogLine, Quiet
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 
 pytestmark = pytest.mark.takes(15)
 

@@ -16,16 +16,17 @@ from package_index import package_index, write_wheel
 from step_lines import brief_lines, into
 from train.programs.jobs import MARKER, make_job, marked, python, workers
 
-from kfp_distributed.components.train.failures import FOR_GOOD
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, ReplicaChanged
-from kfp_distributed.components.train.launch import _follow
-from kfp_distributed.components.train.runners import newest_checkpoint
-from kfp_distributed.components.train.runners.choose import choose_runner
-from kfp_distributed.components.train.runners.local import runner as local_runner
-from kfp_distributed.components.train.runners.local.gpus import visible_gpus
-from kfp_distributed.components.train.runners.local.ports import free_ports, is_taken
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.status import failure_cause
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
+from kfp_distributed.components.train.run.failures import FOR_GOOD
+from kfp_distributed.components.train.run.launch import _follow
+from kfp_distributed.components.train.run.runners import newest_checkpoint
+from kfp_distributed.components.train.run.runners.choose import choose_runner
+from kfp_distributed.components.train.run.runners.local import runner as local_runner
+from kfp_distributed.components.train.run.runners.local.gpus import visible_gpus
+from kfp_distributed.components.train.run.runners.local.ports import free_ports, is_taken
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.status import failure_cause
+from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.library.packages import install_command
 
 pytestmark = pytest.mark.takes(30)
@@ -221,13 +222,13 @@ def test_a_failed_installation_ends_the_job(tmp_path, monkeypatch):
 
 def test_an_unknown_runner_is_refused():
     with pytest.raises(ValueError, match=r"runner = 'cloud' .*auto, kubernetes, local"):
-        choose_runner("cloud")
+        choose_runner("cloud", log)
 
 
 @pytest.mark.parametrize("name", ["auto", "local"])
 def test_without_a_cluster_auto_is_the_local_runner(name, monkeypatch):
     monkeypatch.delenv("KUBECONFIG", raising=False)
-    assert isinstance(choose_runner(name), LocalRunner)
+    assert isinstance(choose_runner(name, log), LocalRunner)
 
 
 def test_serving_replicas_are_stopped_when_the_leader_has_succeeded():

@@ -12,7 +12,7 @@ from process_hygiene import started
 from train.programs.jobs import MARKER, marked, wait_until
 from train.test_local_runner import shell
 
-from kfp_distributed.components.train.signals import ended_by_signals
+from kfp_distributed.components.train.run.signals import ended_by_signals
 
 pytestmark = pytest.mark.takes(10)
 

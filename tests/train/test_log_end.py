@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 
 from kfp_distributed.cluster_api.client import ClusterApi
-from kfp_distributed.components.train.runners.kubernetes.watching import Printed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watcher import Printed, Watcher
 
 POD = {
     "metadata": {"name": "a-job-worker-0", "uid": "uid-1", "labels": {"training.kubeflow.org/replica-type": "worker"}},

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.log_format import LogEntry, log, parse_line
-from kfp_distributed.components.train.step_log import SHOW_SAMPLES_VARIABLE, log_entry, split_samples
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.printed_samples import split_samples
+from kfp_distributed.components.train.tell.log_format import log, parse_line
+from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE, log_entry
 
 # 2026-11-23T14:05:12Z
 TIME = 1795442712.0

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.runners.kubernetes.log_turns import LogTurns, Turn
+from kfp_distributed.components.train.run.runners.kubernetes.log_turns import LogTurns, Turn
 
 
 def schedule(connections, *logs, leader=None):

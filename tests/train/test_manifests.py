@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from train.programs.jobs import make_job
 
-from kfp_distributed.components.train import manifests
-from kfp_distributed.components.train.manifests import (
+from kfp_distributed.components.train.describe import manifests
+from kfp_distributed.components.train.describe.manifests import (
     HASH_ANNOTATION,
     JobKind,
     code_config_map,
     job_kind,
     job_manifest,
 )
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, TaskSettings
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, TaskSettings
 from kfp_distributed.library.archive import make_archive
 from kfp_distributed.library.content import content_hash, read_library
 

@@ -17,7 +17,7 @@ from train.test_manifests import (
     with_settings,
 )
 
-from kfp_distributed.components.train.manifests import job_manifest, volume_claims
+from kfp_distributed.components.train.describe.manifests import job_manifest, volume_claims
 from kfp_distributed.library.packages import install_command
 
 

@@ -21,11 +21,11 @@ from kfp_distributed.components.mlflow_client import (
     MlflowClient,
     read_connection,
 )
-from kfp_distributed.components.train import mlflow_tracker
-from kfp_distributed.components.train.log_format import parse_line
-from kfp_distributed.components.train.request import job_name
+from kfp_distributed.components.train.run.request import job_name
 from kfp_distributed.components.train.step import run_step
-from kfp_distributed.components.train.tracking import open_tracker
+from kfp_distributed.components.train.tell import mlflow_tracker
+from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
+from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
@@ -242,7 +242,7 @@ def test_a_server_that_is_killed_does_not_affect_a_training(folder, step, set_va
 def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, monkeypatch):
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.5)
     messages = []
-    tracker = open_tracker(server.variables(MLFLOW_RUN_ID="0"), lambda level, text: messages.append(text))
+    tracker = choose_tracker(server.variables(MLFLOW_RUN_ID="0"), lambda level, text: messages.append(text))
     with server.hanging():
         tracker.start(make_job(["true"]))
         begin = time.monotonic()
@@ -266,7 +266,7 @@ def test_a_server_that_hangs_delays_the_end_of_a_step_by_a_bounded_time(server, 
 def test_a_wrong_setting_is_a_warning(server, monkeypatch, changed, message):
     monkeypatch.setattr(mlflow_tracker, "AWAY_SECONDS", 0.1)
     messages = []
-    tracker = open_tracker(
+    tracker = choose_tracker(
         {**server.variables(MLFLOW_RUN_ID="0"), **changed}, lambda level, text: messages.append(f"{level} {text}")
     )
     tracker.start(make_job(["true"]))
@@ -280,7 +280,7 @@ def test_a_wrong_setting_is_a_warning(server, monkeypatch, changed, message):
 def test_a_request_with_content_that_mlflow_refuses_is_left_out(server):
     run_id, messages = server.create_run(), []
     MlflowClient(read_connection(server.variables())).log_parameters(run_id, {"distribution.restart_limit": "7"})
-    tracker = open_tracker(server.variables(MLFLOW_RUN_ID=run_id), lambda level, text: messages.append(text))
+    tracker = choose_tracker(server.variables(MLFLOW_RUN_ID=run_id), lambda level, text: messages.append(text))
     tracker.start(make_job(["true"]))
     tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]})
     (text,) = messages

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from train.programs.jobs import make_job, wait_until
 
-from kfp_distributed.components.export_model import tracking
+from kfp_distributed.components.export_model import mlflow_tags
 from kfp_distributed.components.export_model.export import Exported
 from kfp_distributed.components.mlflow_client import Metric
-from kfp_distributed.components.train import mlflow_tracker
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings, read_task_settings
-from kfp_distributed.components.train.manifests.pod import environment as replica_variables
-from kfp_distributed.components.train.mlflow_tracker import new_metrics, run_parameters, run_tags
-from kfp_distributed.components.train.tracking import open_tracker
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, read_task_settings
+from kfp_distributed.components.train.describe.manifests.pod import environment as replica_variables
+from kfp_distributed.components.train.tell import mlflow_tracker
+from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
+from kfp_distributed.components.train.tell.mlflow_tracker import new_metrics, run_parameters, run_tags
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def trickling_server():
 def test_a_wrong_answer_ends_the_tracking_with_one_warning(answer):
     messages = []
     with stub_server(lambda path, body: (200, answer)) as (address, requests):
-        tracker = open_tracker(
+        tracker = choose_tracker(
             {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda *line: messages.append(line)
         )
         tracker.start(make_job(["true"]))
@@ -122,15 +122,15 @@ def test_a_wrong_answer_ends_the_tracking_with_one_warning(answer):
 
 def test_an_answer_that_trickles_delays_a_step_by_a_bounded_time(monkeypatch, capsys):
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.3)
-    monkeypatch.setattr(tracking, "LINK_SECONDS", 0.3)
+    monkeypatch.setattr(mlflow_tags, "LINK_SECONDS", 0.3)
     messages, begin = [], time.monotonic()
     with trickling_server() as address:
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
-        tracker = open_tracker(variables, lambda level, text: messages.append(text))
+        tracker = choose_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(make_job(["true"]))
         tracker.finish("FINISHED", {})
     with trickling_server() as address:
-        tracking.link_version({"MLFLOW_TRACKING_URI": address}, "r", "digits", Exported("s3://models/digits/1", 1))
+        mlflow_tags.link_version({"MLFLOW_TRACKING_URI": address}, "r", "digits", Exported("s3://models/digits/1", 1))
     assert time.monotonic() - begin < 5
     assert messages == ["The MLflow run is not complete: no answer within 0.3 s"]
     assert "The MLflow run r has no link to the exported version: no answer within 0.3 s" in capsys.readouterr().out
@@ -146,7 +146,7 @@ def test_nothing_is_logged_after_the_tracker_has_given_up(monkeypatch):
         return 500, b"Internal Server Error"
 
     with stub_server(reply) as (address, requests):
-        tracker = open_tracker(
+        tracker = choose_tracker(
             {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda level, text: messages.append(text)
         )
         tracker.start(make_job(["true"]))
@@ -166,7 +166,7 @@ def test_each_kind_of_refused_request_is_logged_once(tmp_path):
     messages, job = [], make_job(["true"])
     job = replace(job, description=replace(job.description, metrics_uri=str(tmp_path)))
     with stub_server(reply) as (address, requests):
-        tracker = open_tracker(
+        tracker = choose_tracker(
             {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}, lambda level, text: messages.append(text)
         )
         tracker.start(job)
@@ -196,7 +196,7 @@ def test_a_server_that_is_overloaded_gets_everything_once_it_answers():
             "MLFLOW_WORKSPACE": "team",
             "MLFLOW_TRACKING_TOKEN": "secret",
         }
-        tracker = open_tracker(variables, lambda level, text: messages.append(text))
+        tracker = choose_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(make_job(["true"]))
         tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]}, "<h1>report</h1>", "s3://b/report")
     assert len(messages) == 1
@@ -221,7 +221,7 @@ def test_a_server_that_answers_again_gets_the_epochs_that_it_missed(tmp_path):
     record(tmp_path, 3, 2)
     with unavailable_server() as (address, requests):
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
-        tracker = open_tracker(variables, lambda level, text: messages.append(text))
+        tracker = choose_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(job)
         wait_until(lambda: len(sent()) == 2)
         epochs = record(tmp_path, 3, 2, 1)
@@ -237,9 +237,9 @@ def test_without_the_variable_no_client_is_imported():
         "import os, sys\n"
         "from kfp_distributed.components.export_model import step\n"
         "from kfp_distributed.components.train import step\n"
-        "from kfp_distributed.components.train.tracker import Tracker\n"
-        "from kfp_distributed.components.train.tracking import open_tracker\n"
-        "assert type(open_tracker(os.environ, print)) is Tracker\n"
+        "from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker\n"
+        "from kfp_distributed.components.train.tell.choose_tracker import choose_tracker\n"
+        "assert type(choose_tracker(os.environ, print)) is ExperimentTracker\n"
         "print([name for name in sys.modules if 'mlflow' in name])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -286,7 +286,7 @@ def test_parameters_are_texts_without_those_that_are_not_set():
 def test_the_page_about_mlflow_names_all_variables_and_tags():
     root = Path(__file__).parents[2]
     page = (root / "docs" / "how-to" / "mlflow.md").read_text()
-    files = [*root.glob("components/mlflow_*.py"), *root.glob("components/*/*track*.py")]
+    files = [*root.glob("components/**/mlflow_*.py"), *root.glob("components/**/choose_tracker.py")]
     used = {name for file in files for name in re.findall(r'"(MLFLOW_\w+|kfp_distributed\.\w+)"', file.read_text())}
     assert {"MLFLOW_RUN_ID", "MLFLOW_WORKSPACE", "kfp_distributed.exported_uri"} < used
     assert [name for name in sorted({*used, *run_tags(make_job(["true"]))}) if f"`{name}`" not in page] == []

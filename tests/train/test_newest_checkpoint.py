@@ -2,8 +2,8 @@
 
 import pytest
 
-from kfp_distributed.components.train.runners import newest_checkpoint
-from kfp_distributed.components.train.runners.newest_checkpoint import NewestCheckpoint
+from kfp_distributed.components.train.run.runners import newest_checkpoint
+from kfp_distributed.components.train.run.runners.newest_checkpoint import NewestCheckpoint
 from kfp_distributed.storage.opener import open_store
 
 

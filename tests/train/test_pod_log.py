@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from train.simulated_kubelet import Connection, Entry, Kubelet
 
-from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
+from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader
 
 BEGIN = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kfp_distributed.components.train.runners.kubernetes.pods import (
+from kfp_distributed.components.train.run.runners.kubernetes.pods import (
     INSTALLATION_FAILED,
     PodState,
     deletion_time,

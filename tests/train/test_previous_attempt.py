@@ -8,9 +8,10 @@ from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.runners.kubernetes import previous_attempt
-from kfp_distributed.components.train.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.run.runners.kubernetes import previous_attempt
+from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.tell.log_format import log
 
 JOB, POD = "tfjobs/a-job", "pods/a-job-worker-0"
 STEP_POD = {"apiVersion": "v1", "kind": "Pod", "name": "executor", "uid": "uid-of-the-executor"}
@@ -23,7 +24,7 @@ def api():
 
 
 def start(api):
-    runner = KubernetesRunner(api.connect(), ClusterSettings("default", owner=STEP_POD))
+    runner = KubernetesRunner(api.connect(), ClusterSettings("default", owner=STEP_POD), log)
     job = make_job((), workers(1))
     runner.check(job)
     runner.start(job)

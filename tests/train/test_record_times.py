@@ -8,9 +8,8 @@ from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 from train.test_follow import JOB, follow, pod
 
-from kfp_distributed.components.train import status as job_status
-from kfp_distributed.components.train.history import add_change, add_sample
-from kfp_distributed.components.train.job import (
+from kfp_distributed.components.train.run import status as job_status
+from kfp_distributed.components.train.run.facts import (
     JobAdopted,
     JobEnded,
     JobEvent,
@@ -22,11 +21,12 @@ from kfp_distributed.components.train.job import (
     clock,
     moment,
 )
-from kfp_distributed.components.train.report import job_page
-from kfp_distributed.components.train.runners.kubernetes import last_lines
-from kfp_distributed.components.train.runners.kubernetes.record_times import happened_before, seconds_of
-from kfp_distributed.components.train.runners.kubernetes.watching import Watcher
-from kfp_distributed.components.train.time_budgets import expired_budget
+from kfp_distributed.components.train.run.history import add_change, add_sample
+from kfp_distributed.components.train.run.runners.kubernetes import last_lines
+from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before, seconds_of
+from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
+from kfp_distributed.components.train.run.time_budgets import expired_budget
+from kfp_distributed.components.train.tell.report import job_page
 
 CREATED = 1_767_258_000.0  # 2026-01-01T09:00:00Z
 NOW = CREATED + 3600

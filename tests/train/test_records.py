@@ -9,10 +9,10 @@ import pytest
 from train.programs.jobs import make_job
 
 from kfp_distributed.cli.ended_jobs import read_summaries
-from kfp_distributed.components.train import records, stored_log
-from kfp_distributed.components.train.log_format import LogEntry
-from kfp_distributed.components.train.stored_log import read_log
-from kfp_distributed.components.train.training_summary import REPORT, SUMMARY, TrainingSummary
+from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.tell import records, stored_log
+from kfp_distributed.components.train.tell.stored_log import read_log
+from kfp_distributed.components.train.tell.training_summary import REPORT, SUMMARY, TrainingSummary
 from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.kfp_store import SECRET_VARIABLE
 

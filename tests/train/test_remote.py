@@ -14,18 +14,19 @@ from train.programs.jobs import make_job
 from train.test_remote_token import BOUND, jwt
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.runners import choose
-from kfp_distributed.components.train.runners.choose import choose_runner, kubernetes_runner
-from kfp_distributed.components.train.runners.kubernetes.remote import (
+from kfp_distributed.components.train.run.runners import choose
+from kfp_distributed.components.train.run.runners.choose import choose_runner, kubernetes_runner
+from kfp_distributed.components.train.run.runners.kubernetes.remote import (
     RemoteCluster,
     open_remote_cluster,
     parse_remote_cluster,
 )
-from kfp_distributed.components.train.runners.kubernetes.remote_token import (
+from kfp_distributed.components.train.run.runners.kubernetes.remote_token import (
     _READ_INTERVAL_SECONDS,
     read_claims,
     renewal_command,
 )
+from kfp_distributed.components.train.tell.log_format import log
 
 TOKEN, STORE_KEY = "hush-token", "hush-key"
 STORE = {
@@ -209,7 +210,7 @@ def test_a_job_of_another_cluster_has_its_own_secret_and_no_owner(pem, server, m
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://elsewhere:9000")
     monkeypatch.setenv("KFP_DISTRIBUTED_OBJECT_STORE_SECRET", "pipelines/own")
     host = f"https://127.0.0.1:{server.server_port}"
-    runner = kubernetes_runner(OwnCluster(secret_values(pem, host, **STORE)), "s3://models", "gpu")
+    runner = kubernetes_runner(OwnCluster(secret_values(pem, host, **STORE)), "s3://models", log, "gpu")
     runner.check(make_job([]))
     (line,) = brief_lines(capsys.readouterr().out)
     assert line.endswith(f"namespace training of {host}")
@@ -244,7 +245,7 @@ def test_a_job_of_another_cluster_has_its_own_secret_and_no_owner(pem, server, m
 def test_permissions_for_secrets_are_checked_if_a_secret_is_created(pem, server):
     host = f"https://127.0.0.1:{server.server_port}"
     server.refused = ["create secrets", "delete secrets"]
-    runner = kubernetes_runner(OwnCluster(secret_values(pem, host, **STORE)), "s3://models", "gpu")
+    runner = kubernetes_runner(OwnCluster(secret_values(pem, host, **STORE)), "s3://models", log, "gpu")
     missing = "namespace training: create secrets, delete secrets; "
     advice = "run kfp-distributed install --namespace training .*, and apply deploy/remote-object-store.yaml"
     with pytest.raises(ValueError, match=missing + advice) as caught:
@@ -256,7 +257,7 @@ def test_permissions_for_secrets_are_checked_if_a_secret_is_created(pem, server)
 def test_a_refused_token_is_an_error(pem, server):
     values = secret_values(pem, f"https://127.0.0.1:{server.server_port}", **STORE) | {"token": "hush-wrong"}
     with pytest.raises(ValueError, match=r"Secret pipelines/gpu, check its token: Unauthorized$"):
-        kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+        kubernetes_runner(OwnCluster(values), "s3://models", log, "gpu")
 
 
 def test_an_expired_token_is_refused_before_a_request_is_sent(pem, server):
@@ -265,7 +266,7 @@ def test_an_expired_token_is_refused_before_a_request_is_sent(pem, server):
     with pytest.raises(
         ValueError, match=r"^the token of the Secret pipelines/gpu expired at \S+Z; renew it: "
     ) as caught:
-        kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+        kubernetes_runner(OwnCluster(values), "s3://models", log, "gpu")
     assert str(caught.value).endswith(renewal_command("pipelines/gpu", read_claims(expired)))
     assert server.received == []
 
@@ -274,7 +275,7 @@ def test_an_expired_token_is_refused_before_a_request_is_sent(pem, server):
 def test_a_token_that_may_expire_during_the_training_is_warned_of(pem, server, capsys, total_timeout, warned):
     server.token = jwt({"exp": time.time() + 600, "kubernetes.io": BOUND})
     values = secret_values(pem, f"https://127.0.0.1:{server.server_port}", **STORE) | {"token": server.token}
-    runner = kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+    runner = kubernetes_runner(OwnCluster(values), "s3://models", log, "gpu")
     capsys.readouterr()
     runner.check(make_job([], {"total_timeout": total_timeout}))
     warnings = [line for line in brief_lines(capsys.readouterr().out) if line.startswith("the token of the Secret ")]
@@ -283,7 +284,7 @@ def test_a_token_that_may_expire_during_the_training_is_warned_of(pem, server, c
 
 def test_a_request_that_is_refused_is_repeated_with_the_new_token_of_the_secret(pem, server, capsys):
     own = OwnCluster(secret_values(pem, f"https://127.0.0.1:{server.server_port}"))
-    _, api, _ = open_remote_cluster(own.read, own.namespace, "gpu")
+    _, api, _ = open_remote_cluster(own.read, own.namespace, "gpu", log)
     assert own.reads == 1
     server.token = "renewed"
     with pytest.raises(ClusterError) as caught:
@@ -304,7 +305,7 @@ def test_a_request_that_is_refused_is_repeated_with_the_new_token_of_the_secret(
 @pytest.mark.parametrize("change", [{"host": "https://elsewhere.example.com"}, {"namespace": "../hush"}])
 def test_the_new_token_of_another_server_or_a_malformed_secret_is_not_sent(pem, server, change, capsys):
     own = OwnCluster(secret_values(pem, f"https://127.0.0.1:{server.server_port}"))
-    _, api, _ = open_remote_cluster(own.read, own.namespace, "gpu")
+    _, api, _ = open_remote_cluster(own.read, own.namespace, "gpu", log)
     server.token, own.values = "renewed", {**own.values, "token": "renewed", **change}
     with pytest.raises(ClusterError) as caught:
         api.call("GET", "/apis/batch/v1")
@@ -318,7 +319,7 @@ def test_a_certificate_of_another_authority_is_refused_without_retries(authoriti
     values = secret_values(other, f"https://127.0.0.1:{server.server_port}")
     start = time.monotonic()
     with pytest.raises(ValueError, match=r"check its host and ca\.crt: .*CERTIFICATE_VERIFY_FAILED") as caught:
-        kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+        kubernetes_runner(OwnCluster(values), "s3://models", log, "gpu")
     # Requests to a server that does not answer are retried for a minute.
     assert time.monotonic() - start < 30
     assert TOKEN not in str(caught.value)
@@ -327,29 +328,29 @@ def test_a_certificate_of_another_authority_is_refused_without_retries(authoriti
 def test_a_host_that_is_not_in_the_certificate_is_refused(pem, server):
     values = secret_values(pem, f"https://localhost:{server.server_port}")
     with pytest.raises(ValueError, match=r"check its host and ca\.crt: .*CERTIFICATE_VERIFY_FAILED"):
-        kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+        kubernetes_runner(OwnCluster(values), "s3://models", log, "gpu")
 
 
 def test_without_ca_crt_only_public_authorities_are_trusted(pem, server):
     values = secret_values(pem, f"https://127.0.0.1:{server.server_port}")
     del values["ca.crt"]
     with pytest.raises(ValueError, match=r"check its host and ca\.crt: .*CERTIFICATE_VERIFY_FAILED"):
-        kubernetes_runner(OwnCluster(values), "s3://models", "gpu")
+        kubernetes_runner(OwnCluster(values), "s3://models", log, "gpu")
 
 
 @pytest.mark.parametrize("name", ["absent", "../../team-b/secrets/gpu"])
 def test_a_missing_secret_is_an_error(name):
     with pytest.raises(ValueError, match=f"^cluster_configuration_secret = '{name}': .* Secret pipelines/{name}$"):
-        kubernetes_runner(OwnCluster({}), "s3://models", name)
+        kubernetes_runner(OwnCluster({}), "s3://models", log, name)
 
 
 def test_the_local_runner_does_not_accept_another_cluster():
     with pytest.raises(ValueError, match=r"^runner = 'local' .*cluster_configuration_secret = 'gpu'"):
-        choose_runner("local", secret="gpu")
+        choose_runner("local", log, secret="gpu")
 
 
 def test_auto_requires_a_cluster_if_a_secret_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ValueError, match=r"^there is no configuration of a cluster: .*~/\.kube/config"):
-        choose_runner("auto", "s3://models", "gpu")
+        choose_runner("auto", log, "s3://models", log, "gpu")

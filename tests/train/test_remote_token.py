@@ -9,8 +9,8 @@ import pytest
 from step_lines import brief_lines
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.runners.kubernetes import remote_token
-from kfp_distributed.components.train.runners.kubernetes.remote_token import (
+from kfp_distributed.components.train.run.runners.kubernetes import remote_token
+from kfp_distributed.components.train.run.runners.kubernetes.remote_token import (
     RenewableToken,
     TokenClaims,
     expiry_fault,
@@ -18,6 +18,7 @@ from kfp_distributed.components.train.runners.kubernetes.remote_token import (
     read_claims,
     renewal_command,
 )
+from kfp_distributed.components.train.tell.log_format import log
 
 NOW = 1_800_000_000.0
 DAY = 24 * 3600.0
@@ -125,7 +126,7 @@ class Secret:
 
 
 def test_a_refused_token_is_replaced_once_the_secret_has_another_one(secret, capsys):
-    token = RenewableToken("pipelines/gpu", "first", secret.read)
+    token = RenewableToken("pipelines/gpu", "first", secret.read, log)
     assert [token.renew("first"), token.current, secret.reads] == [False, "first", 1]
     # An error that lasts is logged once.
     secret.values = [ValueError("malformed"), ValueError("malformed"), ClusterError(0, "away"), "second"]
@@ -141,7 +142,7 @@ def test_a_refused_token_is_replaced_once_the_secret_has_another_one(secret, cap
 
 def test_watches_that_are_refused_together_read_the_secret_once(monkeypatch, secret):
     monkeypatch.setattr(remote_token, "_READ_INTERVAL_SECONDS", 60.0)
-    token = RenewableToken("pipelines/gpu", "first", secret.read)
+    token = RenewableToken("pipelines/gpu", "first", secret.read, log)
     threads = [threading.Thread(target=token.renew, args=("first",)) for _ in range(20)]
     for thread in threads:
         thread.start()

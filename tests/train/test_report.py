@@ -4,13 +4,13 @@ import pytest
 from pages import Page
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
-from kfp_distributed.components.train.launch import read_metrics
-from kfp_distributed.components.train.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
-from kfp_distributed.components.train.status import advance, begin, failure_cause
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
+from kfp_distributed.components.train.run.status import advance, begin, failure_cause
+from kfp_distributed.components.train.run.stored_metrics import read_metrics
+from kfp_distributed.components.train.tell.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
 from kfp_distributed.reports.charts import Mark, line_chart, timeline
+from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.reports.render import render_page
 from kfp_distributed.trainers.sync import record_epoch
 
 REPLICA_COLUMNS = ("replica", "state", "end", "restarts", "peak memory", "pip", "node")

@@ -4,13 +4,13 @@ import signal
 
 import pytest
 
-from kfp_distributed.components.train.failures import FOR_GOOD
-from kfp_distributed.components.train.job import ReplicaChanged
-from kfp_distributed.components.train.restarts import Restarts
-from kfp_distributed.components.train.runners.local.restart_policy import END_GRACE_SECONDS, Decision, decide
-from kfp_distributed.components.train.specification import parse_distribution
-from kfp_distributed.components.train.topology import plan_topology
-from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY, STORE_UNREACHED
+from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.topology import plan_topology
+from kfp_distributed.components.train.run.facts import ReplicaChanged
+from kfp_distributed.components.train.run.failures import FOR_GOOD
+from kfp_distributed.components.train.run.restarts import Restarts
+from kfp_distributed.components.train.run.runners.local.restart_policy import END_GRACE_SECONDS, Decision, decide
+from kfp_distributed.trainers.runtime.job_description import PEER_LOST, STORE_AWAY, STORE_UNREACHED
 
 WORKERS = plan_topology(
     parse_distribution(

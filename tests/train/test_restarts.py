@@ -2,9 +2,9 @@
 
 import pytest
 
-from kfp_distributed.components.train.job import LogLine
-from kfp_distributed.components.train.restarts import Restarts, answer_time
-from kfp_distributed.components.train.specification import parse_distribution
+from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.run.facts import LogLine
+from kfp_distributed.components.train.run.restarts import Restarts, answer_time
 
 NAMES = ("worker-0", "worker-1")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.components.train.resume import (
+from kfp_distributed.components.train.run.resume import (
     CopiedTraining,
     _copy_newest,
     check_resume,
@@ -27,7 +27,7 @@ from kfp_distributed.trainers.runtime.checkpoints import (
     restore_checkpoint,
     save_checkpoint,
 )
-from kfp_distributed.trainers.runtime.job import JobDescription
+from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 OTHER = "s3://other/jobs/train-1"
 

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from kfp_distributed.components.train.specification import KEYS, DistributionSpecification, parse_distribution
+from kfp_distributed.components.train.describe.specification import KEYS, DistributionSpecification, parse_distribution
 
 
 def as_dict(specification):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from train.test_specification import TYPES, as_dict
 
-from kfp_distributed.components.train.kinds import shown
-from kfp_distributed.components.train.specification import KEYS, parse_distribution
+from kfp_distributed.components.train.describe.kinds import shown
+from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
 
 # An example takes about 0.1 ms. No deadline: on a busy machine one example may take much longer.
 many = settings(max_examples=300)

@@ -6,11 +6,19 @@ import pytest
 from step_lines import brief_lines
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.failures import FOR_GOOD, how_it_ended, root_failure
-from kfp_distributed.components.train.job import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample, Span
-from kfp_distributed.components.train.replica_status import LAST_LINES, ReplicaStatus
-from kfp_distributed.components.train.specification import parse_distribution
-from kfp_distributed.components.train.status import (
+from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.run.facts import (
+    JobEnded,
+    JobEvent,
+    LogLine,
+    Quiet,
+    ReplicaChanged,
+    ReplicaSample,
+    Span,
+)
+from kfp_distributed.components.train.run.failures import FOR_GOOD, how_it_ended, root_failure
+from kfp_distributed.components.train.run.replica_status import LAST_LINES, ReplicaStatus
+from kfp_distributed.components.train.run.status import (
     TIMELINE_LENGTH,
     JobStatus,
     advance,
@@ -19,8 +27,8 @@ from kfp_distributed.components.train.status import (
     failure_cause,
     final_failure,
 )
-from kfp_distributed.components.train.time_budgets import expired_budget
-from kfp_distributed.trainers.runtime.job import PEER_LOST, STORE_AWAY
+from kfp_distributed.components.train.run.time_budgets import expired_budget
+from kfp_distributed.trainers.runtime.job_description import PEER_LOST, STORE_AWAY
 
 BEGIN = 1000.0
 

@@ -10,11 +10,11 @@ from step_lines import brief_lines
 from train.test_launch import FIT, function
 
 from kfp_distributed.components.train import step as step_module
-from kfp_distributed.components.train.log_format import parse_line
-from kfp_distributed.components.train.request import job_name
+from kfp_distributed.components.train.run.request import job_name
 from kfp_distributed.components.train.step import run_step
-from kfp_distributed.components.train.stored_log import read_log
-from kfp_distributed.components.train.training_summary import TrainingSummary
+from kfp_distributed.components.train.tell.log_format import parse_line
+from kfp_distributed.components.train.tell.stored_log import read_log
+from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage import open_store
 
 pytestmark = pytest.mark.takes(4)
@@ -191,7 +191,7 @@ def test_a_tracker_gets_the_status_of_a_training_that_a_signal_or_a_bug_ends(
 
     statuses = []
     tracker = SimpleNamespace(finish=lambda status, *details: statuses.append(status))
-    monkeypatch.setattr(step_module, "open_tracker", lambda *arguments: tracker)
+    monkeypatch.setattr(step_module, "choose_tracker", lambda *arguments: tracker)
     monkeypatch.setattr(step_module, "choose_runner", refuse)
     with pytest.raises(type(error)):
         step(data, tmp_path)

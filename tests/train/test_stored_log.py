@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train import stored_log
-from kfp_distributed.components.train.log_format import LogEntry, parse_line, precise_lines
-from kfp_distributed.components.train.runners.kubernetes.pod_log import LogReader
-from kfp_distributed.components.train.stored_log import StoredLog, read_log
+from kfp_distributed.components.train.run.log_entry import LogEntry, precise_lines
+from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader
+from kfp_distributed.components.train.tell import stored_log
+from kfp_distributed.components.train.tell.log_format import parse_line
+from kfp_distributed.components.train.tell.stored_log import StoredLog, read_log
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
 

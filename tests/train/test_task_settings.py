@@ -5,7 +5,7 @@ import re
 import pytest
 from kfp import dsl
 
-from kfp_distributed.components.train.manifests.cluster_settings import TaskSettings, read_task_settings
+from kfp_distributed.components.train.describe.manifests.cluster_settings import TaskSettings, read_task_settings
 
 RESOURCES = {"limits": {"cpu": "500m", "nvidia.com/gpu": "1"}, "requests": {"cpu": "500m"}}
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}

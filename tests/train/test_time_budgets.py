@@ -4,12 +4,12 @@ import pytest
 from train.programs.jobs import make_job
 from train.test_status import BEGIN, INSTALLED, STARTED, changed, ended, follow, line
 
-from kfp_distributed.components.train.durations import format_seconds
-from kfp_distributed.components.train.job import ReplicaSample
-from kfp_distributed.components.train.specification import parse_distribution
-from kfp_distributed.components.train.stalls import Stalls, check_stalls
-from kfp_distributed.components.train.status import advance, begin, failure_cause
-from kfp_distributed.components.train.time_budgets import expired_budget
+from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.run.facts import ReplicaSample
+from kfp_distributed.components.train.run.stalls import Stalls, check_stalls
+from kfp_distributed.components.train.run.status import advance, begin, failure_cause
+from kfp_distributed.components.train.run.time_budgets import expired_budget
 
 SILENT = "worker-0: no output since it started 1 min 30 s ago; worker-1: no output since it started 1 min 30 s ago"
 

@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.specification import DistributionSpecification, parse_distribution
-from kfp_distributed.components.train.topology import Replica, Resources, Topology, plan_topology, replica_environment
+from kfp_distributed.components.train.describe.specification import DistributionSpecification, parse_distribution
+from kfp_distributed.components.train.describe.topology import (
+    Replica,
+    Resources,
+    Topology,
+    plan_topology,
+    replica_environment,
+)
 
 DEFAULT = Resources(None, None, 0, "nvidia.com/gpu")
 

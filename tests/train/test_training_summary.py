@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.components.train.training_summary import TrainingSummary, format_moment
+from kfp_distributed.components.train.tell.training_summary import TrainingSummary, format_moment
 
 SUMMARY = TrainingSummary(
     name="tune-train-1-0123456789ab",

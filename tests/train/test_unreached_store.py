@@ -11,14 +11,14 @@ from environments import trainer_python
 from faulty_proxy import Fault, faulty_proxy
 from train.programs.jobs import make_job
 
-from kfp_distributed.components.train.job import JobEnded, JobEvent, ReplicaChanged
-from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, ReplicaChanged
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
 
 pytestmark = pytest.mark.takes(40)
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import sha256_of
-from kfp_distributed.trainers.runtime.job import JobDescription
+from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 
 @pytest.fixture(scope="session")

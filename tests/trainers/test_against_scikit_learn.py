@@ -14,9 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from kfp_distributed.components.evaluate.classifier import load_classifier
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import input_shape, read_batches
 
 pytestmark = pytest.mark.takes(150)

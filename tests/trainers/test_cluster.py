@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, check_size, processors, read_cluster, read_rank
-from kfp_distributed.trainers.runtime.job import JobDescription
+from kfp_distributed.trainers.runtime.job_description import JobDescription
 from kfp_distributed.trainers.runtime.replica import replica_name
 from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
 from kfp_distributed.trainers.runtime.torchrun import has_ranks

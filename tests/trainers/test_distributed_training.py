@@ -9,13 +9,13 @@ import pytest
 from saved_models import score
 from step_lines import into
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.runtime.checkpoints import KEPT, complete_checkpoints
-from kfp_distributed.trainers.runtime.job import PEAK_MEMORY
+from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY
 
 pytestmark = pytest.mark.takes(60)
 

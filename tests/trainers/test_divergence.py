@@ -7,9 +7,9 @@ import pytest
 from environments import trainer_python
 from step_lines import into
 
-from kfp_distributed.components.train.launch import TrainingFailed, launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import TrainingFailed, launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.trainers.divergence import end_if_diverged
 
 pytestmark = pytest.mark.takes(37)

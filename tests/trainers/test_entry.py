@@ -28,7 +28,7 @@ from kfp_distributed.trainers.runtime import ending
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
 from kfp_distributed.trainers.runtime.entry import _fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
-from kfp_distributed.trainers.runtime.job import (
+from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
     PEER_LOST,
     PROGRAM_CODE_RESERVED,
@@ -255,7 +255,7 @@ def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(monkeypatch, cap
 
     codes = []
     monkeypatch.setattr(ending, "_ending", threading.Lock())
-    monkeypatch.setattr(ending.sync, "flush", fail)
+    monkeypatch.setattr(ending.folder_uploads, "flush", fail)
     monkeypatch.setattr(ending.os, "_exit", codes.append)
     ending.end(143)
     assert codes == [143]

@@ -8,7 +8,7 @@ from environments import trainer_python
 from mpi_jobs import train
 from replicas import kill_replica
 
-from kfp_distributed.components.train.launch import TrainingFailed
+from kfp_distributed.components.train.run.launch import TrainingFailed
 from kfp_distributed.storage import open_store
 
 pytestmark = pytest.mark.takes(100)

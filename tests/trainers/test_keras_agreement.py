@@ -10,10 +10,10 @@ import pytest
 from mirrored_classifier import mirrored_classifier
 from step_lines import into
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.ports import free_ports
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.cluster import processors

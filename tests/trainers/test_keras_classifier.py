@@ -11,7 +11,7 @@ from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
-from kfp_distributed.trainers.runtime.job import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.progress import parse_progress
 from kfp_distributed.trainers.runtime.sampling import _Counter
 

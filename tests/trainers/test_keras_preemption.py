@@ -9,7 +9,7 @@ import pytest
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import PREEMPTED
+from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 
 pytestmark = pytest.mark.takes(45)
 

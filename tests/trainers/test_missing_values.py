@@ -10,9 +10,9 @@ from samples import CLASSES, COLUMNS, table
 from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.evaluate.classifier import load_classifier
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
 from kfp_distributed.trainers import train_specification
 

@@ -10,9 +10,10 @@ from replicas import KillOnce
 from step_lines import into
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers import train_specification
 
@@ -55,7 +56,7 @@ def train(users):
             },
             identity=(str(folder),),
         )
-        return launch(request, LocalRunner(), show)
+        return launch(request, LocalRunner(), StepLog(show))
 
     return train_one
 

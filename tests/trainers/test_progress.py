@@ -1,7 +1,7 @@
 import pytest
 
+from kfp_distributed.trainers.runtime.epoch_metrics import format_progress
 from kfp_distributed.trainers.runtime.progress import Progress, parse_progress
-from kfp_distributed.trainers.runtime.sync import format_progress
 
 
 @pytest.mark.parametrize(

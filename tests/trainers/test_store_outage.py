@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 
-from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import STORE_FAILED, STORE_UNREACHED
+from kfp_distributed.trainers.runtime.job_description import STORE_FAILED, STORE_UNREACHED
 
 pytestmark = pytest.mark.takes(50)
 

@@ -9,9 +9,9 @@ from examples.test_diffs import HOW_TO, code_of, diffs_of
 from saved_models import score
 from step_lines import into
 
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 
 pytestmark = pytest.mark.takes(64)

@@ -9,7 +9,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime import termination
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
-from kfp_distributed.trainers.runtime.job import PEER_LOST, PREEMPTED
+from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 from kfp_distributed.trainers.runtime.termination import Termination
 
 pytestmark = pytest.mark.takes(20)
@@ -115,7 +115,7 @@ def lose_leader(model_dir):
     from pathlib import Path
 
     from kfp_distributed.storage import open_store
-    from kfp_distributed.trainers.runtime.job import JobDescription
+    from kfp_distributed.trainers.runtime.job_description import JobDescription
     from kfp_distributed.trainers.sync import is_ending
 
     metrics = open_store(JobDescription.from_json(Path(os.environ["KFP_DISTRIBUTED_JOB"]).read_text()).metrics_uri)

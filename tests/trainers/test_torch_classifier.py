@@ -16,7 +16,7 @@ import pytest
 from environments import trainer_python
 from samples import CLASSES, COLUMNS, table
 
-from kfp_distributed.components.train.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 

@@ -13,14 +13,14 @@ from environments import trainer_python
 from replicas import kill_replica
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
-from kfp_distributed.components.train.job import JobEvent, LogLine, ReplicaChanged
-from kfp_distributed.components.train.request import Request, plan_job
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged
+from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.job import PREEMPTED
+from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 
 pytestmark = pytest.mark.takes(58)
 

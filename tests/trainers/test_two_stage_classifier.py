@@ -17,9 +17,10 @@ from step_lines import into
 from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.evaluate.evaluation import evaluate_model
-from kfp_distributed.components.train.launch import launch
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, parts_of_rank, read_batches, whole_shard
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.feed import keep_rows
@@ -116,7 +117,7 @@ def request_for(digits, train_data, tmp_path, monkeypatch):
 
 def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request_for, train_data, digits, tmp_path):
     show = KillOnce("worker-0", "epoch 3/15")
-    outcome = launch(request_for(PARAMETERS), LocalRunner(), show)
+    outcome = launch(request_for(PARAMETERS), LocalRunner(), StepLog(show))
     log = "\n".join(show.lines)
     assert "restart 1 of 3: all replicas" in log
     assert re.findall(r"^\[(.*)\] epoch (\d+)/15", log, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 16)]

@@ -13,8 +13,8 @@ from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.downloads import observed
+from kfp_distributed.trainers.runtime.folder_uploads import leave_out
 from kfp_distributed.trainers.runtime.sampling import count_bytes
-from kfp_distributed.trainers.runtime.sync import leave_out
 
 KEPT = 3
 """Number of complete checkpoints that are kept: the latest, and two more in case it is damaged or cannot be loaded."""

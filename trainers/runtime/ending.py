@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from kfp_distributed.trainers.runtime import sync
+from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
 from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
 
@@ -65,7 +65,7 @@ def end(code: int) -> NoReturn:
             child.kill()
     try:
         # A restart resumes from the files that were complete by now.
-        sync.flush(at_rest=True)
+        folder_uploads.flush(at_rest=True)
         store_peak_memory()
     except Exception:  # noqa: BLE001 - the replica must end, even if no thread can be started
         traceback.print_exc()

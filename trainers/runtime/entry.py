@@ -25,15 +25,15 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
-from kfp_distributed.trainers.runtime import sync
+from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Rank, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.downloads import observed
 from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end, was_told_to_end
+from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
 from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
-from kfp_distributed.trainers.runtime.heartbeat import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
-from kfp_distributed.trainers.runtime.job import (
+from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
     JOB_VARIABLE,
     PEER_LOST,
@@ -46,8 +46,9 @@ from kfp_distributed.trainers.runtime.job import (
     TRAINING_METRICS,
     JobDescription,
 )
+from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
-from kfp_distributed.trainers.runtime.replica import Replica, replica_name
+from kfp_distributed.trainers.runtime.replica import ThisReplica, replica_name
 from kfp_distributed.trainers.runtime.results import (
     SYNC_RETRY_SECONDS,
     await_evaluator,
@@ -101,7 +102,7 @@ def _run_replica() -> int:
         if is_trained(job):
             return 0
         return _code_of_ranks(run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"]))
-    replica = Replica(job, program, cluster, rank, name, is_elastic(os.environ))
+    replica = ThisReplica(job, program, cluster, rank, name, is_elastic(os.environ))
     _start_samples(job, rank, replica.elastic)
     if replica.elastic:
         end_without_launcher(lambda: end(PEER_LOST))
@@ -114,7 +115,7 @@ def _run_replica() -> int:
     return _train(replica)
 
 
-def _train(replica: Replica) -> int:
+def _train(replica: ThisReplica) -> int:
     """Fetch the data and the checkpoint, run the program, and store its results; return the exit code."""
     job, program = replica.job, replica.program
     if replica.is_served and replica.role == "ps":
@@ -137,7 +138,7 @@ def _train(replica: Replica) -> int:
         _save(job, manifest, folders, awaits_evaluator)
     # A program that failed may have been writing a file.
     is_committed = code in (0, PREEMPTED)
-    while not sync.flush(at_rest=not is_committed) and code == 0 and time.monotonic() < until:
+    while not folder_uploads.flush(at_rest=not is_committed) and code == 0 and time.monotonic() < until:
         time.sleep(SYNC_RETRY_SECONDS)
     return code
 
@@ -152,7 +153,7 @@ def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest) -> None
     (folder / DATASET_MANIFEST).write_text(aligned.to_json())
 
 
-def _run_program(replica: Replica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
+def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
     """Run the program; return the exit code.
 
     Args:
@@ -163,7 +164,7 @@ def _run_program(replica: Replica, folders: Mapping[str, Path], reject_checkpoin
     """
     job, program = replica.job, replica.program
     if program.kind != "trainer":
-        threading.Thread(target=sync.flush_at_rest, daemon=True).start()
+        threading.Thread(target=folder_uploads.flush_at_rest, daemon=True).start()
     requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
     paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
     os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
@@ -173,7 +174,7 @@ def _run_program(replica: Replica, folders: Mapping[str, Path], reject_checkpoin
         if code == 0 and termination and termination.was_told:
             code = PREEMPTED
     except BaseException as error:
-        sync.flush(at_rest=True)
+        folder_uploads.flush(at_rest=True)
         # SystemExit is a decision of the program.
         if replica.elastic or not isinstance(error, Exception) or not reject_checkpoint():
             raise
@@ -188,7 +189,7 @@ def _run_program(replica: Replica, folders: Mapping[str, Path], reject_checkpoin
 
 
 def _save(job: JobDescription, manifest: DatasetManifest, folders: Mapping[str, Path], awaits_evaluator: bool) -> None:
-    metrics = [{}, *sync.read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
+    metrics = [{}, *read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
     epoch = metrics.get("epoch", 0)
     if "trainer" not in job.program:
         metrics.pop("epoch", 0)  # Only built-in trainers are known to save the model of their last epoch.
@@ -264,7 +265,7 @@ def _fetch_data(
     return manifest
 
 
-def _serve(replica: Replica) -> NoReturn:
+def _serve(replica: ThisReplica) -> NoReturn:
     """Serve as a parameter server, or as a worker that the chief uses. It never returns."""
     import tensorflow as tf
 

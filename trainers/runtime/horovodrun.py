@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
-from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.lost_step import end_when_lost
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 """Scripts of the training operator in the launcher's pod: one runs a command in a worker's pod, one lists the pods."""

@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from kfp_distributed.trainers.runtime.heartbeat import end_when_lost
-from kfp_distributed.trainers.runtime.job import JOB_VARIABLE, REPLICA_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, REPLICA_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.lost_step import end_when_lost
 from kfp_distributed.trainers.runtime.termination import Termination, grace_seconds
 
 

@@ -23,7 +23,7 @@ class Progress:
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Parse a line of `sync.format_progress`. Return None for a line of another form."""
+    """Parse a line of `epoch_metrics.format_progress`. Return None for a line of another form."""
     match = _LINE.fullmatch(line.strip())
     if match is None:
         return None

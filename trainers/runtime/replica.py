@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from kfp_distributed.trainers.program import Program
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
-from kfp_distributed.trainers.runtime.job import REPLICA_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.torchrun import is_rank
 
 
 @dataclass(frozen=True)
-class Replica:
+class ThisReplica:
     """What this process is in its job.
 
     Attributes:

@@ -14,10 +14,10 @@ from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.runtime import sync
+from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
 from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
-from kfp_distributed.trainers.runtime.job import (
+from kfp_distributed.trainers.runtime.job_description import (
     EVALUATOR_METRICS,
     TENSORBOARD,
     TRAINING_DATA,
@@ -48,9 +48,9 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
     metrics = open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS)
     # Metrics are stored before checkpoints, because an epoch with a stored checkpoint is not repeated.
     if leads or evaluates:
-        sync.keep(
+        folder_uploads.keep(
             folders["metrics_dir"],
-            lambda _: metrics.upload_folder(folders["metrics_dir"], on_unsupported=sync.leave_out),
+            lambda _: metrics.upload_folder(folders["metrics_dir"], on_unsupported=folder_uploads.leave_out),
         )
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
@@ -59,12 +59,12 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
         def is_complete(files: Set[Path], changed: Set[Path]) -> bool:
             return is_marked(files, changed, renamed) and not is_written(folder)
 
-        sync.keep(
+        folder_uploads.keep(
             folder,
             lambda state: save_checkpoint(checkpoints, folder, state.check, state.in_use, state.guessed),
             is_complete=is_complete,
         )
-        sync.keep(logs, lambda state: _send_logs(metrics, logs, state.changed), grows=True)
+        folder_uploads.keep(logs, lambda state: _send_logs(metrics, logs, state.changed), grows=True)
 
 
 def record_training_data(job: JobDescription, manifest: DatasetManifest) -> list[Mapping[str, Any]]:
@@ -78,7 +78,7 @@ def record_training_data(job: JobDescription, manifest: DatasetManifest) -> list
 
 
 def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
-    for path in storable_files(folder, sync.leave_out):
+    for path in storable_files(folder, folder_uploads.leave_out):
         if folder / path in changed:
             store.upload(folder / path, f"{TENSORBOARD}/{path}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kfp_distributed.storage.answers import seconds_since_answer
-from kfp_distributed.trainers.runtime.job import PEAK_MEMORY
+from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample
 
 INTERVAL_SECONDS = 10.0

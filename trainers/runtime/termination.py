@@ -15,7 +15,7 @@ from itertools import count
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.runtime.job import PREEMPTED, JobDescription
+from kfp_distributed.trainers.runtime.job_description import PREEMPTED, JobDescription
 
 GRACE_VARIABLE = "KFP_DISTRIBUTED_GRACE_SECONDS"
 """Environment variable with termination_grace_seconds, after which the kubelet kills a container."""

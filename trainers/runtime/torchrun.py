@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 
-from kfp_distributed.trainers.runtime.job import PEER_LOST
+from kfp_distributed.trainers.runtime.job_description import PEER_LOST
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 """Environment variable that torchrun sets in the processes that it starts."""

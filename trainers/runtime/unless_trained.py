@@ -13,7 +13,7 @@ from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.storage.model import model_of_request
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.job import (
+from kfp_distributed.trainers.runtime.job_description import (
     JOB_VARIABLE,
     STORE_AWAY,
     STORE_FAILED,

@@ -11,12 +11,14 @@ import time
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.job import TrainingJob
-from kfp_distributed.components.train.launch import TrainingFailed, launch
-from kfp_distributed.components.train.log_format import JOB, Level, LogEntry
-from kfp_distributed.components.train.records import Records
-from kfp_distributed.components.train.request import Request
-from kfp_distributed.components.train.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.facts import Level
+from kfp_distributed.components.train.run.launch import TrainingFailed, launch
+from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.tell.records import Records
+from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.errors import StorageError
 
 start = time.monotonic()
@@ -41,9 +43,10 @@ def begin(job: TrainingJob) -> None:
 
 verdict = {"succeeded": False, "cause": "", "metrics": {}}
 records, end = Records(warn), "KILLED"
+log = StepLog(show, records.add)
 try:
-    runner = kubernetes_runner(connect(namespace), request.model_uri, secret, task_config)
-    outcome = launch(request, runner, show, begin, records.add)
+    runner = kubernetes_runner(connect(namespace), request.model_uri, log.log, secret, task_config)
+    outcome = launch(request, runner, log, begin)
     verdict |= {"succeeded": True, "metrics": outcome.metrics}
     end = "FINISHED"
 except TrainingFailed as failure:

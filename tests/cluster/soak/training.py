@@ -11,8 +11,8 @@ from cluster.soak.place import Place, open_proxies
 from cluster.soak.plan import LOG_ROTATED, Plan
 from cluster.soak.program import EPOCHS, ROWS, specification
 
-from kfp_distributed.components.train.stored_log import read_log
-from kfp_distributed.components.train.training_summary import SUMMARY, TrainingSummary
+from kfp_distributed.components.train.tell.stored_log import read_log
+from kfp_distributed.components.train.tell.training_summary import SUMMARY, TrainingSummary
 from kfp_distributed.storage.errors import KeyNotFound
 
 _SECONDS = 420

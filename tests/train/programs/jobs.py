@@ -7,10 +7,10 @@ import time
 
 import psutil
 
-from kfp_distributed.components.train.job import TrainingJob
-from kfp_distributed.components.train.specification import parse_distribution
-from kfp_distributed.components.train.topology import plan_topology
-from kfp_distributed.trainers.runtime.job import JobDescription
+from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.topology import plan_topology
+from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 MARKER = "KFP_DISTRIBUTED_TEST_MARKER"
 """Environment variable by which a test finds its processes, whatever their parents are."""

@@ -1,0 +1,122 @@
+"""The Kubernetes objects that a `train` step would create, planned by the step's own functions. Needs no cluster."""
+
+import base64
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion
+from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects, settings_for
+from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
+from kfp_distributed.storage.kfp_store import KFP_NAMESPACE, KFP_SECRET, StoreReference, environment_entries
+
+_RUN = "minio://mlpipeline/v2/artifacts/PIPELINE/RUN"
+_URIS: dict[str, Any] = {
+    "train_uri": f"{_RUN}/prepare-data/UUID/train_dataset",
+    "validation_uri": f"{_RUN}/prepare-data/UUID/validation_dataset",
+    "model_uri": f"{_RUN}/train/UUID/model",
+}
+
+_HEADER = """\
+# The objects that a train step would create in namespace {namespace}. Words in capitals stand for values of a run. The
+# hash and the job's name depend on them. The object store is the one that Kubeflow Pipelines is installed with.
+"""
+
+
+_CLAIM = "# Created if there is no claim of this name. It has no owner, so it stays after the job is deleted.\n"
+
+
+def rendered_objects(
+    train_specification: Mapping[str, Any],
+    train_parameters: Mapping[str, Any],
+    distribution_specification: Mapping[str, Any],
+    namespace: str,
+    mpi_version: MpiVersion,
+) -> list[Object]:
+    """Return the job, its ConfigMap, and the PersistentVolumeClaims that the step would create.
+
+    Args:
+        train_specification: train_specification of `train`.
+        train_parameters: train_parameters of `train`.
+        distribution_specification: distribution_specification of `train`.
+        namespace: Namespace of the job.
+        mpi_version: Version of MPIJob that is served.
+
+    Raises:
+        ValueError: One of the three dicts is wrong. The text is that of the step.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # The step reads the number of rows, and nothing else of the dataset.
+        rows = 10**9
+        data = DatasetManifest("train", (), Label("", ("",)), (Shard("rows", rows, 0, ""),), (rows,), 0, "")
+        Path(folder, DATASET_MANIFEST).write_text(data.to_json())
+        job = plan_job(
+            Request(
+                train_uri=folder,
+                model_uri=_URIS["model_uri"],
+                train_specification=train_specification,
+                train_parameters=train_parameters,
+                distribution_specification=distribution_specification,
+                identity=("RUN", "train", "TASK"),
+            )
+        )
+    job = replace(job, description=replace(job.description, **_URIS))
+    store = StoreReference(f"minio-service.{KFP_NAMESPACE}:9000", KFP_SECRET, namespace)
+    settings = ClusterSettings(
+        namespace, environment=tuple(environment_entries(store)), library=read_library(REPLICA_PACKAGES)
+    )
+    objects = plan_objects(job, settings_for(job, settings, mpi_version, os.environ))
+    return [objects.manifest, *objects.parts, *objects.claims]
+
+
+def as_yaml(objects: list[Object], *, full: bool) -> str:
+    """Return objects as YAML documents.
+
+    Args:
+        objects: Objects of `rendered_objects`.
+        full: Whether to print the archive of the library in full.
+    """
+    documents = [_document(item if full else _without_archives(item)) for item in objects]
+    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + "".join(documents)
+
+
+def _document(item: Object) -> str:
+    text = yaml.dump(item, Dumper=_Dumper, sort_keys=False, width=1000)
+    return f"---\n{_CLAIM if item['kind'] == 'PersistentVolumeClaim' else ''}{text}"
+
+
+def _without_archives(item: Object) -> Object:
+    """Return an object with the sizes of its binary data in place of the data."""
+    if "binaryData" not in item:
+        return item
+    sizes = {key: len(base64.b64decode(text)) for key, text in item["binaryData"].items()}
+    return {**item, "binaryData": {key: f"({size:,} bytes, --full prints them)" for key, size in sizes.items()}}
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes text of several lines as a block, and no aliases for values that occur more than once."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> Any:  # noqa: ANN401  (PyYAML has no types)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+def _list(dumper: _Dumper, entries: list[object]) -> Any:  # noqa: ANN401
+    # The 127 exit codes of a Job's failure policy become one line.
+    is_flow = all(isinstance(entry, int) for entry in entries)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", entries, flow_style=is_flow)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(list, _list)

@@ -1,0 +1,268 @@
+"""Runs a training: checks the request, starts the job, follows it to its end, and verifies the model."""
+
+import re
+import select
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.deadline import call_within
+from kfp_distributed.components.train.run.facts import (
+    Fact,
+    JobEnded,
+    JobEvent,
+    LogLine,
+    Quiet,
+    ReplicaChanged,
+    ReplicaSample,
+    clock,
+    moment,
+)
+from kfp_distributed.components.train.run.printed_samples import split_samples
+from kfp_distributed.components.train.run.replica_status import LAST_LINES
+from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.resume import (
+    check_resume,
+    copy_training,
+    training_folder,
+)
+from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.run.signals import ended_by_signals
+from kfp_distributed.components.train.run.stalls import Stalls, check_stalls
+from kfp_distributed.components.train.run.status import (
+    JobStatus,
+    add_output,
+    advance,
+    begin,
+    failure_cause,
+    final_failure,
+)
+from kfp_distributed.components.train.run.stored_metrics import Metrics, read_metrics
+from kfp_distributed.components.train.run.time_budgets import expired_budget
+from kfp_distributed.storage.buckets import require_bucket
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, model_of_request, verify_model
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.trainers.runtime.job_description import TENSORBOARD, JobDescription
+
+STORE_AWAY_SECONDS = 600.0
+"""How long to retry reading the model while the object store is away. The leader retries saving it as long."""
+
+METRICS_SECONDS = 3.0
+"""How long reading the metrics of a failed job may delay its error. They are two small objects."""
+
+
+class TrainingFailed(Exception):
+    """A training ended without a model. The text has the last log lines of the replica that failed, and the cause.
+
+    Attributes:
+        status: Status of the job when it failed.
+        metrics: Metrics of the epochs that were finished by then, by replica.
+    """
+
+    def __init__(self, cause: str, status: JobStatus, metrics: Metrics) -> None:
+        super().__init__(cause)
+        self.status = status
+        self.metrics = metrics
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a training that succeeded.
+
+    Attributes:
+        status: Final status of the job.
+        model: Manifest of the model.
+        metrics: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
+    """
+
+    status: JobStatus
+    model: ModelManifest
+    metrics: Metrics
+
+
+def launch(
+    request: Request,
+    runner: Runner,
+    tell: Callable[[Fact], object],
+    on_start: Callable[[TrainingJob], object] = lambda job: None,
+) -> Outcome:
+    """Run a training. Call it in the main thread, because it handles signals.
+
+    No process and no pod of the job is left running when it returns or raises.
+
+    Args:
+        request: Arguments of the step.
+        runner: Where the replicas run.
+        tell: Receives each fact for the step's log.
+        on_start: Receives the job when it has started. Default: does nothing.
+
+    Returns:
+        The result of the training.
+
+    Raises:
+        ValueError: The request is wrong, or the bucket of the checkpoints does not exist. Nothing was started.
+        StorageError: A dataset cannot be read. Nothing was started.
+        TrainingFailed: The job failed, exceeded a timeout, or left no complete model.
+        ClusterError: The cluster refused the job.
+        SystemExit: The process received SIGTERM or SIGHUP.
+    """
+    job = plan_job(request)
+    description = job.description
+    resumes_other = check_resume(request.resume_from, description)
+    for warning in job.warnings:
+        tell(JobEvent(clock(), warning, "WARNING"))
+    # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
+    with ended_by_signals(runner.stop):
+        if model_of_request(open_store(description.model_uri), description.request):
+            status = _follow_previous(runner, job, tell, on_start)
+        else:
+            runner.check(job)
+            # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here.
+            _require_bucket(request, description)
+            if resumes_other:
+                copied = copy_training(request.resume_from, description)
+                tell(JobEvent(clock(), copied.describe(request.resume_from)))
+            runner.start(job)
+            on_start(job)
+            status = _follow(runner, job, tell)
+    status, model = _judge(status, description, tell)
+    return Outcome(status, model, read_metrics(description.metrics_uri))
+
+
+def _require_bucket(request: Request, description: JobDescription) -> None:
+    store = open_store(description.checkpoint_uri)
+    if request.checkpoint_uri:
+        require_bucket(store, "checkpoint_uri", request.checkpoint_uri)
+    else:
+        require_bucket(store, "the pipeline root, as the address of the model", request.model_uri)
+
+
+def _saved_if_readable(description: JobDescription) -> ModelManifest | None:
+    with suppress(StorageError):
+        return model_of_request(open_store(description.model_uri, retry_seconds=0), description.request)
+    return None
+
+
+def _follow_previous(
+    runner: Runner, job: TrainingJob, tell: Callable[[Fact], object], on_start: Callable[[TrainingJob], object]
+) -> JobStatus:
+    """Follow what an earlier attempt of this step has left of a job that has saved its model."""
+    status = begin(job, clock())
+    event = JobEvent(clock(), "an earlier attempt of this step has trained the model; nothing is trained again")
+    tell(event)
+    try:
+        if runner.adopt(job):
+            on_start(job)
+            return _follow(runner, job, tell)
+    except ClusterError as error:
+        tell(JobEvent(clock(), f"the job of the earlier attempt cannot be found: {error}", "WARNING"))
+    on_start(job)
+    stopped = [ReplicaChanged(clock(), name, "stopped", reason="an earlier attempt") for name in status.replicas]
+    facts: list[Fact] = [event, *stopped, JobEnded(clock(), True)]
+    return reduce(advance, facts, status)
+
+
+def _judge(
+    status: JobStatus, description: JobDescription, tell: Callable[[Fact], object]
+) -> tuple[JobStatus, ModelManifest]:
+    """Return the final status and the model of a job that has ended.
+
+    The model decides: if the job has saved a complete one, the training has succeeded, whatever failed afterwards.
+
+    Raises:
+        TrainingFailed: The job has left no complete model.
+    """
+    if status.ended is None or not status.ended.succeeded:
+        # A store that does not answer must not delay the cause.
+        saved = call_within(METRICS_SECONDS, lambda: _saved_if_readable(description))
+        if not saved:
+            raise _failed(failure_cause(status), status, description)
+        event = JobEvent(clock(), f"the model is complete, so the training has succeeded: {description.model_uri}")
+        tell(event)
+        happened = moment(status.ended) if status.ended else None
+        facts: list[Fact] = [event, JobEnded(clock(), True, happened=happened)]
+        return reduce(advance, facts, status), saved
+    try:
+        model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
+        if model.request != description.request:
+            text = f"the one in {description.model_uri} is of the job {model.job!r} with another request"
+            raise ModelIncomplete(text)
+    except (ModelIncomplete, StorageError) as error:
+        fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
+        raise _failed(f"The job succeeded, but {fault}: {error}.", status, description) from None
+    return status, model
+
+
+def _failed(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
+    """Return the error of a job that was started. If the object store does not answer in time, it has no metrics."""
+    metrics = call_within(METRICS_SECONDS, lambda: read_metrics(description.metrics_uri))
+    return TrainingFailed(cause, status, metrics or {})
+
+
+def _follow(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object]) -> JobStatus:
+    status = begin(job, clock())
+    lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
+    samples: list[ReplicaSample] = []
+    stalls = Stalls()
+    for fact in chain(_first_events(job), _facts(runner)):
+        if isinstance(fact, LogLine):
+            tell(fact)
+            # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
+            if not re.search(STARTUP_REMARK, fact.line):
+                lines[fact.replica].append(fact)
+            continue
+        if isinstance(fact, ReplicaSample):
+            samples.append(fact)
+            tell(fact)
+            continue
+        status = add_output(status, chain(samples, *lines.values()))
+        samples.clear()
+        lines.clear()
+        end_reason, events = "", list[Fact]()
+        if isinstance(fact, Quiet):
+            stalls, warnings = check_stalls(status, stalls, fact.time)
+            events += warnings
+            spec = job.specification
+            end_reason = expired_budget(status, spec, fact.time) or final_failure(status, spec)
+            if _reader_is_gone():
+                end_reason = "Nobody reads the output of this step any more."
+        events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
+        status = reduce(advance, events, status)
+        for event in events:
+            tell(event)
+        if end_reason:
+            break
+    return status
+
+
+def _first_events(job: TrainingJob) -> Iterator[JobEvent]:
+    yield JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")
+    if job.description.tensorboard:
+        yield JobEvent(clock(), f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}")
+
+
+def _facts(runner: Runner) -> Iterator[Fact]:
+    """Yield the facts of a runner, with the samples apart from the lines that have them.
+
+    An error of the cluster becomes the end of the job, so that the failure has a status.
+    """
+    try:
+        for fact in runner.facts():
+            yield from split_samples(fact)
+    except ClusterError as error:
+        yield JobEnded(clock(), False, f"{str(error).rstrip('.')}.")
+
+
+def _reader_is_gone() -> bool:
+    """Return whether standard output is a pipe or terminal without a reader, because its process was killed."""
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))

@@ -1,0 +1,34 @@
+"""Reads the metrics that the replicas of a job have stored."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TRAINING_METRICS
+
+Metrics = Mapping[str, Sequence[Mapping[str, float]]]
+"""Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...]."""
+
+
+def read_metrics(uri: str) -> Metrics:
+    """Return the epochs that replicas recorded, by replica. Files that cannot be read are left out."""
+    return stored_metrics(open_store(uri))
+
+
+def stored_metrics(store: Store) -> Metrics:
+    """Return the result of `read_metrics` from a store that was opened at their folder."""
+    metrics = {}
+    for key in (TRAINING_METRICS, EVALUATOR_METRICS):
+        # A store that is away must not hide the outcome of the training. A user's program may write a file of another
+        # form, in which case its replica has printed that.
+        with suppress(StorageError, KeyError, TypeError, ValueError, OverflowError):
+            content = json.loads(store.read(key))
+            metrics[str(content["replica"])] = [
+                {"epoch": epoch["epoch"] * 1.0}
+                | {name: value for name, value in epoch.items() if isinstance(value, int | float)}
+                for epoch in content["epochs"]
+            ]
+    return metrics
