@@ -43,9 +43,8 @@ def test_import_from_an_archive(tmp_path):
         check=False,
     )
     # Without the packages of this environment, which the public functions of kfp_distributed.trainers do not need.
-    assert process.stdout.strip() == str(tmp_path / "library.zip/kfp_distributed/trainers/runtime/job_description.py"), (
-        process.stderr
-    )
+    module = tmp_path / "library.zip/kfp_distributed/trainers/runtime/job_description.py"
+    assert process.stdout.strip() == str(module), process.stderr
 
 
 def test_library_has_the_packages_of_the_steps_and_no_command_line():
