@@ -9,9 +9,8 @@ from typing import Any
 
 import kfp
 from kfp import dsl
-from kfp.dsl.pipeline_context import Pipeline
-from kfp.dsl.python_component import PythonComponent
 
+from kfp_distributed.components.kfp_internals import NeverCached
 from kfp_distributed.components.whole_numbers import accept_whole_numbers
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
@@ -96,7 +95,7 @@ def make_step(
     shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
     container.command = ["sh", "-ec", shell, program]
     component = component if task_config else _without_task_config(component)
-    return accept_whole_numbers(component if cached else _NeverCached(component.component_spec, component.python_func))
+    return accept_whole_numbers(component if cached else NeverCached(component.component_spec, component.python_func))
 
 
 def _set_defaults(variables: Mapping[str, str]) -> str:
@@ -111,24 +110,6 @@ def bootstrap() -> str:
     source = (files("kfp_distributed.library") / "bootstrap.py").read_text(encoding="utf-8")
     hash_ = content_hash(read_library())
     return source.replace("@NAME@", library_name(hash_)).replace("@HASH@", hash_)
-
-
-class _NeverCached(PythonComponent):  # type: ignore[misc]  # kfp has no types
-    """A component whose tasks always run, because caching is a setting of a task that no component has."""
-
-    def __call__(self, *arguments: Any, **inputs: Any) -> Any:  # noqa: ANN401
-        """Create a task."""
-        task = super().__call__(*arguments, **inputs)
-        # Outside of a pipeline the task has run already and refuses settings.
-        return task.set_caching_options(False) if Pipeline.get_default_pipeline() else task
-
-    @property
-    def pipeline_spec(self) -> Any:  # noqa: ANN401
-        """Return the pipeline of one task that kfp compiles from the component."""
-        spec = super().pipeline_spec
-        for task in spec.root.dag.tasks.values():
-            task.caching_options.enable_cache = False
-        return spec
 
 
 def _without_task_config(component: Any) -> Any:  # noqa: ANN401
