@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from kubernetes.config import kube_config
+from kubernetes.config import list_kube_config_contexts
 
 from kfp_distributed.cli.checks import (
     TYPES,
@@ -30,6 +30,7 @@ from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_s
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
+from kfp_distributed.cluster_api.kubernetes_internals import configured_users
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions, served_kinds
@@ -134,9 +135,8 @@ def _login() -> Login:
     """Return the user of the configuration, which `connect` has read before."""
     if OWN_NAMESPACE.exists():
         return Login()
-    context = kube_config.list_kube_config_contexts()[1]
-    merged = kube_config.KubeConfigMerger(kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config.value
-    return Login(context["name"], context["context"].get("user") or "", [user["name"] for user in merged["users"]])
+    context = list_kube_config_contexts()[1]
+    return Login(context["name"], context["context"].get("user") or "", configured_users())
 
 
 def _user(api: ClusterApi) -> str:

@@ -12,6 +12,8 @@ from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
+from kfp_distributed.cluster_api.kubernetes_internals import SocketOption, connections, set_socket_options
+
 if TYPE_CHECKING:
     from kubernetes import client
 
@@ -144,7 +146,7 @@ class ClusterApi:
         self._client = client.ApiClient(configuration)
         # A stream occupies its connection. Streams have their own pool, so that a cancel finds an open connection.
         self._streams = client.ApiClient(configuration)
-        self._streams.rest_client.pool_manager.connection_pool_kw["socket_options"] = _stream_options()
+        set_socket_options(self._streams, _stream_options())
         self._local_errors = (OSError, ConfigException)
         self.namespace = namespace
         self._renew_token = renew_token
@@ -339,8 +341,7 @@ class ClusterApi:
         try:
             # Reads a renewed token, too. The token file may be missing or empty while it is replaced.
             self._client.update_params_for_auth(headers, [], ["BearerToken"])
-            connections = (self._client if preload else self._streams).rest_client.pool_manager
-            response: BaseHTTPResponse = connections.request(
+            response: BaseHTTPResponse = connections(self._client if preload else self._streams).request(
                 method,
                 f"{host}{path}{_query_text(query)}",
                 body=None if body is None else json.dumps(body),
@@ -356,7 +357,7 @@ class ClusterApi:
         return response, headers.get("authorization", "").removeprefix("Bearer ")
 
 
-def _stream_options() -> list[tuple[int, int, int | bytes]]:
+def _stream_options() -> list[SocketOption]:
     """Return the socket options with which the kernel ends a stream whose peer is gone without closing it."""
     options = [*HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     # Not all systems have all three. Their own values then apply, such as the two hours of macOS before the first.

@@ -1,7 +1,6 @@
 """Makes KFP components of the steps' functions: their images, what pip installs, and the bootstrap that they carry."""
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -10,9 +9,8 @@ from typing import Any
 
 import kfp
 from kfp import dsl
-from kfp.dsl.pipeline_context import Pipeline
-from kfp.dsl.python_component import PythonComponent
 
+from kfp_distributed.components.kfp_internals import NeverCached, StepComponent
 from kfp_distributed.components.whole_numbers import accept_whole_numbers
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
@@ -97,7 +95,7 @@ def make_step(
     shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
     container.command = ["sh", "-ec", shell, program]
     spec = component.component_spec if task_config else _without_task_config(component.component_spec)
-    return accept_whole_numbers((StepComponent if cached else _NeverCached)(spec, function))
+    return accept_whole_numbers((StepComponent if cached else NeverCached)(spec, function))
 
 
 def _set_defaults(variables: Mapping[str, str]) -> str:
@@ -112,40 +110,6 @@ def bootstrap() -> str:
     source = (files("kfp_distributed.library") / "bootstrap.py").read_text(encoding="utf-8")
     hash_ = content_hash(read_library())
     return source.replace("@NAME@", library_name(hash_)).replace("@HASH@", hash_)
-
-
-class StepComponent(PythonComponent):  # type: ignore[misc]  # kfp has no types
-    """A component that stands for the package of its step, which has the same name.
-
-    Therefore `import kfp_distributed.components.train.step as step` works, which reads `step` from the component.
-    """
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """Return an imported module of the package of the step."""
-        function = vars(self).get("python_func")
-        package = function.__module__.rpartition(".")[0] if function else ""
-        module = sys.modules.get(f"{package}.{name}")
-        if module is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return module
-
-
-class _NeverCached(StepComponent):
-    """A component whose tasks always run, because caching is a setting of a task that no component has."""
-
-    def __call__(self, *arguments: Any, **inputs: Any) -> Any:  # noqa: ANN401
-        """Create a task."""
-        task = super().__call__(*arguments, **inputs)
-        # Outside of a pipeline the task has run already and refuses settings.
-        return task.set_caching_options(False) if Pipeline.get_default_pipeline() else task
-
-    @property
-    def pipeline_spec(self) -> Any:  # noqa: ANN401
-        """Return the pipeline of one task that kfp compiles from the component."""
-        spec = super().pipeline_spec
-        for task in spec.root.dag.tasks.values():
-            task.caching_options.enable_cache = False
-        return spec
 
 
 def _without_task_config(spec: Any) -> Any:  # noqa: ANN401

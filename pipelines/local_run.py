@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from kfp import local
-from kfp.local.config import LocalExecutionConfig
 from rich.console import Console
 
+from kfp_distributed.components.kfp_internals import local_configuration, restore_local_configuration
 from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
@@ -113,7 +113,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
     # Only the main thread may handle signals. By default SIGTERM ends Python without any cleanup.
     in_main_thread = threading.current_thread() is threading.main_thread()
     with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
-        cleanup.callback(_restore, dict(os.environ), LocalExecutionConfig.instance)
+        cleanup.callback(_restore, dict(os.environ), local_configuration())
         logging.getLogger().addFilter(_explain_unresolved_condition)
         cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
@@ -171,11 +171,11 @@ def _start_store(cleanup: ExitStack, folder: Path) -> Path:
     return store.folder
 
 
-def _restore(environment: Mapping[str, str], configuration: LocalExecutionConfig | None) -> None:
-    """Restore the environment, and the state of `kfp.local`, which has no function for that."""
+def _restore(environment: Mapping[str, str], configuration: object) -> None:
+    """Restore the environment, and the state of `kfp.local`."""
     os.environ.clear()
     os.environ.update(environment)
-    LocalExecutionConfig.instance = configuration
+    restore_local_configuration(configuration)
 
 
 def _explain_unresolved_condition(record: logging.LogRecord) -> bool:

@@ -102,7 +102,7 @@ def keras_classifier(
 
     if cluster.index == 0:
         print(describe_batch(plan, batch_size, ranks[0] * ranks[1]), flush=True)
-    follow_steps(model, lambda: plan.batch * ranks[1], steps, workers)
+    follow_steps(model, lambda: plan.batch * ranks[1], steps, at_once, workers)
     # So that the records of weight 0 do not come in the same step in all ranks.
     seed_of_rank = seed + (0 if has_servers else cluster.index)
 

@@ -8,7 +8,6 @@ import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 import tf_keras
 from horovod.tensorflow import broadcast_object
-from tensorflow.python.autograph.core import config
 
 from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.architecture import has_epochs_left
@@ -22,9 +21,9 @@ from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
 from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.tensorflow_internals import leave_keras_unconverted
 
-# AutoGraph of TensorFlow 2.15 skips Keras, but only under the name `keras`. To convert tf_keras takes 15 s each start.
-config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
+leave_keras_unconverted()
 
 
 def keras_horovod(

@@ -1,6 +1,5 @@
 """The steps of a Keras trainer: `fit` from a position on, and the end after a step if a replica must end soon."""
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
@@ -11,6 +10,7 @@ import tf_keras
 from kfp_distributed.trainers.position import Position
 from kfp_distributed.trainers.runtime.folder_uploads import flush
 from kfp_distributed.trainers.runtime.sampling import count_rows
+from kfp_distributed.trainers.runtime.tensorflow_internals import never_destroy
 from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
 
 _SCHEDULED_STEPS = 10
@@ -94,19 +94,18 @@ class EpochSteps:
         raise EndedEarly
 
 
-def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: EpochSteps, workers: int = 1) -> None:
+def follow_steps(
+    model: tf_keras.Model, rows_of_step: Callable[[], int], steps: EpochSteps, at_once: int = 1, workers: int = 1
+) -> None:
     """Follow the steps of `fit`: count them and their rows, and keep the input iterator alive.
-
-    The iterator lives until the process ends. Its destructor, here or in a remote worker, waits for a thread of
-    tf.data. This thread may miss its notification and then sleeps for up to a minute (TensorFlow 2.21,
-    Model::OptimizeLoop: the notification comes before IsCancelled() returns true).
 
     This is no callback of Keras, because one for each batch makes `fit` wait for the metrics of each step.
 
     Args:
         model: Compiled model, before the call of `fit`.
         rows_of_step: Returns the number of rows that this process reads in a step, for its samples.
-        steps: EpochSteps of the training, which may end the program.
+        steps: Steps of the training, which may end the program.
+        at_once: Number of steps in one call, as the model is compiled (`steps_per_execution`). Default: 1.
         workers: Number of workers that compute the steps of a chief. Default: 1.
     """
     make_train_function: Callable[[bool], Callable[[object], object]] = model.make_train_function
@@ -123,9 +122,9 @@ def follow_steps(model: tf_keras.Model, rows_of_step: Callable[[], int], steps: 
         def follow(iterator: object) -> object:
             if id(iterator) not in kept:
                 kept.add(id(iterator))
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
-            # One call runs several steps, but one with parameter servers, which would have to be asked for the number.
-            count = 1 if has_servers else int(model._steps_per_execution.numpy())
+                never_destroy(iterator)
+            # The last call of an epoch runs the steps that remain.
+            count = min(at_once, steps.number - steps.position.step)
             count_rows(rows_of_step() * count)
             logs = step(iterator)
             steps.advance(count, await_steps(count))
@@ -175,7 +174,7 @@ def fit_from(
     Args:
         model: Compiled model.
         rows: Returns the input of `fit` from an epoch on, after some of its steps.
-        steps: EpochSteps of the training, with the position from which it continues.
+        steps: Steps of the training, with the position from which it continues.
         epochs: Number of the last epoch.
         end_epoch: Callback with the number of an epoch, from 0, and the metrics of its steps.
         callbacks: Callbacks of Keras that run before it. Default: none.

@@ -1,6 +1,5 @@
 """The trainer `torch_classifier`: a PyTorch classifier trained with DistributedDataParallel."""
 
-import ctypes
 import os
 from datetime import timedelta
 from functools import partial
@@ -12,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.runtime.feed import read_manifest
+from kfp_distributed.trainers.runtime.torch_internals import never_destroy
 from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
@@ -83,7 +83,5 @@ def _join() -> tuple[torch.device, dist.ProcessGroup]:
     # A separate group, because the default group has the longer timeout that the start of the other ranks may need.
     group = dist.new_group(timeout=_LONGEST_WAIT)
     for process_group in (dist.group.WORLD, group):
-        # Never destroyed: Gloo's destructor waits for a thread, which may wait for the interpreter lock that the
-        # destructor holds (PyTorch 1.13).
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(process_group))
+        never_destroy(process_group)
     return torch.device("cuda", local_rank) if on_gpu else torch.device("cpu"), group

@@ -14,11 +14,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.runtime.job_description import JobDescription
+
+
+@pytest.fixture(scope="session")
+def library_archive(tmp_path_factory):
+    """Return the path of the archive with which a Python of an image imports the trainers."""
+    archive = tmp_path_factory.mktemp("library") / ARCHIVE_KEY
+    archive.write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
+    return archive
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from kfp_distributed.trainers.runtime import folder_uploads
+from kfp_distributed.trainers.runtime.cpython_internals import run_exit_functions
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
 from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
 
@@ -115,7 +116,7 @@ def _end_despite_threads(code: int, threads_ended: threading.Event) -> None:
     names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
     _print_leftovers("threads", names)
     try:
-        atexit._run_exitfuncs()
+        run_exit_functions()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

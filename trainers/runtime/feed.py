@@ -200,7 +200,8 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 
 
     records = tf.data.Dataset.range(epoch, 2**62).flat_map(shuffle).skip(skipped)
     options = tf.data.Options()
-    # Autotuning does not speed up such a short pipeline, and its thread may take seconds to end (see keras_fit.py).
+    # Autotuning does not speed up such a short pipeline, and its thread may take seconds to end (see
+    # tensorflow_internals.py).
     options.autotune.enabled = False
     options.threading.private_threadpool_size = 2
     return records.batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)

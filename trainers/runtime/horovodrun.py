@@ -14,9 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from kfp_distributed.trainers.runtime.horovod_internals import (
+    environment_of_ranks,
+    environment_of_slot,
+    start_driver,
+)
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
 from kfp_distributed.trainers.runtime.lost_step import end_when_lost
 
@@ -66,11 +70,6 @@ def slot_number(host: str, local_rank: int = 0, slots: int = 1) -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run a job to its end; return the exit code of rank 0, or of the rank that failed first."""
-    from horovod.runner.elastic.rendezvous import create_rendezvous_handler
-    from horovod.runner.gloo_run import create_run_env_vars, create_slot_env_vars
-    from horovod.runner.http.http_server import RendezvousServer
-    from horovod.runner.util.network import net_if_addrs
-
     workers, fewest, most, slots = map(int, words[:4])
     in_pods = Path(_RUN_IN_POD).exists()
     # Without a handler, the first process of a container ignores the kubelet's SIGTERM.
@@ -86,21 +85,13 @@ def main(words: Sequence[str]) -> int:
             hosts = [line.split(":")[0] for line in subprocess.check_output(_SHOW_PODS, text=True).split()]
         return dict.fromkeys(hosts, slots)
 
-    rendezvous = RendezvousServer(0)
-    driver = _make_driver(rendezvous, find_hosts, fewest, most, slots)
-    port = rendezvous.start(create_rendezvous_handler(driver))
+    driver, port = start_driver(find_hosts, fewest, most, slots, _START_SECONDS, slot_number)
     address = socket.gethostbyname(socket.gethostname() if in_pods else "localhost")
-    interface = next(
-        name for name, entries in net_if_addrs().items() if address in (entry.address for entry in entries)
-    )
-    common = {
-        _TIMEOUT: os.environ.get(_TIMEOUT, "60"),
-        **create_run_env_vars(address, [interface], str(port), elastic=True),
-    }
+    common = {_TIMEOUT: os.environ.get(_TIMEOUT, "60"), **environment_of_ranks(address, port)}
 
     def run(slot: Any, events: Sequence[threading.Event]) -> tuple[int, float]:  # noqa: ANN401
         worker = "-".join(slot.hostname.split("-")[-2:])
-        variables, command = {**common, **create_slot_env_vars(slot), REPLICA_VARIABLE: worker}, words[4:]
+        variables, command = {**common, **environment_of_slot(slot), REPLICA_VARIABLE: worker}, words[4:]
         if in_pods:
             # The command also has the environment of its pod, which must not appear in the command line.
             pairs = [f"{name}={value}" for name, value in variables.items()]
@@ -117,29 +108,6 @@ def main(words: Sequence[str]) -> int:
     host, _, local_rank = name.rstrip("]").partition("[")
     print(f"Process name: {slot_number(host, int(local_rank), slots)}", flush=True)
     return int(code) or 1
-
-
-def _make_driver(rendezvous: object, find_hosts: Callable[[], object], fewest: int, most: int, slots: int) -> Any:  # noqa: ANN401
-    """Return Horovod's driver, which ends at once if too few workers are left."""
-    from horovod.runner.elastic.discovery import HostManager
-    from horovod.runner.elastic.driver import ElasticDriver
-
-    class Driver(ElasticDriver):  # type: ignore[misc]  # horovod is not installed where types are checked
-        def resume(self) -> None:
-            left = self._host_manager.current_hosts.count_available_slots() // slots
-            if left < fewest:
-                print(f"{left} workers are left, which is fewer than min_workers={fewest}", flush=True)
-                self.stop()
-            else:
-                print(f"continues with {left} workers", flush=True)
-                super().resume()
-
-    # Numbers the ranks in the order of the workers. Horovod takes the order of a set.
-    HostManager.order_available_hosts = staticmethod(
-        lambda hosts, before: [*filter(hosts.__contains__, before), *sorted(hosts - {*before}, key=slot_number)]
-    )
-    discovery = SimpleNamespace(find_available_hosts_and_slots=find_hosts)
-    return Driver(rendezvous, discovery, fewest * slots, most * slots, _START_SECONDS)
 
 
 _lock = threading.Lock()

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Mapping
 
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST
+from kfp_distributed.trainers.runtime.torch_internals import SEPARATE_STORE, TORCHRUN
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 """Environment variable that torchrun sets in the processes that it starts."""
@@ -29,14 +30,11 @@ def main() -> int:
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.run import parse_args, run
 
-    # With Python 3.11, torch 1.13 fails unless the output of some rank is redirected. So that of rank 9 is, and it is
-    # printed as well. The folder for it is deleted with the folder of the replica.
-    os.environ |= {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1", "PET_LOG_DIR": "torchrun"}
+    os.environ |= TORCHRUN
     # torch 1.13 polls its ranks every five seconds by default.
     os.environ.setdefault("PET_MONITOR_INTERVAL", "0.1")
-    # Since torch 2.5, agents share one store and publish its address in the first round only. An agent that joins later
-    # waits for the address forever, and all others wait for this agent (seen with torch 2.15).
-    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    for name, value in SEPARATE_STORE.items():
+        os.environ.setdefault(name, value)
     try:
         run(parse_args(["--module", "kfp_distributed.trainers.runtime.entry"]))
     except ChildFailedError as error:

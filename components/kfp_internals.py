@@ -1,0 +1,101 @@
+"""What this library uses of kfp without its promise, with the reason, the versions and the test of each use.
+
+kfp names as public what is in https://kubeflow-pipelines.readthedocs.io. All uses are needed by kfp 2.15 to 2.17.
+tests/components/test_kfp_internals.py fails when one is no longer needed.
+"""
+
+import sys
+from typing import Any
+
+from kfp.dsl.pipeline_channel import PipelineParameterChannel
+from kfp.dsl.pipeline_context import Pipeline
+from kfp.dsl.python_component import PythonComponent
+from kfp.dsl.types import type_utils
+from kfp.local.config import LocalExecutionConfig
+
+FLOAT, _INT = "Float", "Integer"
+_NAMES = {name: type_utils.get_parameter_type_name(name) for name in (FLOAT, _INT)}
+
+
+def float_parameters(component: Any) -> frozenset[str]:  # noqa: ANN401  (kfp exports no type for its components)
+    """Return the names of the parameters of a component or pipeline that are floats.
+
+    kfp has no function that returns the types of a component's parameters.
+    """
+    inputs = component.component_spec.inputs or {}
+    return frozenset(name for name, spec in inputs.items() if _parameter_type(spec.type) == _NAMES[FLOAT])
+
+
+def as_float_channel(value: Any) -> Any:  # noqa: ANN401
+    """Return a channel of ints, such as a pipeline parameter, as a channel of floats. Other values stay as they are.
+
+    kfp compares the types of a channel and of the parameter by their names, and has no option that allows an int:
+    https://github.com/kubeflow/pipelines/blob/679021c03b3f1cc48d75ab06e9a1e4a231ab6f41/sdk/python/kfp/dsl/types/type_utils.py
+    (verify_type_compatibility). The public `kfp.TYPE_CHECK = False` ends all checks of the process.
+    """
+    if not isinstance(value, PipelineParameterChannel) or _parameter_type(value.channel_type) != _NAMES[_INT]:
+        return value
+    # kfp finds the value by the name and the task. The type is only compared with the type of the parameter.
+    # copy.copy() fails for an item of a ParallelFor, whose every attribute is a key of the item.
+    channel = object.__new__(type(value))
+    vars(channel).update(vars(value), channel_type=FLOAT)
+    return channel
+
+
+def _parameter_type(name: object) -> str | None:
+    """Return kfp's name of a parameter's type; None for the type of an artifact."""
+    return type_utils.get_parameter_type_name(name) if type_utils.is_parameter_type(name) else None
+
+
+class StepComponent(PythonComponent):  # type: ignore[misc]  # kfp has no types
+    """A component that stands for the package of its step, which has the same name.
+
+    Therefore `import kfp_distributed.components.train.step as step` works, which reads `step` from the component.
+    `@dsl.component` makes a PythonComponent and takes no other class.
+    """
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """Return an imported module of the package of the step."""
+        function = vars(self).get("python_func")
+        package = function.__module__.rpartition(".")[0] if function else ""
+        module = sys.modules.get(f"{package}.{name}")
+        if module is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return module
+
+
+class NeverCached(StepComponent):
+    """A component whose tasks always run.
+
+    The public `set_caching_options` is a method of a task, and `@dsl.component` has no option for it:
+    https://github.com/kubeflow/pipelines/blob/99fbfa7ed43f0649edbabafd91522deacb0e0410/sdk/python/kfp/dsl/component_decorator.py.
+    The variable of https://github.com/kubeflow/pipelines/pull/11222 concerns all tasks that are compiled.
+    """
+
+    def __call__(self, *arguments: Any, **inputs: Any) -> Any:  # noqa: ANN401
+        """Create a task."""
+        task = super().__call__(*arguments, **inputs)
+        # Outside of a pipeline the task has run already and refuses settings.
+        return task.set_caching_options(False) if Pipeline.get_default_pipeline() else task
+
+    @property
+    def pipeline_spec(self) -> Any:  # noqa: ANN401
+        """Return the pipeline of one task that kfp compiles from the component."""
+        spec = super().pipeline_spec
+        for task in spec.root.dag.tasks.values():
+            task.caching_options.enable_cache = False
+        return spec
+
+
+def local_configuration() -> Any:  # noqa: ANN401
+    """Return the configuration of `kfp.local` in this process, for `restore_local_configuration`. None before `init`.
+
+    `kfp.local.init` sets it, and no function returns it or sets it back:
+    https://github.com/kubeflow/pipelines/blob/268e0898ecdd3f9447988b6e675676eb21c584f0/sdk/python/kfp/local/config.py.
+    """
+    return LocalExecutionConfig.instance
+
+
+def restore_local_configuration(configuration: Any) -> None:  # noqa: ANN401
+    """Set the configuration of `kfp.local` to the one that `local_configuration` has returned."""
+    LocalExecutionConfig.instance = configuration

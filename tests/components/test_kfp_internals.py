@@ -1,0 +1,51 @@
+"""What kfp lacks, for which components/kfp_internals.py exists. test_whole_numbers.py shows its use."""
+
+import inspect
+
+import pytest
+from kfp import compiler, dsl, local
+from kfp.dsl.types.type_utils import InconsistentTypeException
+
+from kfp_distributed.components.kfp_internals import (
+    NeverCached,
+    as_float_channel,
+    local_configuration,
+    restore_local_configuration,
+)
+
+
+@dsl.component
+def show(x: float) -> str:
+    return repr(x)
+
+
+def compiles(function, tmp_path):
+    compiler.Compiler().compile(dsl.pipeline(function), str(tmp_path / "pipeline.yaml"))
+
+
+def test_kfp_refuses_an_int_for_a_float(tmp_path):
+    def of_parameter(n: int = 2):
+        show(x=n)
+
+    def of_channel(n: int = 2):
+        show(x=as_float_channel(n))
+
+    with pytest.raises(InconsistentTypeException):
+        compiles(of_parameter, tmp_path)
+    compiles(of_channel, tmp_path)
+
+
+def test_caching_is_no_option_of_a_component():
+    assert [name for name in inspect.signature(dsl.component).parameters if "cach" in name] == []
+    spec = NeverCached(show.component_spec, show.python_func).pipeline_spec
+    assert [task.caching_options.enable_cache for task in spec.root.dag.tasks.values()] == [False]
+    assert [task.caching_options.enable_cache for task in show.pipeline_spec.root.dag.tasks.values()] == [True]
+
+
+def test_kfp_local_has_no_function_that_restores_its_configuration(tmp_path):
+    assert [name for name in local.__all__ if not name.endswith("Runner")] == ["init"]
+    before = local_configuration()
+    local.init(local.SubprocessRunner(use_venv=False), str(tmp_path), str(tmp_path))
+    assert local_configuration() is not before
+    restore_local_configuration(before)
+    assert local_configuration() is before

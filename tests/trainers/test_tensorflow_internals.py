@@ -1,0 +1,97 @@
+"""The defects of TensorFlow for which trainers/runtime/tensorflow_internals.py and the options of the input exist."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from environments import trainer_python
+
+pytestmark = pytest.mark.takes(60)
+
+# The rules decide by a private function, `is_allowlisted`: whether AutoGraph leaves a function as it is.
+RULES = """
+import json, sys
+import tf_keras
+from tensorflow.python.autograph.impl.conversion import is_allowlisted
+from kfp_distributed.trainers.runtime.tensorflow_internals import leave_keras_unconverted
+
+functions = tf_keras.Model.train_step, tf_keras.layers.Dense.call
+before = [is_allowlisted(function) for function in functions]
+leave_keras_unconverted()
+print(json.dumps([before, [is_allowlisted(function) for function in functions]]))
+"""
+
+
+@pytest.fixture
+def run(library_archive):
+    def run_one(python, program, *arguments):
+        result = subprocess.run(
+            [python, "-c", program, *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": str(library_archive), "CUDA_VISIBLE_DEVICES": ""},
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=180,
+        )
+        return json.loads(result.stdout.splitlines()[-1])
+
+    return run_one
+
+
+def test_autograph_would_convert_keras_with_horovod(run):
+    assert run(trainer_python("horovod"), RULES) == [[False, False], [True, True]]
+
+
+def test_autograph_leaves_keras_as_it_is_in_the_tensorflow_of_the_other_trainers(run):
+    assert run(sys.executable, RULES) == [[True, True], [True, True]]
+
+
+# With all threads on one processor, the thread of tf.data that autotunes wakes up while its iterator is cancelled. It
+# sees no cancellation yet, and sleeps for as long as it has before: twice as long each time, up to a minute.
+DESTRUCTORS = """
+import json, os, sys, time
+import numpy as np
+from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.trainers.runtime.feed import RECORDS, read_records, width
+import tensorflow as tf
+
+with open(sys.argv[3]) as stream:
+    manifest = DatasetManifest.from_json(stream.read())
+np.ones((100, width(manifest) + 2), "<f4").tofile(RECORDS)
+records = read_records(manifest, 4, 0)
+if sys.argv[2] == "autotune":
+    options = tf.data.Options()
+    options.autotune.enabled = True
+    records = records.with_options(options)
+if sys.argv[1] == "strategy":
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    records = strategy.distribute_datasets_from_function(lambda context, own=records: own)
+iterators = [iter(records) for _ in range(80)]
+for iterator in iterators:
+    next(iterator)
+del iterator
+time.sleep(2)
+for thread in os.listdir("/proc/self/task"):
+    os.sched_setaffinity(int(thread), {min(os.sched_getaffinity(0))})
+longest = 0
+while iterators and longest < 0.9:
+    start = time.monotonic()
+    iterators.pop()
+    longest = max(longest, time.monotonic() - start)
+print(json.dumps(longest), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="binds threads to a processor")
+@pytest.mark.parametrize(
+    ("strategy", "autotune", "waits"),
+    [("none", "autotune", True), ("none", "as-it-is", False), ("strategy", "as-it-is", True)],
+)
+def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits, digits, tmp_path, monkeypatch):
+    """With autotuning, which `read_records` turns off, and under a strategy, where iterators have to be kept."""
+    monkeypatch.chdir(tmp_path)
+    longest = run(sys.executable, DESTRUCTORS, strategy, autotune, digits.folder / "train" / "dataset.json")
+    assert (longest > 0.9) is waits
