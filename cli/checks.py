@@ -11,7 +11,7 @@ from kfp_distributed.cli.libraries import StepLibrary
 from kfp_distributed.components.train.manifests import JobKind, job_kind
 from kfp_distributed.components.train.manifests.cluster_settings import MpiVersion, Object
 from kfp_distributed.components.train.specification import DistributionType
-from kfp_distributed.storage.kfp_store import KFP_SECRET
+from kfp_distributed.storage.kfp_backend import STORE_SECRET
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -228,7 +228,7 @@ def judge_permissions(question: Question, user: str, refused: Sequence[Permissio
         return Check("permissions", "ok", message, hint)
     message = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
     # The Role only names the Secret that Kubeflow Pipelines is installed with.
-    others = [permission.name for permission in refused if permission.name not in ("", KFP_SECRET)]
+    others = [permission.name for permission in refused if permission.name not in ("", STORE_SECRET)]
     return Check("permissions", "failed", message, _grant(question, user, others))
 
 

@@ -16,8 +16,8 @@ from kfp_distributed.components.train.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.runners.protocol import Runner
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
+from kfp_distributed.storage.kfp_backend import STORE_SECRET
 from kfp_distributed.storage.kfp_store import (
-    KFP_SECRET,
     SECRET_VARIABLE,
     StoreReference,
     choose_object_store,
@@ -118,7 +118,7 @@ def cluster_reader(api: ClusterApi) -> Read:
         if error.status != 403:
             return str(error)
         advice = install_advice(api.namespace)
-        if "/secrets/" in path and not path.endswith(f"/{KFP_SECRET}"):
+        if "/secrets/" in path and not path.endswith(f"/{STORE_SECRET}"):
             advice += ", and add this Secret to the Role kfp-distributed-train"
         return f"{error}; {advice}"
 
