@@ -2,7 +2,7 @@
 
 Compared with the sources of the KFP backends 2.15.0, 2.16.1, 2.17.0 and of the master branch of 2026-08-21
 (kubeflow/pipelines, commit 7b70c7b95f). `RELIANCES` describes each for docs/reference/kfp-backend.md. A reliance has
-tests in tests/storage/test_kfp_backend.py or in the tests of the module that uses it.
+tests in tests/train/test_kfp_backend.py or in the tests of the module that uses it.
 """
 
 import re
@@ -26,8 +26,8 @@ POD_UID_VARIABLE = "KFP_POD_UID"
 NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
 """Annotation of a step's pod with the name of its node in the Workflow. Argo Workflows sets it."""
 
-NODE_NAME = re.compile(r"[^.()]+(\.[^.()]+)*\(\d+\)\.root\(\d+\)\..+\(\d+\)\.executor\(\d+\)")
-"""Form of a step's node name: WORKFLOW(0).root(0)....TASK(0).executor(ATTEMPT)."""
+NODE_NAME = re.compile(r"[^.]+\.root\.(.+\.)?[^.]+\.executor")
+"""Form of a step's node name without the numbers of attempts: WORKFLOW.root.TASK.executor, with more before TASK."""
 
 RUN_ID_LABEL = "pipeline/runid"
 """Label of a step's pod with the ID of the run."""
@@ -99,8 +99,8 @@ RELIANCES = (
         f"{_V2}/driver/driver.go, {_V2}/metadata/client.go",
         "`train` names its job, checkpoints and heartbeat by it; `export_model` records the run",
         "Without UUID, `train` adds the node name. Without RUN, it warns, and takes the run and the task from "
-        f"`{RUN_ID_LABEL}` and the node name of its pod. Such a training is not listed by `jobs --ended`. `export_model` refuses the "
-        "URI before it writes",
+        f"`{RUN_ID_LABEL}` and the node name of its pod. Such a training is not listed by `jobs --ended`. "
+        "`export_model` refuses the URI before it writes",
     ),
     Reliance(
         DEFAULT_PIPELINE_ROOT,
