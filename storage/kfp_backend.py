@@ -62,6 +62,13 @@ STORE_PORT = 9000
 UI_ARTIFACT = "artifacts/{scheme}/{bucket}/{key}?namespace={namespace}"
 """Address of an object of the default object store in the KFP UI. The first three values are URL-encoded."""
 
+UI_NAMESPACE_PREFIX = "private-artifacts"
+"""First folder in the bucket of a multi-user installation, before that of the namespace.
+
+Since KFP 2.17, its UI serves an object that is not in ML Metadata, such as the report of a failed step, only if its key
+begins with these two folders.
+"""
+
 TASK_CONFIG_FIELDS = ("affinity", "tolerations", "node_selector", "env", "volumes", "volume_mounts", "resources")
 """Fields of `kfp.dsl.TaskConfig`, which the driver fills in as in the spec of a pod."""
 
@@ -94,7 +101,7 @@ _V2 = "backend/src/v2"
 
 RELIANCES = (
     Reliance(
-        "output URI ROOT/PIPELINE/RUN/TASK/UUID/OUTPUT",
+        "output URI `ROOT/PIPELINE/RUN/TASK/UUID/OUTPUT`",
         "2.4",
         f"{_V2}/driver/driver.go, {_V2}/metadata/client.go",
         "`train` names its job, checkpoints and heartbeat by it; `export_model` records the run",
@@ -103,14 +110,14 @@ RELIANCES = (
         "`export_model` refuses the URI before it writes",
     ),
     Reliance(
-        DEFAULT_PIPELINE_ROOT,
+        f"pipeline root `{DEFAULT_PIPELINE_ROOT}`",
         "2.0",
         f"{_V2}/config/env.go",
         "The command line looks for ended jobs there",
         "Pass `--bucket`",
     ),
     Reliance(
-        POD_NAME_VARIABLE,
+        f"variable `{POD_NAME_VARIABLE}`",
         "2.0",
         f"{_V2}/compiler/argocompiler/common.go",
         "`train` reads its own pod and makes it the owner of the job",
@@ -118,14 +125,14 @@ RELIANCES = (
         "and iterations",
     ),
     Reliance(
-        POD_UID_VARIABLE,
+        f"variable `{POD_UID_VARIABLE}`",
         "2.0",
         f"{_V2}/compiler/argocompiler/common.go",
         "`train` makes its pod the owner of the job",
         "`train` warns and continues: nothing deletes the job with the pod",
     ),
     Reliance(
-        f"annotation {NODE_NAME_ANNOTATION}",
+        f"annotation `{NODE_NAME_ANNOTATION}`",
         "2.0",
         f"{_V2}/component/launcher_v2.go, {_V2}/compiler/argocompiler/dag.go",
         "`train` shows sub-pipelines and iterations in the name and labels of the job",
@@ -133,57 +140,57 @@ RELIANCES = (
         "trainings would share a job",
     ),
     Reliance(
-        f"label {RUN_ID_LABEL}",
+        f"label `{RUN_ID_LABEL}`",
         "2.0",
         "backend/src/common/util/consts.go, backend/src/apiserver/template/v2_template.go",
         "Run ID of a training whose output URI has none",
         "`train` ends with an error that names the URI and the label",
     ),
     Reliance(
-        f"service account {STEP_ACCOUNT}",
+        f"service account `{STEP_ACCOUNT}`",
         "2.0",
         "manifests/kustomize/base/pipeline/pipeline-runner-sa.yaml",
         "`install` and `doctor` use it by default",
         "Pass `--service-account`",
     ),
     Reliance(
-        f"ConfigMap {LAUNCHER_CONFIG_MAP}: {PIPELINE_ROOT_KEY}, {PROVIDERS_KEY}",
+        f"ConfigMap `{LAUNCHER_CONFIG_MAP}`: `{PIPELINE_ROOT_KEY}`, `{PROVIDERS_KEY}`",
         "2.0",
         f"{_V2}/config/env.go, {_V2}/config/s3.go, {_V2}/config/minio.go",
         "Address and Secret of the object store",
         "A missing ConfigMap means the defaults, as for the launcher. A step refuses an entry that it cannot read",
     ),
     Reliance(
-        f"Secret {STORE_SECRET}: {ACCESS_KEY_FIELD}, {SECRET_KEY_FIELD}",
+        f"Secret `{STORE_SECRET}`: `{ACCESS_KEY_FIELD}`, `{SECRET_KEY_FIELD}`",
         "2.0",
         f"{_V2}/config/env.go",
         "Keys of the default object store, for steps and replicas",
         "The step ends with an error that names the Secret and its fields",
     ),
     Reliance(
-        f"Service {STORE_SERVICES[0]} or {STORE_SERVICES[1]}, port {STORE_PORT}",
-        "seaweedfs: 2.16, minio-service: 2.0 to 2.15",
+        f"Service `{STORE_SERVICES[0]}` or `{STORE_SERVICES[1]}`, port {STORE_PORT}",
+        "2.16 (`seaweedfs`), 2.0 to 2.15 (`minio-service`)",
         f"{_V2}/objectstore/config.go, manifests/kustomize/third-party/seaweedfs",
         "Address of the default object store",
         "The step ends with an error that lists the Services. If it may not read them, it chooses by DNS",
     ),
     Reliance(
-        f"KFP UI: {UI_ARTIFACT}",
+        f"address `{UI_ARTIFACT}` in the KFP UI",
         "2.0",
         "frontend/server/app.ts, frontend/server/handlers/artifacts.ts",
         "`train` logs the address of the report of a failed training",
-        "Use the command in the next line of the log. Since 2.17, a multi-user UI refuses the report with status 403, "
-        "because the report of a failed step is not in ML Metadata",
+        "Use the `aws s3 cp` command of the log. Since 2.17, a multi-user UI answers 403 if the key does not begin "
+        f"with `{UI_NAMESPACE_PREFIX}/NAMESPACE/`, because the report is not in ML Metadata. The log says so",
     ),
     Reliance(
-        "TaskConfig: resources, node selector, tolerations, affinity, variables, volumes",
+        "`TaskConfig`: resources, node selector, tolerations, affinity, variables, volumes",
         "2.15",
         f"{_V2}/driver/driver.go, {_V2}/driver/container.go",
         "`train` applies the settings of its task to the replicas",
         "`train` warns and continues without these settings",
     ),
     Reliance(
-        f"variable {RUNTIME_VARIABLE}, module {EXECUTOR_MODULE}",
+        f"variable `{RUNTIME_VARIABLE}`, module `{EXECUTOR_MODULE}`",
         "2.0",
         "sdk/python/kfp/__init__.py, sdk/python/kfp/dsl/component_factory.py",
         "Steps start kfp without its dependencies, in the version that compiled them",
