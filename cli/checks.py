@@ -12,7 +12,7 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
 from kfp_distributed.components.train.describe.specification import DistributionType
-from kfp_distributed.storage.kfp_store import KFP_SECRET
+from kfp_distributed.storage.kfp_backend import STORE_SECRET
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -229,7 +229,7 @@ def judge_permissions(question: Question, user: str, refused: Sequence[Permissio
         return Check("permissions", "ok", message, hint)
     message = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
     # The Role only names the Secret that Kubeflow Pipelines is installed with.
-    others = [permission.name for permission in refused if permission.name not in ("", KFP_SECRET)]
+    others = [permission.name for permission in refused if permission.name not in ("", STORE_SECRET)]
     return Check("permissions", "failed", message, _grant(question, user, others))
 
 

@@ -10,10 +10,11 @@ import yaml  # type: ignore[import-untyped]
 from kfp_distributed.cli.libraries import library_fault
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
+from kfp_distributed.storage.kfp_backend import STEP_ACCOUNT
 
 Action = Literal["keep", "create", "update", "replace", "delete"]
 
-DEFAULT_ACCOUNT = "pipeline-runner"
+DEFAULT_ACCOUNT = STEP_ACCOUNT
 """The ServiceAccount of steps in a Kubeflow Pipelines that is installed without Kubeflow profiles."""
 
 _WORDS: dict[Action, tuple[str, str]] = {

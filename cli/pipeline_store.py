@@ -12,6 +12,7 @@ from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.kfp_backend import DEFAULT_PIPELINE_ROOT, LAUNCHER_CONFIG_MAP, PIPELINE_ROOT_KEY
 from kfp_distributed.storage.kfp_store import (
     SECRET_VARIABLE,
     StoreReference,
@@ -20,9 +21,6 @@ from kfp_distributed.storage.kfp_store import (
 )
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-
-_DEFAULT_ROOT = "minio://mlpipeline/v2/artifacts"
-"""Pipeline root of Kubeflow Pipelines if the namespace has no other one."""
 
 _REACH_SECONDS = 3.0
 
@@ -76,10 +74,10 @@ def find_store(read: Read, namespace: str, bucket: str) -> tuple[str, StoreRefer
         namespace: The namespace.
         bucket: URI of the pipeline root; "" for that of the namespace.
     """
-    uri = bucket or _DEFAULT_ROOT
+    uri = bucket or DEFAULT_PIPELINE_ROOT
     try:
-        launcher = (read(f"/api/v1/namespaces/{namespace}/configmaps/kfp-launcher") or {}).get("data") or {}
-        uri = bucket or launcher.get("defaultPipelineRoot") or uri
+        launcher = (read(f"/api/v1/namespaces/{namespace}/configmaps/{LAUNCHER_CONFIG_MAP}") or {}).get("data") or {}
+        uri = bucket or launcher.get(PIPELINE_ROOT_KEY) or uri
         secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")[2]
 
         def read_without_secrets(path: str) -> Object | None:

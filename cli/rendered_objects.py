@@ -16,9 +16,16 @@ from kfp_distributed.components.train.describe.manifests.job_objects import plan
 from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
-from kfp_distributed.storage.kfp_store import KFP_NAMESPACE, KFP_SECRET, StoreReference, environment_entries
+from kfp_distributed.storage.kfp_backend import (
+    DEFAULT_PIPELINE_ROOT,
+    KFP_NAMESPACE,
+    STORE_PORT,
+    STORE_SECRET,
+    STORE_SERVICES,
+)
+from kfp_distributed.storage.kfp_store import StoreReference, environment_entries
 
-_RUN = "minio://mlpipeline/v2/artifacts/PIPELINE/RUN"
+_RUN = f"{DEFAULT_PIPELINE_ROOT}/PIPELINE/RUN"
 _URIS: dict[str, Any] = {
     "train_uri": f"{_RUN}/prepare-data/UUID/train_dataset",
     "validation_uri": f"{_RUN}/prepare-data/UUID/validation_dataset",
@@ -69,7 +76,7 @@ def rendered_objects(
             )
         )
     job = replace(job, description=replace(job.description, **_URIS))
-    store = StoreReference(f"minio-service.{KFP_NAMESPACE}:9000", KFP_SECRET, namespace)
+    store = StoreReference(f"{STORE_SERVICES[0]}.{KFP_NAMESPACE}:{STORE_PORT}", STORE_SECRET, namespace)
     settings = ClusterSettings(
         namespace, environment=tuple(environment_entries(store)), library=read_library(REPLICA_PACKAGES)
     )

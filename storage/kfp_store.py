@@ -1,12 +1,25 @@
 """Find the object store of a Kubeflow Pipelines installation by the rules of the KFP launcher."""
 
 import base64
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from kfp_distributed.cluster_api.reader import MayNotRead, Read
+from kfp_distributed.storage.kfp_backend import (
+    ACCESS_KEY_FIELD,
+    DEFAULT_PIPELINE_ROOT,
+    KFP_NAMESPACE,
+    LAUNCHER_CONFIG_MAP,
+    PIPELINE_ROOT_KEY,
+    PROVIDERS_KEY,
+    SECRET_KEY_FIELD,
+    STORE_PORT,
+    STORE_SECRET,
+    STORE_SERVICES,
+)
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 
 # Environment variable with the name of the Kubernetes Secret that has the keys: "name" or "namespace/name".
@@ -15,10 +28,6 @@ SECRET_VARIABLE = "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"
 WHAT_TO_SET = (
     f"set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or {SECRET_VARIABLE} to a Kubernetes Secret"
 )
-
-# Defaults of a Kubeflow Pipelines installation.
-KFP_NAMESPACE = "kubeflow"
-KFP_SECRET = "mlpipeline-minio-artifact"
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,8 @@ class StoreReference:
     endpoint: str
     secret: str
     namespace: str
-    access_key_field: str = "accesskey"
-    secret_key_field: str = "secretkey"
+    access_key_field: str = ACCESS_KEY_FIELD
+    secret_key_field: str = SECRET_KEY_FIELD
     secure: bool = False
     region: str = ""
 
@@ -60,15 +69,16 @@ def find_object_store(read: Read, namespace: str, uri: str = "") -> StoreReferen
     """
     import yaml  # type: ignore[import-untyped]  # not installed in replicas
 
-    data = (read(_path(namespace, "configmaps", "kfp-launcher")) or {}).get("data") or {}
-    uri = uri or data.get("defaultPipelineRoot") or "minio://mlpipeline/v2/artifacts"
+    data = (read(_path(namespace, "configmaps", LAUNCHER_CONFIG_MAP)) or {}).get("data") or {}
+    uri = uri or data.get(PIPELINE_ROOT_KEY) or DEFAULT_PIPELINE_ROOT
     try:
-        reference = _configured(yaml.safe_load(data.get("providers") or "") or {}, namespace, uri)
+        reference = _configured(yaml.safe_load(data.get(PROVIDERS_KEY) or "") or {}, namespace, uri)
     except (AttributeError, TypeError, ValueError, yaml.YAMLError) as error:
         raise ValueError(
-            f"ConfigMap {namespace}/kfp-launcher has no valid store for {uri}: {error}. Correct it, or {WHAT_TO_SET}"
+            f"ConfigMap {namespace}/{LAUNCHER_CONFIG_MAP} has no valid store for {uri}: {error}. Correct it, or "
+            f"{WHAT_TO_SET}"
         ) from None
-    return _with_secret(read, reference or StoreReference(find_service(read, namespace), KFP_SECRET, namespace))
+    return _with_secret(read, reference or StoreReference(find_service(read, namespace), STORE_SECRET, namespace))
 
 
 def _with_secret(read: Read, reference: StoreReference) -> StoreReference:
@@ -105,24 +115,39 @@ def choose_object_store(
     return _with_secret(read, StoreReference(endpoint, secret, namespace, secure=secure))
 
 
-def find_service(read: Read, namespace: str) -> str:
+def _is_in_dns(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, STORE_PORT))
+    except OSError:
+        return False
+
+
+def find_service(read: Read, namespace: str, is_in_dns: Callable[[str], bool] = _is_in_dns) -> str:
     """Return "host:port" of the Service of Kubeflow Pipelines' default store.
 
+    Args:
+        read: Reads an object of the Kubernetes API.
+        namespace: Namespace of the pipeline's pods, which is searched before namespace kubeflow.
+        is_in_dns: Whether a host name exists. It is called if the Services of namespace kubeflow may not be read.
+
     Raises:
-        ValueError: Neither the namespace nor namespace kubeflow has such a Service.
+        ValueError: Neither the namespace nor namespace kubeflow has such a Service with the port.
     """
     services = {
-        f"{name}.{service_namespace}:9000": _exists(read, _path(service_namespace, "services", name))
+        f"{name}.{service_namespace}": _has_port(read, _path(service_namespace, "services", name))
         for service_namespace in (namespace, KFP_NAMESPACE)
-        for name in ("seaweedfs", "minio-service")
+        for name in STORE_SERVICES
     }
-    for endpoint, exists in services.items():
-        if exists:
-            return endpoint
+    for host, has_port in services.items():
+        if has_port:
+            return f"{host}:{STORE_PORT}"
     if None in services.values():
-        # Most pods may not read namespace kubeflow. In it, both stores have a Service with this name.
-        return endpoint
-    raise ValueError(f"no Service of an object store exists (searched {', '.join(services)}): {WHAT_TO_SET}")
+        # Most pods may not read namespace kubeflow. If both names exist, only the older is sure to have the port.
+        newest, oldest = (f"{name}.{KFP_NAMESPACE}" for name in STORE_SERVICES)
+        return f"{oldest if is_in_dns(oldest) else newest}:{STORE_PORT}"
+    raise ValueError(
+        f"no Service of an object store has port {STORE_PORT} (searched {', '.join(services)}): {WHAT_TO_SET}"
+    )
 
 
 def read_keys(read: Read, reference: StoreReference) -> list[str]:
@@ -167,6 +192,16 @@ def _exists(read: Read, path: str) -> bool | None:
         return read(path) is not None
     except MayNotRead:
         return None
+
+
+def _has_port(read: Read, path: str) -> bool | None:
+    """Return whether a Service exists and has the port of the store, or None if the account may not read it."""
+    try:
+        service = read(path)
+    except MayNotRead:
+        return None
+    ports = ((service or {}).get("spec") or {}).get("ports")
+    return service is not None and (not ports or any(port.get("port") == STORE_PORT for port in ports))
 
 
 def _configured(providers: Mapping[str, Any], namespace: str, uri: str) -> StoreReference | None:

@@ -5,10 +5,9 @@ Kubeflow Pipelines passes every step the URIs of its outputs, and these do not d
 never in the defaults of a component.
 """
 
-import re
 from dataclasses import dataclass
 
-_UUID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
+from kfp_distributed.storage.kfp_backend import OUTPUT_FORMS, RUN_ID
 
 
 @dataclass(frozen=True)
@@ -49,18 +48,17 @@ def parse_task_folder(output_uri: str) -> TaskFolder:
     folder = output_uri.partition("?")[0].rstrip("/").rpartition("/")[0]
     _, scheme_separator, path = folder.rpartition("://")
     parts = path.split("/")
-    is_unique = bool(_UUID.fullmatch(parts[-1]))
+    is_unique = bool(RUN_ID.fullmatch(parts[-1]))
     if not scheme_separator and not is_unique and len(parts) > 1:
         return TaskFolder(folder, parts[-2], parts[-1], is_unique=False, is_local=True)
     if is_unique:
         parts.pop()
     # Older backends use the display name of the task, which may contain slashes.
     for position in range(len(parts) - 2, 0, -1):
-        if _UUID.fullmatch(parts[position]):
+        if RUN_ID.fullmatch(parts[position]):
             return TaskFolder(folder, parts[position], "/".join(parts[position + 1 :]), is_unique, is_local=False)
     raise ValueError(
-        f"the output {folder} has no run ID: Kubeflow Pipelines names outputs "
-        "PIPELINE/RUN/TASK/UUID/OUTPUT or PIPELINE/RUN/TASK/OUTPUT, where RUN is a UUID. "
+        f"the output {folder} has no run ID: Kubeflow Pipelines names outputs {OUTPUT_FORMS}, where RUN is a UUID. "
         "Run the step by Kubeflow Pipelines or kfp.local"
     )
 

@@ -21,6 +21,7 @@ from kfp_distributed.components import steps
 from kfp_distributed.components.train.describe.specification import KEYS, DistributionSpecification
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
+from kfp_distributed.storage.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import ModelManifest
 from kfp_distributed.trainers.program import ELASTIC, FOLDERS, TRAINERS, parse_program
 
@@ -76,8 +77,27 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "dataset manifest": lambda: describe_attributes(DatasetManifest),
         "dataset column": lambda: describe_attributes(Column),
         "model manifest": lambda: describe_attributes(ModelManifest),
+        "kfp backend": describe_kfp_backend,
         "permissions": lambda: describe_role((root / "deploy" / "rbac.yaml").read_text(encoding="utf-8")),
     }
+
+
+def describe_kfp_backend() -> str:
+    """Return the table of what the steps rely on in the KFP backend."""
+    rows = [
+        (
+            one_line(entry.value),
+            one_line(entry.since),
+            one_line(entry.use),
+            one_line(entry.missing),
+            one_line(entry.source),
+        )
+        for entry in RELIANCES
+    ]
+    return table(
+        ("name or format", "since KFP", "what for", "if it is missing or different", "source in kubeflow/pipelines"),
+        rows,
+    )
 
 
 def describe_interface(spec: Any) -> str:  # noqa: ANN401  (kfp has no types)

@@ -12,6 +12,7 @@ from typing import Any
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.identity import (
     TrainingIdentity,
     identify_training,
@@ -86,11 +87,11 @@ def run_step(
         parameters = {**fields, "runner": runner, "cluster_configuration_secret": cluster_configuration_secret}
         refuse_placeholders(parameters, _PROGRAM_TEXTS)
         inputs = {**parameters, "manifests": [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]}
-        identity = identify_training(model.uri, inputs)
+        identity = identify_training(model.uri, inputs, step_log.log)
         job_runner = choose_runner(
             runner, step_log.log, model.uri, cluster_configuration_secret, task_config and vars(task_config)
         )
-        request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields)
+        request = _request(identity, job_runner, train_dataset, validation_dataset, model, fields, step_log.log)
         outcome, page = _run_job(request, job_runner, report, tracker, records, step_log)
         record_success(model.uri, inputs)
         finish("FINISHED", outcome.metrics, page)
@@ -121,6 +122,7 @@ def _request(
     validation_dataset: Any,  # noqa: ANN401
     model: Any,  # noqa: ANN401
     parameters: Mapping[str, Any],
+    say: Log,
 ) -> Request:
     # Replicas on the disk of this step read and write the artifacts there, without credentials of a store.
     train_uri, validation_uri, model_uri = (
@@ -134,7 +136,7 @@ def _request(
         task_name=identity.task_name,
         identity=(identity.run_id, *identity.distinction),
         # Replicas on this machine have no names that others see.
-        task_path=TaskPath() if runner.shares_disk else own_task_path(),
+        task_path=TaskPath() if runner.shares_disk else own_task_path(say),
         **parameters,
     )
 

@@ -63,7 +63,7 @@ CHECK
             - name: KFP_DISTRIBUTED_GRACE_SECONDS
               value: '30'
             - name: AWS_ENDPOINT_URL
-              value: http://minio-service.kubeflow:9000
+              value: http://seaweedfs.kubeflow:9000
             - name: AWS_ACCESS_KEY_ID
               valueFrom:
                 secretKeyRef:

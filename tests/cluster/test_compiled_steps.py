@@ -26,7 +26,7 @@ from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.request import job_name
-from kfp_distributed.components.train.tell.log_format import parse_line
+from kfp_distributed.components.train.tell.log_format import log, parse_line
 from kfp_distributed.library.archive import library_config_map, make_archive
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
@@ -332,7 +332,7 @@ def test_the_owner_of_a_job_is_the_pod_that_follows_it(
 ):
     """Another pod adopts the job of a killed step. When that pod is deleted too, Kubernetes deletes the job."""
     namespace, run = training_namespace, Run("/steps", str(uuid.uuid4()))
-    identity = identify_training(run.uri("train/model"), {})
+    identity = identify_training(run.uri("train/model"), {}, log)
     step = SimpleNamespace(name=job_name("train", (run.run_id, *identity.distinction)), namespace=namespace)
     sleeps = function("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     step_container = train_step(image_specs, sleeps, trainer_image, bucket, run)
@@ -375,7 +375,7 @@ def test_iterations_on_a_backend_before_kfp_2_4_have_separate_jobs(
         node = f"digits-h9hh4(0).root(0).iteration-iterations({iteration}:{iteration})(0).train(0).executor(0)"
         annotations = {"workflows.argoproj.io/node-name": node}
         pods.append(run_in_pod(f"iteration-{iteration}", [step_container], annotations=annotations))
-        identity = identify_training(run.uri("train/model"), {}, lambda node=node: node)
+        identity = identify_training(run.uri("train/model"), {}, log, lambda node=node: node)
         expected.add(job_name("train", (run.run_id, *identity.distinction), TaskPath((), (iteration,))))
     for pod in pods:
         wait_for_log(api, pod, " worker-0 begun")

@@ -25,6 +25,7 @@ from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components import train
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import find_object_store
 
@@ -163,7 +164,7 @@ def test_a_component_uses_the_object_store_of_the_other_cluster(
         cluster_configuration_secret="gpu",
     )
     api.delete_namespaced_secret("mlpipeline-minio-artifact", remote["namespace"])
-    job = job_name("train", (run_id, *identify_training(model.uri, {}).distinction))
+    job = job_name("train", (run_id, *identify_training(model.uri, {}, log).distinction))
     assert model.metadata["job"] == job
     output = capsys.readouterr().out + Path(report.path).read_text()
     assert "mlpipeline-minio-artifact" in output

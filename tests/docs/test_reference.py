@@ -18,6 +18,7 @@ from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
 from kfp_distributed.components.train.run.facts import Level, State
 from kfp_distributed.components.train.tell.log_format import parse_line
+from kfp_distributed.storage.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
 from kfp_distributed.trainers.requirements import variable_of
@@ -195,6 +196,13 @@ def test_every_environment_variable_of_ours_is_documented():
     used |= {variable_of(name, kind) for name in IMAGES[2:] for kind in ("IMAGE", "PYTHON")}
     used |= {f"MLFLOW_TRACKING_{name}" for name in ("AUTH", "USERNAME", "PASSWORD", "TOKEN")}
     assert sorted(documented ^ used) == []
+
+
+def test_the_table_of_the_kfp_backend_has_each_reliance():
+    rows = rows_of(reference.describe_kfp_backend())
+    assert len(rows) == len(RELIANCES)
+    assert {len(row) for row in rows} == {5}
+    assert [row[1] for row in rows if row[0].startswith("`TaskConfig`")] == ["2.15"]
 
 
 def test_the_files_in_buckets_have_the_names_of_the_code():

@@ -11,6 +11,7 @@ from kfp_distributed.storage.kfp_store import (
     StoreReference,
     environment_entries,
     find_object_store,
+    find_service,
     read_keys,
 )
 
@@ -63,10 +64,50 @@ def test_default_store_of_the_installation(services, endpoint, extra):
         assert find_object_store(cluster.read, "team", uri) == replace(INSTALLED, endpoint=endpoint)
 
 
+def ports(*numbers):
+    return {"spec": {"ports": [{"port": number} for number in numbers]}}
+
+
+@pytest.mark.parametrize(
+    ("services", "endpoint"),
+    [
+        # KFP 2.15: the Service seaweedfs does not have the port of the launcher, minio-service does.
+        ({"seaweedfs": ports(8111, 8333, 9333), "minio-service": ports(9000)}, "minio-service.kubeflow:9000"),
+        # Since KFP 2.16 there is no minio-service.
+        ({"seaweedfs": ports(8111, 8333, 9000)}, "seaweedfs.kubeflow:9000"),
+        # An upgraded installation still has it.
+        ({"seaweedfs": ports(8333, 9000), "minio-service": ports(9000)}, "seaweedfs.kubeflow:9000"),
+    ],
+)
+def test_the_service_with_the_port_of_the_launcher_is_used(services, endpoint):
+    cluster = Cluster({_PATH("kubeflow", "services", name): service for name, service in services.items()})
+    assert find_service(cluster.read, "team") == endpoint
+
+
+def test_a_service_without_the_port_of_the_launcher_is_an_error():
+    cluster = Cluster({_PATH("kubeflow", "services", "seaweedfs"): ports(8333)})
+    with pytest.raises(ValueError, match=r"no Service .* has port 9000 .*seaweedfs\.kubeflow"):
+        find_service(cluster.read, "team")
+
+
+@pytest.mark.parametrize(
+    ("names", "endpoint"),
+    [
+        ({"minio-service.kubeflow", "seaweedfs.kubeflow"}, "minio-service.kubeflow:9000"),  # KFP 2.15.
+        ({"seaweedfs.kubeflow"}, "seaweedfs.kubeflow:9000"),  # Since KFP 2.16.
+        (set(), "seaweedfs.kubeflow:9000"),  # Outside of the cluster.
+    ],
+)
+def test_a_service_of_a_forbidden_namespace_is_chosen_by_its_name_in_dns(names, endpoint):
+    cluster = Cluster()
+    cluster.forbidden = ["/api/v1/namespaces/kubeflow/"]
+    assert find_service(cluster.read, "team", names.__contains__) == endpoint
+
+
 def test_namespace_kubeflow_is_forbidden():
     cluster = Cluster({SECRET: {}})
     cluster.forbidden = ["/api/v1/namespaces/kubeflow/"]
-    assert find_object_store(cluster.read, "team") == INSTALLED
+    assert find_object_store(cluster.read, "team") == replace(INSTALLED, endpoint="seaweedfs.kubeflow:9000")
     cluster |= service("team", "seaweedfs")
     assert find_object_store(cluster.read, "team").endpoint == "seaweedfs.team:9000"
 
@@ -163,8 +204,7 @@ def test_invalid_launcher_configuration(providers, uri, message):
     [
         (
             {SECRET: {}},
-            "no Service .*seaweedfs.team:9000, minio-service.team:9000, seaweedfs.kubeflow:9000, "
-            "minio-service.kubeflow:9000",
+            "no Service .*seaweedfs.team, minio-service.team, seaweedfs.kubeflow, minio-service.kubeflow",
         ),
         (
             service("team", "seaweedfs"),

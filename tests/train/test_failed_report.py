@@ -149,8 +149,23 @@ def test_the_address_of_a_report_is_quoted_for_a_browser_and_for_a_shell():
     assert describe_location(store, "team-a") == (
         "Report: s3://models/team a/report\n"
         "  in a browser: ADDRESS_OF_THE_KFP_UI/artifacts/s3/models/team%20a/report?namespace=team-a\n"
+        "    (since KFP 2.17, the UI of a multi-user installation answers 403: not below private-artifacts/team-a/)\n"
         "  as a file: aws s3 cp 's3://models/team a/report' report.html --endpoint-url https://s3.example.com"
     )
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "is_refused"),
+    [
+        ("team-a", "private-artifacts/team-a/v2/artifacts/report", False),
+        ("team-a", "private-artifacts/team-ab/v2/artifacts/report", True),
+        ("team-a", "v2/artifacts/report", True),
+        ("kubeflow", "v2/artifacts/report", False),  # An installation for one user.
+    ],
+)
+def test_an_address_that_a_multi_user_ui_refuses_is_marked(namespace, key, is_refused):
+    store = open_store(f"minio://mlpipeline/{key}", Credentials("s3.example.com", "key", "secret"))
+    assert ("answers 403" in describe_location(store, namespace)) == is_refused
 
 
 class Refused:

@@ -18,6 +18,7 @@ from kfp_distributed.components.train.run.identity import (
     record_success,
 )
 from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder, pipeline_root
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
@@ -44,7 +45,7 @@ def no_pod():
 
 
 def identity(model_uri, node_name=""):
-    return identify_training(model_uri, {}, (lambda: node_name) if node_name else no_pod)
+    return identify_training(model_uri, {}, log, (lambda: node_name) if node_name else no_pod)
 
 
 def name(training):
@@ -159,12 +160,12 @@ def task_folder(tmp_path):
 
 def test_tasks_of_kfp_local_with_other_inputs_are_other_trainings(task_folder):
     model_uri, inputs = str(task_folder / "model"), {"train_parameters": {"epochs": 2}, "manifests": ["data", ""]}
-    first = identify_training(model_uri, inputs, no_pod)
+    first = identify_training(model_uri, inputs, log, no_pod)
     assert (first.run_id, first.task_name) == ("digits-2026-11-23-05-27-00-123456", "train")
     others = [
-        identify_training(model_uri, {**inputs, "train_parameters": {"epochs": 3}}, no_pod),
-        identify_training(model_uri, {**inputs, "manifests": ["other data", ""]}, no_pod),
-        identify_training(model_uri.replace("05-27", "05-28"), inputs, no_pod),
+        identify_training(model_uri, {**inputs, "train_parameters": {"epochs": 3}}, log, no_pod),
+        identify_training(model_uri, {**inputs, "manifests": ["other data", ""]}, log, no_pod),
+        identify_training(model_uri.replace("05-27", "05-28"), inputs, log, no_pod),
     ]
     assert len({first, *others}) == 4
 
@@ -173,7 +174,7 @@ def test_a_task_of_kfp_local_is_the_same_training_until_it_succeeds(task_folder)
     model_uri, inputs = str(task_folder / "model"), {"train_parameters": {"epochs": 2}}
     identities = []
     for _ in range(3):
-        first_attempt, second_attempt = (identify_training(model_uri, inputs, no_pod) for _ in range(2))
+        first_attempt, second_attempt = (identify_training(model_uri, inputs, log, no_pod) for _ in range(2))
         assert first_attempt == second_attempt
         identities.append(first_attempt)
         record_success(model_uri, inputs)
@@ -203,17 +204,17 @@ def test_the_step_reads_its_task_path_if_it_may(monkeypatch):
     monkeypatch.setenv("KFP_POD_NAME", "a-pod")
     with KubernetesApi() as server:
         monkeypatch.setattr(identity_module, "connect", server.connect)
-        assert own_task_path() == TaskPath()  # The pod was deleted.
+        assert own_task_path(log) == TaskPath()  # The pod was deleted.
         annotations = {"workflows.argoproj.io/node-name": node(1, task="tune(0).train")}
         server.put("pods/a-pod", {"metadata": {"name": "a-pod", "annotations": annotations}})
-        assert own_task_path() == TaskPath(("tune",), (1,))
+        assert own_task_path(log) == TaskPath(("tune",), (1,))
         server.refuses = HTTPStatus.FORBIDDEN
-        assert own_task_path() == TaskPath()
+        assert own_task_path(log) == TaskPath()
         server.refuses = HTTPStatus.NOT_ACCEPTABLE
         with pytest.raises(ClusterError):
-            own_task_path()
+            own_task_path(log)
     monkeypatch.delenv("KFP_POD_NAME")
-    assert own_task_path() == TaskPath()
+    assert own_task_path(log) == TaskPath()
 
 
 def test_a_missing_pod_name_is_an_error_where_the_pod_must_be_read(monkeypatch):

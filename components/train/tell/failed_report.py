@@ -7,7 +7,7 @@ from urllib.parse import quote
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.kfp_store import KFP_NAMESPACE
+from kfp_distributed.storage.kfp_backend import KFP_NAMESPACE, UI_ARTIFACT, UI_NAMESPACE_PREFIX
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
@@ -44,9 +44,7 @@ def _upload(uri: str, page: str) -> str:
 def describe_location(store: Store, namespace: str) -> str:
     """Return the locations of a report as text.
 
-    The KFP UI serves every object of its own store at artifacts/SOURCE/BUCKET/KEY. SOURCE is the scheme of the URI
-    (`frontend/server/app.ts` and `handlers/artifacts.ts` of KFP 2.17). In multi-user mode the query must name the
-    run's namespace.
+    The KFP UI serves every object of its own store. In multi-user mode the query must name the run's namespace.
 
     Args:
         store: The object store, opened at the URI of the report.
@@ -56,10 +54,17 @@ def describe_location(store: Store, namespace: str) -> str:
         The object's URI, its address in the KFP UI, and a command that downloads it.
     """
     scheme, key = store.uri.partition("://")[0].lower(), str(store.root)
-    address = quote(f"artifacts/{scheme}/{store.bucket}/{key}")
+    address = UI_ARTIFACT.format(scheme=scheme, bucket=quote(store.bucket), key=quote(key), namespace=quote(namespace))
+    own_folder = f"{UI_NAMESPACE_PREFIX}/{namespace}/"
+    refusal = (
+        ""
+        if namespace == KFP_NAMESPACE or key.startswith(own_folder)
+        else f"    (since KFP 2.17, the UI of a multi-user installation answers 403: not below {own_folder})\n"
+    )
     source = shlex.quote(f"s3://{store.bucket}/{key}")
     return (
         f"Report: {scheme}://{store.bucket}/{key}\n"
-        f"  in a browser: ADDRESS_OF_THE_KFP_UI/{address}?namespace={namespace}\n"
+        f"  in a browser: ADDRESS_OF_THE_KFP_UI/{address}\n"
+        f"{refusal}"
         f"  as a file: aws s3 cp {source} report.html --endpoint-url {store.endpoint}"
     )

@@ -34,6 +34,8 @@ KILLED_SECONDS = 2.0
 
 _RETRY_SECONDS = 2.0
 
+_NOT_LISTED = "the training is not listed by `kfp-distributed jobs --ended`"
+
 _STATES: dict[RunStatus, State] = {"FINISHED": "succeeded", "FAILED": "failed", "KILLED": "cancelled"}
 
 
@@ -58,6 +60,11 @@ class Records:
         """Add an entry to the stored log."""
         self._stored_log.add(entry)
 
+    def warn_of_unknown_root(self, model_uri: str) -> None:
+        """Log that the training is not listed, if the URI of the step's output has no known pipeline root."""
+        if "://" in model_uri and not pipeline_root(model_uri):
+            self._log("WARNING", f"{_NOT_LISTED}: {model_uri} has no known pipeline root")
+
     def start(self, job: TrainingJob, namespace: str, model_uri: str) -> None:
         """Begin to store the log of a job that has started, also the entries before.
 
@@ -66,6 +73,8 @@ class Records:
             namespace: Namespace of its pods; "" if it has none.
             model_uri: URI of the step's output. The replicas may save the model elsewhere first.
         """
+        if namespace:
+            self.warn_of_unknown_root(model_uri)
         has_heartbeat = namespace and job.specification.launcher_lost_timeout is not None
         self._summary = TrainingSummary(
             name=job.name,
@@ -129,8 +138,7 @@ class Records:
         self._write("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
         if root and self._summary.namespace:
-            text = "the training is not listed by `kfp-distributed jobs --ended`"
-            self._write(text, root, self._summary.index_key, *content)
+            self._write(_NOT_LISTED, root, self._summary.index_key, *content)
 
     def _first_begin(self, summary: TrainingSummary) -> float:
         """Return when the training began: an earlier attempt of this step may have started the job."""

@@ -17,8 +17,8 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
+from kfp_distributed.storage.kfp_backend import POD_NAME_VARIABLE, POD_UID_VARIABLE, STORE_SECRET
 from kfp_distributed.storage.kfp_store import (
-    KFP_SECRET,
     SECRET_VARIABLE,
     StoreReference,
     choose_object_store,
@@ -65,8 +65,36 @@ def choose_runner(
         )
     has_cluster = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
     if name == "kubernetes" or secret or (name == "auto" and has_cluster):
+        warn_of_missing(model_uri, task_config, log)
         return kubernetes_runner(connect(), model_uri, log, secret, task_config)
     return LocalRunner()
+
+
+def warn_of_missing(model_uri: str, task_config: Mapping[str, Any] | None, log: Log) -> None:
+    """Log what the KFP backend should have given to this step and has not.
+
+    Args:
+        model_uri: URI of the step's model. A local path means that no backend runs the step.
+        task_config: Fields of the `TaskConfig` of the task. All are None if the backend passes no TaskConfig.
+        log: Receives lines of the step's log.
+    """
+    if not _SERVICE_ACCOUNT.exists() or "://" not in model_uri:
+        return
+    unset = [name for name in (POD_NAME_VARIABLE, POD_UID_VARIABLE) if not os.environ.get(name)]
+    if unset:
+        log(
+            "WARNING",
+            f"the KFP backend has not set {' and '.join(unset)} in this step: Kubernetes does not delete the job "
+            "together with the step's pod, and the name of the job may lack sub-pipelines and iterations. If the pod "
+            "disappears, run kfp-distributed cancel",
+        )
+    # The driver always passes resources, at least {}.
+    if task_config is not None and task_config.get("resources") is None:
+        log(
+            "WARNING",
+            "the KFP backend has passed no TaskConfig to this step: the resources and other settings of the task do "
+            "not apply to the replicas. Set them in distribution_specification, or update KFP to 2.15 or later",
+        )
 
 
 def kubernetes_runner(
@@ -121,7 +149,7 @@ def cluster_reader(api: ClusterApi) -> Read:
         if error.status != 403:
             return str(error)
         advice = install_advice(api.namespace)
-        if "/secrets/" in path and not path.endswith(f"/{KFP_SECRET}"):
+        if "/secrets/" in path and not path.endswith(f"/{STORE_SECRET}"):
             advice += ", and add this Secret to the Role kfp-distributed-train"
         return f"{error}; {advice}"
 
@@ -140,7 +168,7 @@ def _object_store(read: Read, namespace: str, uri: str) -> StoreReference:
 
 def _pod() -> dict[str, Any] | None:
     """Return the pod of this step as an ownerReference, or None outside of KFP."""
-    name, uid = os.environ.get("KFP_POD_NAME"), os.environ.get("KFP_POD_UID")
+    name, uid = os.environ.get(POD_NAME_VARIABLE), os.environ.get(POD_UID_VARIABLE)
     if not (name and uid and _SERVICE_ACCOUNT.exists()):
         return None
     return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
