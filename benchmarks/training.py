@@ -87,7 +87,11 @@ def _by_hand(data: Path, folder: Path, distribution: dict[str, object], run: int
     try:
         for name in names:
             (folder / name).mkdir()
-            variables = {**os.environ, **replica_environment(job.topology, name, addresses), JOB_VARIABLE: str(file)}
+            variables = {
+                **os.environ,
+                **replica_environment(job.topology, name, addresses, job.specification),
+                JOB_VARIABLE: str(file),
+            }
             with (folder / f"{name}.log").open("w") as log:
                 processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "kfp_distributed.trainers.runtime.entry"],

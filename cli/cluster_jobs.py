@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL, JobKind
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
-from kfp_distributed.components.train.describe.specification import parse_distribution
 from kfp_distributed.components.train.describe.task_path import format_task
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob

@@ -1,7 +1,8 @@
 """The steps of a pipeline: `prepare_data`, `train`, `evaluate`, `export_model` and `fingerprint_source`.
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
-returns the same five steps for another delivery.
+returns the same five steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
+`distribution_specification` of `train`.
 """
 
 import os
@@ -13,8 +14,25 @@ from typing import Any
 if os.environ.get("_KFP_RUNTIME") != "true":
     from kfp_distributed.components.delivery import Delivery
     from kfp_distributed.components.steps import Steps, steps
+    from kfp_distributed.components.train.describe.distributions import Mpi, PyTorch, SingleJob, TensorFlow
+    from kfp_distributed.components.train.describe.pod_settings import Toleration, Volume
 
-    __all__ = ["Delivery", "Steps", "evaluate", "export_model", "fingerprint_source", "prepare_data", "steps", "train"]
+    __all__ = [
+        "Delivery",
+        "Mpi",
+        "PyTorch",
+        "SingleJob",
+        "Steps",
+        "TensorFlow",
+        "Toleration",
+        "Volume",
+        "evaluate",
+        "export_model",
+        "fingerprint_source",
+        "prepare_data",
+        "steps",
+        "train",
+    ]
 
     # `_Package` makes them.
     prepare_data: Any

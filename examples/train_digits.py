@@ -2,7 +2,7 @@
 
 from kfp import dsl
 
-from kfp_distributed.components import evaluate, export_model, prepare_data, train
+from kfp_distributed.components import TensorFlow, evaluate, export_model, prepare_data, train
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.trainers import train_specification
 
@@ -16,11 +16,7 @@ def train_digits(workers: int = 3, epochs: int = 10) -> None:
         validation_dataset=data.outputs["validation_dataset"],
         train_specification=train_specification("keras_classifier"),
         train_parameters={"epochs": epochs},
-        distribution_specification={
-            "distribution_type": "TF",
-            "number_of_workers": workers,
-            "number_of_parameter_servers": 0,
-        },
+        distribution_specification=TensorFlow(workers=workers, parameter_servers=0),
     )
     model = training.outputs["model"]
     scores = evaluate(model=model, dataset=data.outputs["test_dataset"])

@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.local_run import LocalRun, local_run
 from kfp_distributed.pipelines.run_view import RunView

@@ -8,7 +8,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cli.main import main
 from kfp_distributed.components import steps
-from kfp_distributed.components.train.describe.specification import KEYS, DistributionSpecification
+from kfp_distributed.components.train.describe.distributions import KEYS, TYPES, types_of
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
 from kfp_distributed.storage.kfp_backend import RELIANCES
@@ -156,14 +155,13 @@ def describe_commands(group: click.Group, program: str) -> str:
 
 def describe_distribution_keys() -> str:
     """Return the table of the keys of a distribution_specification."""
-    own_defaults = {field.name: json.dumps(field.default) for field in fields(DistributionSpecification)}
     rows = []
-    for name, description in section_of(DistributionSpecification.__doc__ or "", "attributes").items():
-        meaning, _, default = description.partition(" Default: ")
-        kind = KEYS[name]
-        types = "all" if kind.types == KEYS["distribution_type"].types else ", ".join(kind.types)
-        default = default.rstrip(".") or f"`{own_defaults[name]}`"
-        rows.append((f"`{name}`", types, kind.allowed, default, meaning.rstrip(".")))
+    for name, key in KEYS.items():
+        meaning, _, default = key.meaning.partition(" Default: ")
+        types = types_of(name)
+        belongs_to = "all" if len(types) == len(TYPES) else ", ".join(types)
+        default = default.rstrip(".") or f"`{json.dumps(key.default)}`"
+        rows.append((f"`{name}`", belongs_to, key.kind.allowed, default, meaning.rstrip(".")))
     return table(("key", "belongs to", "allowed", "default", "meaning"), rows)
 
 

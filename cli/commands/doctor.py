@@ -22,7 +22,7 @@ from kfp_distributed.cli.options import (
 )
 from kfp_distributed.cli.survey import survey
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.trainers.requirements import image_of
 
 

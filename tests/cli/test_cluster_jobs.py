@@ -7,9 +7,9 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, format_table, job_rows, objects_of
 from kfp_distributed.cli.job_logs import read_entries
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests import job_kind, job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.describe.specification import parse_distribution
 from kfp_distributed.components.train.run.log_entry import LogEntry
 
 NOW = datetime(2026, 11, 23, 14, 5, 12, tzinfo=timezone.utc)

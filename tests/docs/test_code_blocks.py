@@ -12,7 +12,7 @@ import yaml
 from code_blocks import PAGES, ROOT, TEXT, CodeBlock, as_program, commands, included_files, read_blocks
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
+from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.trainers import parse_program
 
 MAKE_TARGETS = {

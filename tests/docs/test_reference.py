@@ -15,7 +15,7 @@ from release import IMAGES
 from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.prepare_data import data_warnings
 from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
-from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
+from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.run.facts import Level, State
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.kfp_backend import RELIANCES
@@ -133,7 +133,7 @@ def test_every_key_of_a_specification_is_described():
     assert [*rows] == [*KEYS]
     assert [name for name, row in rows.items() if not all(row)] == []
     assert rows["evaluator"][:3] == ["TF", "true or false", "`false`"]
-    assert rows["worker_gpus"][:3] == ["all", KEYS["worker_gpus"].allowed, "`0`"]
+    assert rows["worker_gpus"][:3] == ["all", KEYS["worker_gpus"].kind.allowed, "`0`"]
     assert rows["ps_cpus"][2] == "worker_cpus"
 
 

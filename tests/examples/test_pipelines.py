@@ -7,7 +7,7 @@ import pytest
 import yaml
 from kfp.compiler import Compiler
 
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.pipelines.local_run import local_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.mpirun import elastic_horovodrun, horovodrun, mpirun
-from kfp_distributed.components.train.describe.specification import parse_distribution
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python, mpi_command
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of
 

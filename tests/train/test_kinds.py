@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy
 import pytest
 
+from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.kinds import shown
-from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
 
 CPUS = {
     2: "2",
@@ -105,5 +105,5 @@ def test_an_error_suggests_at_most_two_similar_keys(key, similar):
     ("key", "value"), [(key, value) for key, values in INVALID.items() for value in values], ids=shown
 )
 def test_an_invalid_quantity_is_refused(key, value):
-    with pytest.raises(ValueError, match=re.escape(f"{key} = {shown(value)} is not {KEYS[key].allowed}")):
+    with pytest.raises(ValueError, match=re.escape(f"{key} = {shown(value)} is not {KEYS[key].kind.allowed}")):
         parse_distribution({key: value})

@@ -3,6 +3,7 @@ import re
 import pytest
 from hypothesis import given, strategies
 
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.mpirun import (
     RankLines,
     elastic_horovodrun,
@@ -11,7 +12,6 @@ from kfp_distributed.components.train.describe.mpirun import (
     mpirun,
     printed_by,
 )
-from kfp_distributed.components.train.describe.specification import parse_distribution
 
 # Messages of OpenMPI 4, OpenMPI 5 and horovodrun.
 KILLED_4 = "mpirun noticed that process rank 3 with PID 0 on node a-job-worker-1 exited on signal 9 (Killed)."

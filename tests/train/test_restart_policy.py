@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.run.facts import ReplicaChanged
 from kfp_distributed.components.train.run.failures import FOR_GOOD

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.run.facts import LogLine
 from kfp_distributed.components.train.run.restarts import Restarts, answer_time
 

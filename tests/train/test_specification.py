@@ -3,13 +3,14 @@ import re
 
 import pytest
 
-from kfp_distributed.components.train.describe.specification import KEYS, DistributionSpecification, parse_distribution
+from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution, types_of
+from kfp_distributed.components.train.describe.specification import DistributionSpecification
 
 
 def as_dict(specification):
     """Return a specification as a JSON dict with all keys of its type, including defaults."""
     entries = {}
-    for name, kind in KEYS.items():
+    for name in KEYS:
         value = getattr(specification, name)
         if name.endswith("_timeout"):
             value = value or "unlimited"
@@ -17,25 +18,70 @@ def as_dict(specification):
             value = dict(value)
         elif name in ("tolerations", "volumes"):
             value = [dict(entry) for entry in value]
-        if specification.distribution_type in kind.types and value is not None:
+        if specification.distribution_type in types_of(name) and value is not None:
             entries[name] = value
     return entries
 
 
 TYPES = ("Job", "MPI", "TF", "PyTorch")
 
+DEFAULTS = DistributionSpecification(
+    distribution_type="Job",
+    number_of_workers=1,
+    worker_cpus=None,
+    worker_memory=None,
+    worker_gpus=0,
+    gpu_resource="nvidia.com/gpu",
+    launcher_cpus=None,
+    launcher_memory=None,
+    number_of_parameter_servers=0,
+    ps_cpus=None,
+    ps_memory=None,
+    evaluator=False,
+    slots_per_worker=1,
+    min_workers=None,
+    max_workers=None,
+    node_selector=(),
+    tolerations=(),
+    shared_memory=None,
+    volumes=(),
+    queue_name=None,
+    priority_class=None,
+    scheduler_name=None,
+    gang_scheduling=False,
+    tensorboard=False,
+    restart_limit=3,
+    preemption_limit=None,
+    termination_grace_seconds=30,
+    keep_job=False,
+    queue_timeout=None,
+    scheduling_timeout=600,
+    image_pull_timeout=1200,
+    install_timeout=1800,
+    start_timeout=600,
+    silence_timeout=None,
+    progress_timeout=None,
+    running_timeout=None,
+    total_timeout=None,
+    launcher_lost_timeout=600,
+)
+
+
+def defaults_but(distribution_type="Job", **changed):
+    return dataclasses.replace(DEFAULTS, distribution_type=distribution_type, **changed)
+
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        (None, DistributionSpecification()),
-        ({}, DistributionSpecification()),
-        ("", DistributionSpecification()),
-        ("{}", DistributionSpecification()),
-        ({"number_of_workers": "1.0", "worker_cpus": 1.0}, DistributionSpecification(worker_cpus="1")),
+        (None, defaults_but()),
+        ({}, defaults_but()),
+        ("", defaults_but()),
+        ("{}", defaults_but()),
+        ({"number_of_workers": "1.0", "worker_cpus": 1.0}, defaults_but(worker_cpus="1")),
         (
             {"distribution_type": "TF", "worker_cpus": "500m", "worker_memory": "1.5Gi", "worker_gpus": 2},
-            DistributionSpecification(
+            defaults_but(
                 "TF",
                 number_of_workers=2,
                 worker_cpus="500m",
@@ -48,31 +94,29 @@ TYPES = ("Job", "MPI", "TF", "PyTorch")
         ),
         (
             {"distribution_type": "TF", "number_of_workers": 3, "ps_memory": "1Gi", "worker_memory": "2Gi"},
-            DistributionSpecification(
+            defaults_but(
                 "TF", number_of_workers=3, number_of_parameter_servers=3, worker_memory="2Gi", ps_memory="1Gi"
             ),
         ),
         (
             {"distribution_type": "TF", "number_of_parameter_servers": "0.0", "worker_cpus": 4, "evaluator": "True"},
-            DistributionSpecification("TF", number_of_workers=2, worker_cpus="4", evaluator=True),
+            defaults_but("TF", number_of_workers=2, worker_cpus="4", evaluator=True),
         ),
         (
             {"distribution_type": "MPI", "worker_gpus": 4.0, "launcher_memory": "1e9"},
-            DistributionSpecification(
-                "MPI", number_of_workers=2, worker_gpus=4, slots_per_worker=4, launcher_memory="1G"
-            ),
+            defaults_but("MPI", number_of_workers=2, worker_gpus=4, slots_per_worker=4, launcher_memory="1G"),
         ),
         (
             '{"distribution_type": "PyTorch", "number_of_workers": 4, "min_workers": 2}',
-            DistributionSpecification("PyTorch", number_of_workers=4, min_workers=2, max_workers=4),
+            defaults_but("PyTorch", number_of_workers=4, min_workers=2, max_workers=4),
         ),
         (
             {"distribution_type": "MPI", "number_of_workers": 4, "min_workers": "2.0"},
-            DistributionSpecification("MPI", number_of_workers=4, min_workers=2, max_workers=4),
+            defaults_but("MPI", number_of_workers=4, min_workers=2, max_workers=4),
         ),
         (
             {"distribution_type": "PyTorch", "max_workers": "8", "evaluator": None, "ps_cpus": ""},
-            DistributionSpecification("PyTorch", number_of_workers=2, min_workers=2, max_workers=8),
+            defaults_but("PyTorch", number_of_workers=2, min_workers=2, max_workers=8),
         ),
         (
             {
@@ -94,7 +138,7 @@ TYPES = ("Job", "MPI", "TF", "PyTorch")
                 "start_timeout": 90,
                 "keep_job": "true",
             },
-            DistributionSpecification(
+            defaults_but(
                 node_selector=(("example.com/disk", ""), ("zone", "b")),
                 tolerations=(
                     (("effect", "NoExecute"), ("key", "spot"), ("tolerationSeconds", 60)),
@@ -240,10 +284,10 @@ def test_a_key_is_only_accepted_by_its_distribution_types(distribution_type, key
     spec = {"distribution_type": distribution_type, "max_workers": 2, key: value}
     if key != "max_workers" and distribution_type != "PyTorch":
         del spec["max_workers"]
-    if distribution_type in KEYS[key].types:
+    if distribution_type in types_of(key):
         assert key in as_dict(parse_distribution(spec))
     else:
-        types = " and ".join(KEYS[key].types)
+        types = " and ".join(types_of(key))
         error = f"{key} = {value!r} is a key of {types}, not of {distribution_type}"
         with pytest.raises(ValueError, match=re.escape(error)):
             parse_distribution(spec)

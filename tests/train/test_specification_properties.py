@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from train.test_specification import TYPES, as_dict
 
+from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.kinds import shown
-from kfp_distributed.components.train.describe.specification import KEYS, parse_distribution
 
 # An example takes about 0.1 ms. No deadline: on a busy machine one example may take much longer.
 many = settings(max_examples=300)
@@ -170,7 +170,7 @@ def test_any_value_of_a_key_is_parsed_or_refused_with_the_name_of_the_key(distri
         assert message.startswith(f"distribution_specification: {key} = ")
         assert "\n" not in message
         assert len(message) < 500
-        if f"{shown(value)} is not {KEYS[key].allowed}" not in message and "is a key of" not in message:
+        if f"{shown(value)} is not {KEYS[key].kind.allowed}" not in message and "is a key of" not in message:
             assert key in ("number_of_workers", "min_workers", "max_workers", *SIZES, "ps_cpus", "ps_memory")
     else:
         assert parse_distribution(convert_numbers(as_dict(parsed), CONVERSIONS['"2.0"'])) == parsed

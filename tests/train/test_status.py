@@ -6,7 +6,7 @@ import pytest
 from step_lines import brief_lines
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.run.facts import (
     JobEnded,
     JobEvent,

@@ -4,8 +4,8 @@ import pytest
 from train.programs.jobs import make_job
 from train.test_status import BEGIN, INSTALLED, STARTED, changed, ended, follow, line
 
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.durations import format_seconds
-from kfp_distributed.components.train.describe.specification import parse_distribution
 from kfp_distributed.components.train.run.facts import ReplicaSample
 from kfp_distributed.components.train.run.stalls import Stalls, check_stalls
 from kfp_distributed.components.train.run.status import advance, begin, failure_cause

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.describe.specification import DistributionSpecification, parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.topology import (
     Replica,
     Resources,
@@ -152,7 +152,7 @@ ALL_REDUCE = {"worker": ["job-worker-0:2222", "job-worker-1:2223"]}
     ],
 )
 def test_tf_config_is_that_of_the_operator(topology, name, expected):
-    environment = replica_environment(topology, name, addresses(topology))
+    environment = replica_environment(topology, name, addresses(topology), parse_distribution())
     assert {**environment, "TF_CONFIG": json.loads(environment["TF_CONFIG"])} == {
         "KFP_DISTRIBUTED_REPLICA": name,
         "TF_CONFIG": expected,
@@ -219,7 +219,7 @@ def test_each_other_type_has_its_environment(topology, name, addresses, keys, ex
         of_torchrun = {"MASTER_ADDR": "PET_MASTER_ADDR", "MASTER_PORT": "PET_MASTER_PORT", "RANK": "PET_NODE_RANK"}
         expected |= {copy: expected[name] for name, copy in of_torchrun.items()} | {"PYTHONUNBUFFERED": "1"}
     assert replica_environment(
-        topology, name, addresses, DistributionSpecification(distribution_type=topology.distribution_type, **keys)
+        topology, name, addresses, parse_distribution({"distribution_type": topology.distribution_type, **keys})
     ) == {**expected, "KFP_DISTRIBUTED_REPLICA": name}
 
 
@@ -233,7 +233,7 @@ def test_each_other_type_has_its_environment(topology, name, addresses, keys, ex
 )
 def test_an_unknown_replica_or_a_missing_address_is_an_error(topology, name, error):
     with pytest.raises(error, match="-0'"):
-        replica_environment(topology, name, {})
+        replica_environment(topology, name, {}, parse_distribution())
 
 
 @settings(max_examples=100)
@@ -255,5 +255,8 @@ def test_every_replica_has_a_unique_name_and_environment(distribution_type, work
     assert len(topology.data_replicas) == workers + roles["master"]
     assert topology.restart_alone < set(names)
     assert topology.leader not in topology.restart_alone
-    environments = [replica_environment(topology, name, addresses(topology)) for name in names[:3] + names[-3:]]
+    environments = [
+        replica_environment(topology, name, addresses(topology), parse_distribution())
+        for name in names[:3] + names[-3:]
+    ]
     assert len({tuple(environment.items()) for environment in environments}) == len(set(names[:3] + names[-3:]))

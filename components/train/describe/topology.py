@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from kfp_distributed.components.train.describe.specification import DistributionSpecification, DistributionType
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
 
-_PLAIN = DistributionSpecification()
-
 LAST_CALL_SECONDS = 10
 """Seconds that an elastic PyTorch job waits for more processes once it has `min_workers`. A process that joins later
 interrupts the training."""
@@ -111,7 +109,7 @@ def replica_environment(
     topology: Topology,
     replica_name: str,
     addresses: Mapping[str, str],
-    spec: DistributionSpecification = _PLAIN,
+    spec: DistributionSpecification,
 ) -> dict[str, str]:
     """Return the environment variables that training-operator 1.9 sets in a replica, and KFP_DISTRIBUTED_REPLICA.
 

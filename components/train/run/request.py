@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.train.describe.specification import DistributionSpecification, parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
+from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Topology, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob

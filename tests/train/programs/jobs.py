@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from kfp_distributed.components.train.describe.specification import parse_distribution
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.trainers.runtime.job_description import JobDescription

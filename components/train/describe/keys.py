@@ -1,0 +1,86 @@
+"""Declares the keys of a dict as the fields of a dataclass: their checks, descriptions and JSON Schema. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import field, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from kfp_distributed.components.train.describe.kinds import Kind, is_blank, read_entry, shown
+
+
+class Key(NamedTuple):
+    """A key of a dict, as `dict_key` declares it.
+
+    Attributes:
+        kind: Kind of its value.
+        meaning: Description in one sentence. " Default: ..." follows it where the default is no constant.
+        default: Value of a key that is not set; None for none.
+        name: Name in the dict; "" for that of the field.
+        is_required: Whether the dict must have the key.
+    """
+
+    kind: Kind
+    meaning: str
+    default: object = None
+    name: str = ""
+    is_required: bool = False
+
+
+def dict_key(kind: Kind, meaning: str, default: object = None, name: str = "", is_required: bool = False) -> Any:  # noqa: ANN401 - as field()
+    """Return a dataclass field for a key. None means that the key is not set. The arguments are those of `Key`."""
+    metadata = {"key": Key(kind, meaning, default, name, is_required)}
+    return field(metadata=metadata) if is_required else field(default=None, metadata=metadata)
+
+
+def keys_of(described: Any) -> dict[str, Key]:  # noqa: ANN401 - a dataclass or an object of one
+    """Return the keys of a dict that a dataclass describes by `dict_key`, by name."""
+    keys = [(entry.name, entry.metadata["key"]) for entry in fields(described)]
+    return {declared.name or name: declared for name, declared in keys}
+
+
+def entries_of(described: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the dict that an object of such a dataclass describes: the keys that are set."""
+    values = [(entry.metadata["key"].name or entry.name, getattr(described, entry.name)) for entry in fields(described)]
+    return {name: _plain(value) for name, value in values if not is_blank(value)}
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401
+    """Return a value as JSON can hold it, if it has objects of dataclasses or tuples."""
+    if is_dataclass(value):
+        return entries_of(value)
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def schema_of(keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Return the JSON Schema of a dict with some of the keys and no others."""
+    properties = {}
+    for name, declared in keys.items():
+        default = {} if declared.default is None or " Default: " in declared.meaning else {"default": declared.default}
+        properties[name] = {"description": declared.meaning, **declared.kind.schema, **default}
+    required = [name for name, declared in keys.items() if declared.is_required]
+    return {
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        **({"required": required} if required else {}),
+    }
+
+
+def read_keys(entries: Mapping[Any, object], keys: Mapping[str, Key]) -> dict[str, Any]:
+    """Parse the entries of a dict. Entries with the value None or "" are left out.
+
+    Raises:
+        ValueError: A key is unknown, or its value is not allowed.
+    """
+    for name, value in entries.items():
+        if name not in keys:
+            raise ValueError(f"{shown(name)} = {shown(value)} is not a known key; {_suggestion(name, keys)}")
+    return {name: read_entry(name, keys[name].kind, value) for name, value in entries.items() if not is_blank(value)}
+
+
+def _suggestion(name: object, known: Mapping[str, Key]) -> str:
+    word = shown(name).strip("'").lower()
+    similar = [key for key in known if len(word) > 2 and word in key] or get_close_matches(word, known, 2)
+    return f"did you mean {' or '.join(similar)}?" if similar else f"known keys: {', '.join(known)}"

@@ -1,0 +1,188 @@
+"""The typed builders of a distribution_specification, and its JSON Schema."""
+
+import inspect
+import json
+from typing import get_args
+
+import jsonschema
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given, settings
+from kfp import dsl
+from train.test_kinds import INVALID
+from train.test_specification_properties import VALID
+
+from kfp_distributed.components import Mpi, PyTorch, SingleJob, TensorFlow, Toleration, Volume, train
+from kfp_distributed.components.train.describe.distributions import (
+    KEYS,
+    TYPES,
+    distribution_schema,
+    parse_distribution,
+    types_of,
+)
+from kfp_distributed.components.train.describe.keys import keys_of
+from kfp_distributed.components.train.describe.kinds import is_blank, shown
+from kfp_distributed.components.train.describe.specification import DistributionType
+
+
+def is_of_json(value):
+    """Return whether JSON has a value. Whether the number in a text is in range is not in the schema."""
+    if isinstance(value, int | float):
+        return abs(value) < 1e300
+    return value is None or isinstance(value, list | dict)
+
+
+SCHEMA = jsonschema.Draft202012Validator(distribution_schema())
+
+
+@pytest.mark.parametrize(
+    ("distribution", "expected"),
+    [
+        (SingleJob(), {"distribution_type": "Job"}),
+        (
+            TensorFlow(workers=3, parameter_servers=2),
+            {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 2},
+        ),
+        (
+            Mpi(workers=2, worker_gpus=4, shared_memory="8Gi", total_timeout="24h", restart_limit=0),
+            {
+                "distribution_type": "MPI",
+                "number_of_workers": 2,
+                "worker_gpus": 4,
+                "shared_memory": "8Gi",
+                "total_timeout": "24h",
+                "restart_limit": 0,
+            },
+        ),
+        (
+            PyTorch(
+                node_selector={"example.com/pool": "gpu"},
+                tolerations=[
+                    Toleration(key="spot", effect="NoExecute", toleration_seconds=60),
+                    {"operator": "Exists"},
+                ],
+                volumes=(Volume(name="corpus", path="/mnt/corpus", read_only=True),),
+                preemption_limit="unlimited",
+            ),
+            {
+                "distribution_type": "PyTorch",
+                "node_selector": {"example.com/pool": "gpu"},
+                "tolerations": [
+                    {"key": "spot", "effect": "NoExecute", "tolerationSeconds": 60},
+                    {"operator": "Exists"},
+                ],
+                "volumes": [{"name": "corpus", "path": "/mnt/corpus", "read_only": True}],
+                "preemption_limit": "unlimited",
+            },
+        ),
+    ],
+)
+def test_a_builder_makes_the_dict(distribution, expected):
+    assert distribution.to_dict() == expected
+    assert json.loads(json.dumps(expected)) == expected
+    SCHEMA.validate(expected)
+
+
+@pytest.mark.parametrize(
+    ("build", "error"),
+    [
+        (lambda: TensorFlow(workers=2.5), "number_of_workers = 2.5 is not a whole number from 1 to 10000"),
+        (lambda: SingleJob(workers=2), "number_of_workers = 2 is not 1; a Job has one pod"),
+        (lambda: Mpi(worker_cpus="8 cores"), "worker_cpus = '8 cores' is not a number of CPUs"),
+        (lambda: TensorFlow(parameter_servers=0, ps_memory="1Gi"), "ps_memory = '1Gi' is not used when"),
+        (lambda: PyTorch(volumes=[Volume(name="a", path="b")]), "path = 'b' is not an absolute path"),
+    ],
+)
+def test_a_builder_refuses_what_the_step_refuses(build, error):
+    with pytest.raises(ValueError, match=f"^distribution_specification: .*{error}"):
+        build()
+
+
+def test_a_key_of_another_type_is_no_parameter():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'parameter_servers'"):
+        Mpi(parameter_servers=2)
+
+
+def input_of_the_task(make):
+    """Compile a pipeline with two parameters; return the distribution_specification of its task."""
+
+    @dsl.pipeline
+    def pipeline(data: dsl.Input[dsl.Dataset], workers: int, limit: int):
+        train(
+            train_dataset=data,
+            train_specification={"trainer": "keras_classifier"},
+            distribution_specification=make(workers, limit),
+        )
+
+    inputs = pipeline.pipeline_spec.root.dag.tasks["train"].inputs.parameters
+    return MessageToDict(inputs["distribution_specification"].runtime_value.constant)
+
+
+def test_a_builder_can_be_passed_to_the_component():
+    assert input_of_the_task(lambda workers, limit: TensorFlow(workers=3)) == {
+        "distribution_type": "TF",
+        "number_of_workers": 3,
+    }
+
+
+def test_values_of_a_builder_can_be_parameters_of_the_pipeline():
+    assert input_of_the_task(lambda workers, limit: PyTorch(workers=workers, min_workers=3, restart_limit=limit)) == {
+        "distribution_type": "PyTorch",
+        "min_workers": 3,
+        "number_of_workers": "{{$.inputs.parameters['pipelinechannel--workers']}}",
+        "restart_limit": "{{$.inputs.parameters['pipelinechannel--limit']}}",
+    }
+
+
+def test_other_values_are_checked_when_the_pipeline_is_written():
+    with pytest.raises(ValueError, match="restart_limit = -1 is not a whole number"):
+        input_of_the_task(lambda workers, limit: TensorFlow(workers=workers, restart_limit=-1))
+
+
+def test_the_types_are_those_of_the_specification():
+    assert tuple(TYPES) == get_args(DistributionType)
+    assert train.component_spec.inputs["distribution_specification"].type == "Dict"
+
+
+def test_a_parameter_of_a_builder_has_the_name_of_the_key_or_is_shorter():
+    for kind in TYPES.values():
+        parameters = inspect.signature(kind).parameters
+        assert len(parameters) == len(keys_of(kind))
+        assert {*keys_of(kind)} == {f"number_of_{name}" if f"number_of_{name}" in KEYS else name for name in parameters}
+
+
+@settings(max_examples=300)
+@given(VALID)
+def test_the_schema_accepts_what_the_step_accepts(spec):
+    parse_distribution(spec)
+    SCHEMA.validate({key: value for key, value in spec.items() if not is_blank(value)})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"distribution_type": "tf"},
+        {"number_of_worker": 3},
+        {"distribution_type": "MPI", "number_of_parameter_servers": 1},
+        {"distribution_type": "TF", "number_of_workers": 0},
+        {"distribution_type": "TF", "number_of_workers": 2.5},
+        {"distribution_type": "TF", "number_of_workers": True},
+        {"worker_memory": "8 GB"},
+        {"volumes": [{"path": "/data"}]},
+        {"tolerations": [{"key": "a", "operator": "Is"}]},
+        {"keep_job": "maybe"},
+        *({key: value} for key, values in INVALID.items() for value in values if is_of_json(value)),
+    ],
+    ids=shown,
+)
+def test_the_schema_refuses_what_the_step_refuses(spec):
+    with pytest.raises(ValueError, match=r"^distribution_specification"):
+        parse_distribution(spec)
+    assert not SCHEMA.is_valid(spec)
+
+
+def test_each_key_has_a_meaning_and_a_default():
+    for name, key in KEYS.items():
+        assert key.meaning.endswith("."), name
+        assert (key.default is not None) or " Default: " in key.meaning, name
+        assert types_of(name), name
