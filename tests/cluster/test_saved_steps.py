@@ -21,7 +21,7 @@ TF = {"distribution_type": "TF", "number_of_workers": 2}
         ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 4),
         ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0", 4),
         ("torch_classifier", "pytorch", PYTORCH, "worker-0", 12),
-        pytest.param("keras_horovod", "horovod", MPI, "worker-1", 12, marks=pytest.mark.mpi),
+        pytest.param("keras_horovod", "horovod", MPI, "worker-1", 6, marks=pytest.mark.mpi),
         pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", 12, marks=pytest.mark.mpi),
     ],
     ids=["Job", "TFJob", "TFJob with a parameter server", "PyTorchJob", "MPIJob of Keras", "MPIJob of PyTorch"],
