@@ -8,7 +8,7 @@ from kfp_distributed.cli.cluster_jobs import ClusterJob, grace_seconds, objects_
 from kfp_distributed.cli.job_search import check_permissions
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, JobEvent, clock
-from kfp_distributed.components.train.run.printed_samples import split_samples
+from kfp_distributed.components.train.run.printed_lines import read_line
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
@@ -65,7 +65,7 @@ def _split(facts: Generator[Fact, None, JobEvent | None]) -> Generator[Fact, Non
         except StopIteration as end:
             restart: JobEvent | None = end.value
             return restart
-        yield from split_samples(fact)
+        yield from read_line(fact)
 
 
 def _await_job(api: ClusterApi, path: str, old_uid: str, seconds: float) -> dict[str, Any] | None:

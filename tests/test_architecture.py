@@ -58,7 +58,7 @@ RUN_LAYERS = (
         "failures",
         "history",
         "log_entry",
-        "printed_samples",
+        "printed_lines",
         "restarts",
         "signals",
         "stored_metrics",

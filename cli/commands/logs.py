@@ -54,7 +54,7 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
                 click.echo(str(entry))
             return
         for fact in follow_job(api, training):
-            if isinstance(fact, LogLine) and replica in ("", fact.replica) and not re.search(STARTUP_REMARK, fact.line):
+            if isinstance(fact, LogLine) and replica in ("", fact.replica) and not fact.is_remark:
                 click.echo(str(LogEntry(fact.time, "INFO", fact.replica, fact.line)))
     except ClusterError as error:
         raise refused(error) from None

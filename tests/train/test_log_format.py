@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.printed_samples import split_samples
+from kfp_distributed.components.train.run.printed_lines import read_line
 from kfp_distributed.components.train.tell.log_format import log, parse_line
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE, log_entry
 
@@ -108,7 +108,7 @@ def test_samples_are_shown_on_request(monkeypatch):
 
 def test_a_sample_in_the_middle_of_a_line_of_the_program():
     line = LogLine(TIME, "worker-0", "10% donesample memory=5MiB gpu=85% gpu_memory=10240MiB")
-    assert list(split_samples(line)) == [
+    assert list(read_line(line)) == [
         LogLine(TIME, "worker-0", "10% done"),
         ReplicaSample(TIME, "worker-0", 5, None, 85, 10240),
     ]

@@ -113,12 +113,14 @@ class LogLine:
         replica: Name of the replica.
         line: Text without the line end, at most 64 KiB.
         happened: See `moment`.
+        is_remark: Whether TensorFlow prints it at each start. It requires no action, so the step's log leaves it out.
     """
 
     time: float
     replica: str
     line: str
     happened: float | None = None
+    is_remark: bool = False
 
 
 @dataclass(frozen=True)

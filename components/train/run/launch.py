@@ -1,6 +1,5 @@
 """Runs a training: checks the request, starts the job, follows it to its end, and verifies the model."""
 
-import re
 import select
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -10,7 +9,6 @@ from functools import reduce
 from itertools import chain
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.components.train.run.facts import (
@@ -24,7 +22,7 @@ from kfp_distributed.components.train.run.facts import (
     clock,
     moment,
 )
-from kfp_distributed.components.train.run.printed_samples import split_samples
+from kfp_distributed.components.train.run.printed_lines import read_line
 from kfp_distributed.components.train.run.replica_status import LAST_LINES
 from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.resume import (
@@ -216,7 +214,7 @@ def _follow(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object]) ->
         if isinstance(fact, LogLine):
             tell(fact)
             # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
-            if not re.search(STARTUP_REMARK, fact.line):
+            if not fact.is_remark:
                 lines[fact.replica].append(fact)
             continue
         if isinstance(fact, ReplicaSample):
@@ -256,7 +254,7 @@ def _facts(runner: Runner) -> Iterator[Fact]:
     """
     try:
         for fact in runner.facts():
-            yield from split_samples(fact)
+            yield from read_line(fact)
     except ClusterError as error:
         yield JobEnded(clock(), False, f"{str(error).rstrip('.')}.")
 

@@ -1,11 +1,9 @@
 """The log of a `train` step: facts of a job -> entries."""
 
 import os
-import re
 import time
 from collections.abc import Callable
 
-from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.run.facts import (
     Fact,
     JobEnded,
@@ -41,7 +39,7 @@ class StepLog:
     def __call__(self, fact: Fact) -> None:
         """Add the entry of a fact, if it has one."""
         if entry := log_entry(fact):
-            self._add(entry, is_shown=not (isinstance(fact, LogLine) and re.search(STARTUP_REMARK, fact.line)))
+            self._add(entry, is_shown=not (isinstance(fact, LogLine) and fact.is_remark))
 
     def log(self, level: Level, message: str) -> None:
         """Add a line of the step itself."""
