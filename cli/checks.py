@@ -14,7 +14,7 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.specification import DistributionType
 from kfp_distributed.storage.kfp_backend import STORE_SECRET
 
-Level = Literal["ok", "warning", "failed"]
+CheckLevel = Literal["ok", "warning", "failed"]
 
 TYPES: tuple[DistributionType, ...] = ("Job", "TF", "PyTorch", "MPI")
 
@@ -41,7 +41,7 @@ class Check(NamedTuple):
     """
 
     name: str
-    level: Level
+    level: CheckLevel
     message: str
     fix: str = ""
 
@@ -159,7 +159,7 @@ def judge_kinds(question: Question, kinds: Mapping[DistributionType, JobKind]) -
         if kind := kinds.get(job_type):
             yield Check(kind.kind, "ok", f"served as {kind.group}/{kind.version}")
         else:
-            level: Level = "failed" if question.chosen else "warning"
+            level: CheckLevel = "failed" if question.chosen else "warning"
             # A training operator without MPIJob was installed for use with the MPI operator.
             operator = "mpi-operator" if job_type == "MPI" and "TF" in kinds else "training-operator"
             missing = f"not served, so distribution_type {job_type} cannot be used"

@@ -152,13 +152,20 @@ class Import(NamedTuple):
 
 
 @cache
-def library() -> Mapping[str, tuple[Import, ...]]:
-    """Return the imports of each module of the library, by names such as "storage.uri"."""
+def source_files() -> Mapping[str, Path]:
+    """Return the file of each module of the library, by names such as "storage.uri"."""
     files = {}
     for package in IMPORTABLE_PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             parts = file.relative_to(ROOT).with_suffix("").parts
             files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return files
+
+
+@cache
+def library() -> Mapping[str, tuple[Import, ...]]:
+    """Return the imports of each module of the library."""
+    files = source_files()
     return {module: tuple(read_imports(file.read_text(), files)) for module, file in sorted(files.items())}
 
 
@@ -322,3 +329,25 @@ def test_read_imports():
 )
 def test_find_cycle(graph, cycle):
     assert find_cycle(graph) == cycle
+
+
+PARALLEL = {"__init__", "component", "step", "report", "runner"}
+"""Names of modules that several packages have because they do the same for another step or another kind of runner."""
+
+
+def test_one_name_stands_for_one_thing():
+    """A module, a public class or a type alias has a name of its own. Commands are named like what they do."""
+    modules: dict[str, list[str]] = {}
+    definitions: dict[str, list[str]] = {}
+    for module, file in source_files().items():
+        name = module.rpartition(".")[2]
+        if name not in PARALLEL and not module.startswith("cli.commands."):
+            modules.setdefault(name, []).append(module)
+        for node in ast.parse(file.read_text()).body:
+            names = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
+                names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            for defined in names:
+                if defined[0].isupper() and not defined.isupper():
+                    definitions.setdefault(defined, []).append(module)
+    assert {name: places for name, places in (modules | definitions).items() if len(places) > 1} == {}

@@ -17,7 +17,7 @@ from kfp_distributed.components.train.tell.training_summary import (
     LOGS,
     REPORT,
     SUMMARY,
-    State,
+    TrainingState,
     TrainingSummary,
     format_moment,
 )
@@ -36,7 +36,7 @@ _RETRY_SECONDS = 2.0
 
 _NOT_LISTED = "the training is not listed by `kfp-distributed jobs --ended`"
 
-_STATES: dict[RunStatus, State] = {"FINISHED": "succeeded", "FAILED": "failed", "KILLED": "cancelled"}
+_STATES: dict[RunStatus, TrainingState] = {"FINISHED": "succeeded", "FAILED": "failed", "KILLED": "cancelled"}
 
 
 class Records:
@@ -112,7 +112,7 @@ class Records:
             self._log("WARNING", f"summary and report of the training are not stored within {seconds:g} s")
         self._stored_log.close(max(0.0, until - time.monotonic()))
 
-    def _end(self, state: State, reason: str, report: str) -> bool:
+    def _end(self, state: TrainingState, reason: str, report: str) -> bool:
         assert self._summary
         assert self._beginning
         self._beginning.join()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal, get_args
 
-State = Literal["running", "succeeded", "failed", "cancelled"]
+TrainingState = Literal["running", "succeeded", "failed", "cancelled"]
 
 SUMMARY, REPORT, LOGS = "summary.json", "report.html", "logs"
 """Names of the summary, the report and the folder of the logs in the folder of a training."""
@@ -42,7 +42,7 @@ class TrainingSummary:
     created: float
     folder: str
     model: str
-    state: State = "running"
+    state: TrainingState = "running"
     reason: str = ""
     ended: float | None = None
     heartbeat: str = ""
@@ -67,7 +67,7 @@ class TrainingSummary:
             content: dict[str, Any] = json.loads(text)
             summary = cls(**{**content, "replicas": tuple(content["replicas"]), "labels": dict(content["labels"])})
             ended = 0.0 if summary.ended is None else summary.ended
-            if summary.state not in get_args(State) or not isinstance(summary.created + ended, int | float):
+            if summary.state not in get_args(TrainingState) or not isinstance(summary.created + ended, int | float):
                 raise ValueError(f"state {summary.state!r} from {summary.created!r} to {summary.ended!r}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"this is no summary of a training: {error!r}") from None

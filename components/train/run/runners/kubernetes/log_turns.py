@@ -22,10 +22,10 @@ _HEAD_STARTS = 4
 """Number of reads of an ended log that have a head start. With more, a log that breaks again and again would starve
 others."""
 
-Log = TypeVar("Log", bound=Hashable)
+AnyLog = TypeVar("AnyLog", bound=Hashable)
 
 
-class Turn(NamedTuple, Generic[Log]):
+class Turn(NamedTuple, Generic[AnyLog]):
     """A log that is to be read now.
 
     Attributes:
@@ -34,7 +34,7 @@ class Turn(NamedTuple, Generic[Log]):
         has_ended: Whether its container is known to have ended, so this read can be the last one.
     """
 
-    log: Log
+    log: AnyLog
     follow: bool
     has_ended: bool
 
@@ -56,7 +56,7 @@ class _Place:
         return self.is_first and self.has_ended and self.head_starts > 0
 
 
-class LogTurns(Generic[Log]):
+class LogTurns(Generic[AnyLog]):
     """Logs that are not read to their end, and when each is read next.
 
     Each log is followed over its own connection while there are enough connections. Otherwise they are *shared*: a
@@ -75,7 +75,7 @@ class LogTurns(Generic[Log]):
             connections: Maximum number of logs that are read at the same time.
         """
         self._connections = connections
-        self._places: dict[Log, _Place] = {}
+        self._places: dict[AnyLog, _Place] = {}
         self._reading = self._reading_failing = 0
 
     def __len__(self) -> int:
@@ -88,11 +88,11 @@ class LogTurns(Generic[Log]):
         return len(self._places) > self._connections
 
     @property
-    def ended(self) -> list[Log]:
+    def ended(self) -> list[AnyLog]:
         """Logs whose container has ended and that are not read to their end."""
         return [log for log, place in self._places.items() if place.has_ended]
 
-    def add(self, log: Log, now: float, *, first: bool) -> None:
+    def add(self, log: AnyLog, now: float, *, first: bool) -> None:
         """Add a log, which is due at once.
 
         Args:
@@ -102,7 +102,7 @@ class LogTurns(Generic[Log]):
         """
         self._places[log] = _Place(now, first)
 
-    def end(self, log: Log, now: float, *, first: bool) -> None:
+    def end(self, log: AnyLog, now: float, *, first: bool) -> None:
         """Record that a container has ended. Its log is due at once, or after the present read.
 
         Args:
@@ -119,7 +119,7 @@ class LogTurns(Generic[Log]):
             if place.due is not None:
                 place.due = min(place.due, now)
 
-    def take(self, now: float) -> Turn[Log] | None:
+    def take(self, now: float) -> Turn[AnyLog] | None:
         """Return the log to read now; None if none is due or no connection is free.
 
         The caller calls `put_back` or `remove` after the read.
@@ -127,7 +127,7 @@ class LogTurns(Generic[Log]):
         if self._reading >= self._connections:
             return None
         may_fail = self._may_take_failing
-        best: tuple[float, Log, _Place] | None = None
+        best: tuple[float, AnyLog, _Place] | None = None
         for log, place in self._places.items():
             if place.due is None or place.due > now or (place.is_failing and not may_fail):
                 continue
@@ -143,14 +143,21 @@ class LogTurns(Generic[Log]):
         self._reading_failing += place.reads_failing
         return Turn(log, not self.is_shared, place.has_ended)
 
-    def renew(self, turn: Turn[Log]) -> Turn[Log]:
+    def renew(self, turn: Turn[AnyLog]) -> Turn[AnyLog]:
         """Return a turn whose read has not begun with what is known now."""
         place = self._places[turn.log]
         place.ends_anew = False
         return turn._replace(has_ended=place.has_ended)
 
     def put_back(
-        self, log: Log, now: float, *, delay: float = 0.0, news: bool = False, more: bool = False, failing: bool = False
+        self,
+        log: AnyLog,
+        now: float,
+        *,
+        delay: float = 0.0,
+        news: bool = False,
+        more: bool = False,
+        failing: bool = False,
     ) -> None:
         """Set when a log is read again.
 
@@ -175,7 +182,7 @@ class LogTurns(Generic[Log]):
             return FIRST_SECONDS
         return max(FIRST_SECONDS, len(self._places) / READS_PER_SECOND) * (1 if news else _SILENT_FACTOR)
 
-    def remove(self, log: Log) -> None:
+    def remove(self, log: AnyLog) -> None:
         """Remove a log that was taken and is read to its end."""
         self._release(self._places.pop(log))
 

@@ -15,7 +15,7 @@ from kfp_distributed.components.train.run.facts import Fact, JobEvent, Log, Quie
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone
 from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
-from kfp_distributed.components.train.run.runners.kubernetes.objects import (
+from kfp_distributed.components.train.run.runners.kubernetes.object_requests import (
     await_removal,
     create,
     create_part,
