@@ -13,12 +13,26 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
 # The folder of the examples.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
+from environments import chromium
+from playwright.sync_api import sync_playwright
+
 # By default, an example that takes more than 200 ms fails. On a busy machine any example may.
 hypothesis.settings.register_profile("without-deadline", deadline=None)
 hypothesis.settings.load_profile("without-deadline")
 
 # Loaded here so that it is active even if only some of the tests run.
 pytest_plugins = ["process_hygiene"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return a browser. Only one may run at a time in a process, so it ends with its module."""
+    executable = chromium()
+    with sync_playwright() as playwright:
+        # Its own sandbox needs rights that containers and root do not have.
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.hookimpl(trylast=True)  # After pytest has removed the tests that -m deselects.

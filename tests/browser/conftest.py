@@ -1,23 +1,11 @@
 from contextlib import contextmanager
 
 import pytest
-from environments import chromium
-from playwright.sync_api import sync_playwright
 
 MAX_SECONDS = 2.0
 """Processor time in which a page must be drawn. Other processes change it less than the time on the clock."""
 
 VIEWPORT = {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="package")
-def browser():
-    executable = chromium()
-    with sync_playwright() as playwright:
-        # Its own sandbox needs rights that containers and root do not have.
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

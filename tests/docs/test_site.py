@@ -13,10 +13,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from environments import chromium
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
-from playwright.sync_api import sync_playwright
 
 from kfp_distributed.cli.main import main
 
@@ -98,21 +96,19 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_browser_searches_the_site_without_an_error(address, scheme):
-    executable = chromium()
+def test_a_browser_searches_the_site_without_an_error(address, browser, scheme):
     problems: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        page = browser.new_context(color_scheme=scheme).new_page()
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("requestfailed", lambda request: problems.append(request.url))
-        page.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
-        page.goto(f"{address}/reference/metrics.html")
-        page.keyboard.press("f")  # The shortcut of the search.
-        page.keyboard.type("restart_limit")
-        page.locator(".md-search-result__item mark", has_text="restart_limit").first.wait_for()
-        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        browser.close()
+    context = browser.new_context(color_scheme=scheme)
+    page = context.new_page()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("requestfailed", lambda request: problems.append(request.url))
+    page.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
+    page.goto(f"{address}/reference/metrics.html")
+    page.keyboard.press("f")  # The shortcut of the search.
+    page.keyboard.type("restart_limit")
+    page.locator(".md-search-result__item mark", has_text="restart_limit").first.wait_for()
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    context.close()
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
     assert problems == []
 

@@ -41,7 +41,7 @@ def users(tmp_path_factory, write_dataset):
 
 @pytest.fixture(scope="module")
 def train(users):
-    def train_one(folder, parameters, show, workers=2, servers=2):
+    def train_one(folder, parameters, tell, workers=2, servers=2):
         request = Request(
             train_uri=str(users / "train"),
             validation_uri=str(users / "validation"),
@@ -56,7 +56,7 @@ def train(users):
             },
             identity=(str(folder),),
         )
-        return launch(request, LocalRunner(), StepLog(show))
+        return launch(request, LocalRunner(), tell)
 
     return train_one
 
@@ -65,7 +65,7 @@ def train(users):
 def small(train, tmp_path_factory):
     """Train a table twice, the first time with a kill; return the lines of both, the second outcome and the folder."""
     folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", "epoch 2/4"), []
-    train(folder, {**SMALL, "epochs": 4}, show)
+    train(folder, {**SMALL, "epochs": 4}, StepLog(show))
     outcome = train(folder, {**SMALL, "epochs": 6}, into(again), workers=1, servers=1)
     return show.lines, again, outcome, folder
 
