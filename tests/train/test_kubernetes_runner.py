@@ -219,7 +219,7 @@ def runner_with_heartbeat(api, heartbeat, **changes):
 
 
 def test_the_heartbeat_starts_before_the_job_and_ends_with_the_step(api, heartbeat, monkeypatch):
-    monkeypatch.setattr(job_objects, "_SHORTEST_LOST_SECONDS", 1.0)
+    monkeypatch.setattr(job_objects, "SHORTEST_LOST_SECONDS", 1.0)
     monkeypatch.setattr(beats, "HEARTBEAT_SECONDS", 0.1)
     heartbeat_existed = []
     api.before = lambda request: heartbeat_existed.append(heartbeat.exists()) if request == f"POST {JOB}" else None
