@@ -104,8 +104,10 @@ def test_a_part_that_another_attempt_creates_at_the_same_time_is_adopted(api, ke
             metadata = {"name": key.partition("/")[2], "ownerReferences": owner_references}
             api.put(key, {**part, "metadata": metadata})
 
+    with KubernetesApi() as other_api:
+        start_job(other_api)
+        part = other_api.objects[key]
     runner, job = checked_runner(api)
-    (part,) = (part for part in runner._objects.parts if part["metadata"]["name"] == key.partition("/")[2])
     api.before = create_first
     runner.start(job)
     assert owners(api) == CREATED
