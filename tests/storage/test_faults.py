@@ -33,10 +33,8 @@ def proxy(server):
 def new_proxy(server):
     """A proxy with a port that no earlier test has used."""
     with ExitStack() as proxies:
-        running = proxies.enter_context(faulty_proxy(server.endpoint))
-        while has_answered(running.url):
-            running = proxies.enter_context(faulty_proxy(server.endpoint))
-        yield running
+        started = (proxies.enter_context(faulty_proxy(server.endpoint)) for _ in range(20))
+        yield next(running for running in started if not has_answered(running.url))
 
 
 @pytest.fixture
