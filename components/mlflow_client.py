@@ -24,8 +24,10 @@ T = TypeVar("T")
 REQUEST_SECONDS = 10.0
 """Timeout of a request. A log-batch of 1,000 metrics takes a server with SQLite about a second."""
 
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""The folder with the files `token` and `namespace` of this pod's service account. It exists only in pods."""
+
 _CONNECT_SECONDS = 3.0
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _WORKSPACE_HEADER = "X-MLFLOW-WORKSPACE"
 
 # Limits of log-batch, from mlflow/utils/validation.py of MLflow 2.22 and 3.17.
@@ -83,7 +85,7 @@ class MlflowConnection:
         """
         authorization = self.authorization
         if self.uses_pod_token:
-            authorization = f"Bearer {(_SERVICE_ACCOUNT / 'token').read_text().strip()}"
+            authorization = f"Bearer {(SERVICE_ACCOUNT / 'token').read_text().strip()}"
         headers = {"Authorization": authorization, _WORKSPACE_HEADER: self.workspace}
         return {name: value for name, value in headers.items() if value}
 
@@ -121,7 +123,7 @@ def read_connection(variables: Mapping[str, str]) -> MlflowConnection:
         authorization = f"Bearer {token}"
     elif parts.username is not None and not in_pod:
         authorization = _basic(unquote(parts.username), unquote(parts.password or ""))
-    namespace = _SERVICE_ACCOUNT / "namespace"
+    namespace = SERVICE_ACCOUNT / "namespace"
     if kind == "kubernetes-namespaced" and not workspace and namespace.exists():
         workspace = namespace.read_text().strip()
     return MlflowConnection(

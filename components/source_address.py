@@ -15,9 +15,9 @@ from kfp_distributed.storage.s3 import S3Store
 DIGITS = "digits"
 """The source that is part of the library."""
 
-# Seconds without a response after which an object store's address is reported as wrong. After the first response,
-# failed requests are retried for as long as in other steps.
-_ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
+"""Seconds without a response after which an object store's address is reported as wrong. After the first response,
+failed requests are retried for as long as in other steps."""
 
 # User and password, also if the password has a "/", "?" or "#" that is not percent-encoded. Then no host or
 # no port precedes this character.
@@ -54,7 +54,7 @@ def open_bucket(source: str) -> S3Store:
         StorageError: The server does not answer.
     """
     store = S3Store(source, credentials_from_environment(uri=source))
-    store.await_answer(_ANSWER_SECONDS)
+    store.await_answer(ANSWER_SECONDS)
     return store
 
 

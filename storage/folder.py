@@ -65,7 +65,8 @@ class FolderStore(Store):
         with self._errors(""):
             self.root.mkdir(parents=True, exist_ok=True)
 
-    def _fetch(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
+    def read_into(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
+        """See Store."""
         with self._errors(key):
             path = self._path(key)
             if not path.is_file():
@@ -73,9 +74,10 @@ class FolderStore(Store):
             with path.open("rb") as source:
                 return hash_stream(source, key, target, on_bytes)
 
-    def _send(
+    def write_from(
         self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
     ) -> FileEntry:
+        """See Store."""
         source.seek(0)
         with self._errors(key), unfinished_file(self._path(key)) as target:
             return hash_stream(source, key, target, on_bytes)

@@ -52,8 +52,9 @@ _REGION_ADVICE = (
     "access denied: set AWS_REGION to the bucket's region or allow the account s3:GetBucketLocation. "
     "If this does not help, check AWS_ACCESS_KEY_ID and the permissions of the account"
 )
-# Includes the TLS handshake, which takes a loaded gateway several seconds.
-_CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
+"""Timeout of a connection. It includes the TLS handshake, which takes a loaded gateway several seconds."""
+
 _UNKNOWN_REGION = "the bucket's region"
 # Statuses after which a request is retried. Not only the store sends them: a gateway or a service mesh answers with one
 # of them for a store that it does not reach.
@@ -111,7 +112,7 @@ class S3Store(Store):
             retries=retries,
             maxsize=PARALLEL_TRANSFERS,
             # The read timeout is the longest time without data. A server-side copy sends none until it is done.
-            timeout=Timeout(connect=_CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
+            timeout=Timeout(connect=CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=credentials.ca_bundle or certifi.where(),
         )
         # Only AWS is asked for the region of a bucket. Other AWS endpoints contain the region. Other servers use this
@@ -221,7 +222,8 @@ class S3Store(Store):
                 if "BucketAlready" not in str(error):  # Another client may have created it in the meantime.
                     raise
 
-    def _fetch(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
+    def read_into(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
+        """See Store."""
         with self._errors(key):
             for remaining_attempts in (3, 2, 1, 0):
                 target.seek(0)
@@ -235,9 +237,10 @@ class S3Store(Store):
                         raise
         return entry
 
-    def _send(
+    def write_from(
         self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
     ) -> FileEntry:
+        """See Store."""
         source.seek(0)
         # Hashing transfers nothing, but the caller learns that the upload goes on.
         entry = hash_stream(source, key, on_bytes=lambda _: on_bytes(0))

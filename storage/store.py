@@ -76,13 +76,32 @@ class Store(Protocol):
     def make_bucket(self) -> None:
         """Create the bucket or the local folder if it does not exist."""
 
-    def _fetch(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
-        """Write the content of an object to an empty file."""
+    def read_into(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
+        """Write the content of an object to an open file, whose former content is lost.
 
-    def _send(
+        Args:
+            key: Key of the object.
+            target: A file that can be sought and truncated.
+            on_bytes: As of `download`. Default: none.
+
+        Returns:
+            The object's size and SHA-256.
+        """
+
+    def write_from(
         self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
     ) -> FileEntry:
-        """Create or replace an object from a file, starting at the file's first byte."""
+        """Create or replace an object from an open file, starting at the file's first byte.
+
+        Args:
+            key: Key of the object.
+            source: A file that can be sought. It must not change meanwhile.
+            content_type: Its media type, which local folders ignore. Default: application/octet-stream.
+            on_bytes: As of `upload`, but not called after the upload. Default: none.
+
+        Returns:
+            The object's size and SHA-256.
+        """
 
     def _key(self, key: str) -> str:
         """Return the full key or path of a key that is relative to the root."""
@@ -101,12 +120,12 @@ class Store(Protocol):
 
     def read(self, key: str) -> bytes:
         """Return the content of an object. All of it is held in memory."""
-        self._fetch(key, data := BytesIO())
+        self.read_into(key, data := BytesIO())
         return data.getvalue()
 
     def write(self, key: str, data: bytes, content_type: str = BYTES) -> None:
         """Create or replace an object. Local folders ignore the content type."""
-        self._send(key, BytesIO(data), content_type)
+        self.write_from(key, BytesIO(data), content_type)
 
     def upload(self, file: Path | str, key: str, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         """Upload a local file. The file must not change during the upload.
@@ -121,7 +140,7 @@ class Store(Protocol):
             The file's size and SHA-256.
         """
         with Path(file).open("rb") as source:
-            entry = self._send(key, source, on_bytes=on_bytes)
+            entry = self.write_from(key, source, on_bytes=on_bytes)
         on_bytes(0)
         return entry
 
@@ -141,7 +160,7 @@ class Store(Protocol):
             ChecksumMismatch: The object has another size or SHA-256. No file is written.
         """
         with self._errors(key), unfinished_file(Path(file)) as target:
-            entry = self._fetch(key, target, on_bytes)
+            entry = self.read_into(key, target, on_bytes)
             if expected and entry != replace(expected, path=key):
                 cause = (
                     f"the object is damaged or was replaced: it has {entry.size} bytes and SHA-256 {entry.sha256}, "
@@ -153,8 +172,8 @@ class Store(Protocol):
     def copy(self, source: Store, source_key: str, key: str) -> None:
         """Copy an object of any store to this store. The server copies it if both stores are on the same server."""
         with tempfile.TemporaryFile() as file:
-            source._fetch(source_key, file)
-            self._send(key, file)
+            source.read_into(source_key, file)
+            self.write_from(key, file)
 
     def upload_folder(
         self,

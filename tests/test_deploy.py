@@ -111,15 +111,15 @@ class TestImage:
         assert [line for line in packages if not re.match(r"[\w.-]+==[\w.]+(; .+)?$", line)] == []
 
     def test_missing_image_is_built_under_its_name(self, image):
-        name = _make("image-name", f"IMAGE={image.name}").strip()
+        name = run_make("image-name", f"IMAGE={image.name}").strip()
         assert re.fullmatch(rf"kfp-distributed/{image.name}:[0-9a-f]{{12}}", name)
-        missing = _make("images", f"IMAGES={image.name}", "FIND=false", "BUILD=echo build")
+        missing = run_make("images", f"IMAGES={image.name}", "FIND=false", "BUILD=echo build")
         folder = f"images/{image.name}"
-        base = _make("image-name", "IMAGE=tensorflow").strip()
+        base = run_make("image-name", "IMAGE=tensorflow").strip()
         context = {"steps": ".", "evaluate": f"--build-arg BASE={base} ."}.get(image.name, folder)
         assert missing.splitlines()[-2:] == [f"build {name} --file {folder}/Containerfile {context}", name]
         names = [base, name] if image.name == "evaluate" else [name]
-        assert _make("images", f"IMAGES={image.name}", "FIND=true", "BUILD=false").splitlines() == names
+        assert run_make("images", f"IMAGES={image.name}", "FIND=true", "BUILD=false").splitlines() == names
 
 
 @pytest.mark.parametrize("file", ["ssh.conf", "sshd.conf"])
@@ -132,15 +132,16 @@ def test_changed_image_has_another_name(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "images", tmp_path / "images")
     arguments = ("image-name", "IMAGE=tensorflow", "PREFIX=registry.example.com/team")
-    before = _make(*arguments, folder=tmp_path)
+    before = run_make(*arguments, folder=tmp_path)
     assert before.startswith("registry.example.com/team/tensorflow:")
     (tmp_path / "images" / "horovod" / "requirements.txt").write_text("numpy==2.0.0\n")
-    assert _make(*arguments, folder=tmp_path) == before
+    assert run_make(*arguments, folder=tmp_path) == before
     (tmp_path / "images" / "tensorflow" / "requirements.txt").write_text("numpy==2.0.0\n")
-    assert _make(*arguments, folder=tmp_path) != before
+    assert run_make(*arguments, folder=tmp_path) != before
 
 
-def _make(*arguments: str, folder: Path = ROOT) -> str:
+def run_make(*arguments: str, folder: Path = ROOT) -> str:
+    """Run make with a Makefile of the folder; return its output."""
     # An outer make would pass its variables to this one.
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE") and key != "MFLAGS"}
     return subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from test_deploy import _make
+from test_deploy import run_make
 
 from kfp_distributed.components.steps import PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
@@ -84,7 +84,7 @@ def test_changed_library_changes_the_names_of_the_step_images(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
 
     def names() -> dict[str, str]:
-        return {image: _make("image-name", f"IMAGE={image}", folder=tmp_path) for image in (*STEPS, "tensorflow")}
+        return {image: run_make("image-name", f"IMAGE={image}", folder=tmp_path) for image in (*STEPS, "tensorflow")}
 
     def changed(file: str) -> set[str]:
         before = names()

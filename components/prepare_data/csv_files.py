@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
+CHUNK_BYTES = 2**18
+"""Bytes of a file that are searched at once, so that a large file needs no more memory than a small one."""
+
 # A header of ten thousand columns is shorter.
 _HEADER_BYTES = 2**20
-_CHUNK_BYTES = 2**18
 _TO_UTF8 = "save it as UTF-8, such as with: iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
 # First bytes of other formats in files that are named .csv.
 _SIGNATURES = {
@@ -87,15 +89,16 @@ def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> 
             raise ValueError(explain(str(error), names)) from None
 
 
-def may_have_leading_zeros(file: Path) -> bool:
+def may_have_leading_zeros(file: Path, chunk_bytes: int = CHUNK_BYTES) -> bool:
     """Return whether a value may begin with 0 and a digit. It is much faster than a comparison of the values.
 
     Args:
         file: Path of a CSV file. A value with another text before such digits counts, too.
+        chunk_bytes: Bytes that are searched at once. The result does not depend on it. Default: `CHUNK_BYTES`.
     """
     end = b""
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
+        while chunk := stream.read(chunk_bytes):
             data = np.frombuffer(end + chunk, np.uint8)
             before, zeros, digits = data[:-2], data[1:-1] == ord("0"), data[2:] - np.uint8(ord("0")) < 10
             # White space and quotes have codes of at most 34. The smallest 8-bit number is 0, so less than "0" wraps.

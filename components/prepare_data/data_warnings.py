@@ -17,6 +17,9 @@ from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column
 
 # Nobody reads more lines.
+EXACT_NUMBERS = 1 << 24
+"""Beyond it a 32-bit float, which a dataset's numbers are, has no value for each whole number."""
+
 _MAXIMUM_WARNINGS = 50
 _MAXIMUM_LEAKS = 10
 _MAXIMUM_NAMES = 4
@@ -28,8 +31,6 @@ _MINIMUM_DISTINCT = 10
 _NUMBER_SHARE = 0.5
 # Labels with more different numbers are rarely classes. Common sets of classes are 10 digits or 26 letters.
 _CLASS_NUMBERS = 30
-# 2^24: beyond it a 32-bit float, which a dataset's numbers are, has no value for each whole number.
-_EXACT_NUMBERS = 1 << 24
 # So much of an example is enough to recognize the value.
 _EXAMPLE_LENGTH = 30
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
@@ -235,9 +236,9 @@ def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str
             f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
             "If they are IDs, name the column in drop_columns"
         ]
-    if max(counts.highest, -counts.lowest) > _EXACT_NUMBERS:
+    if max(counts.highest, -counts.lowest) > EXACT_NUMBERS:
         return [
-            f"column {name!r} has numbers above {_EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
+            f"column {name!r} has numbers above {EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
             "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
         ]
     can_be_id = rows >= _MINIMUM_DISTINCT and name not in INDEX_NAMES and not counts.is_constant(rows)

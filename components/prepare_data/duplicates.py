@@ -58,6 +58,11 @@ class DuplicateCounter:
     def __post_init__(self) -> None:
         self._rows = np.empty((0, len(self.splits)), np.int64)
 
+    @property
+    def kept(self) -> int:
+        """Number of different rows that are kept, at most `maximum`."""
+        return len(self._hashes)
+
     def add(self, features: NDArray[np.float32], splits: NDArray[np.intp]) -> None:
         """Add a batch: the inputs of each row, [rows, width], and the index of its split."""
         hashes = row_hashes(features)
@@ -68,7 +73,7 @@ class DuplicateCounter:
         rows[indices[: len(self._hashes)]] = self._rows
         np.add.at(rows, (indices[len(self._hashes) :], splits[is_kept]), 1)
         self._hashes, self._rows = merged, rows
-        while len(self._hashes) > self.maximum:
+        while self.kept > self.maximum:
             self._limit //= 2
             end = np.searchsorted(self._hashes, np.uint64(self._limit))
             self._hashes, self._rows = self._hashes[:end], self._rows[:end]

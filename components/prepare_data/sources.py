@@ -46,7 +46,9 @@ from kfp_distributed.storage.dataset import Column
 # Approximate size of a batch.
 _BATCH_BYTES = 2**20
 _TABLES = {".csv", ".parquet", ".npz"}
-_DIGITS = Path(__file__).with_name("digits.csv.gz")
+
+DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
+"""The handwritten digits: 64 pixels and the label of each row. The file is scikit-learn's."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     """
     if path is None:
         digits, numbers = _read_digits()
-        return _array_source("digits", {options.label_column: numbers, "image": digits}, options)
+        return array_source("digits", {options.label_column: numbers, "image": digits}, options)
     files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
     types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
@@ -119,7 +121,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
             )
         labels = np.array([image.parent.name for image in images])
         pixels = Images(images, options.image_size)
-        source = _array_source(path.name, {options.label_column: labels, "image": pixels}, options)
+        source = array_source(path.name, {options.label_column: labels, "image": pixels}, options)
         source = replace(source, notes=tuple(pixels.notes))
     return replace(source, notes=(*lines_about_files(left_out), *source.notes))
 
@@ -134,7 +136,7 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     Raises:
         OSError: The file is missing.
     """
-    rows = np.loadtxt(_DIGITS, np.uint8, delimiter=",")
+    rows = np.loadtxt(DIGITS_FILE, np.uint8, delimiter=",")
     return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1]
 
 
@@ -285,10 +287,10 @@ def _npz_source(name: str, file: Path, options: Options, scratch: Path) -> Sourc
     inputs = input_names(names, options, name)
     with reading(name, *DAMAGED):
         arrays = read_arrays(file, [options.label_column, *inputs], scratch)
-    return _array_source(name, arrays, replace(options, drop_columns=()))
+    return array_source(name, arrays, replace(options, drop_columns=()))
 
 
-def _array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Source:
+def array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Source:
     """Open arrays: 1-D arrays as numbers or texts, others as one tensor per row.
 
     Args:

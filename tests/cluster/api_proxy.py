@@ -36,6 +36,8 @@ class ApiProxy:
         requests: Number of requests during faults.
         watch: Called with each request, such as "POST /path?query", before it is executed.
         admit: Called with each object that a POST creates. It may change the object, like a mutating webhook.
+        configuration: Configuration of the client.
+        connections: Open connections of clients, and whether each is used by a watch or a log stream now.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
@@ -43,9 +45,9 @@ class ApiProxy:
         self.requests = 0
         self.watch: Callable[[str], None] = lambda request: None
         self.admit: Callable[[dict[str, Any]], object] | None = None
-        self._configuration = configuration
+        self.configuration = configuration
         self._upstream = urlsplit(configuration.host)
-        self._connections: dict[socket.socket, bool] = {}
+        self.connections: dict[socket.socket, bool] = {}
         handler = type("Handler", (_Handler,), {"proxy": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -57,7 +59,7 @@ class ApiProxy:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._cut(self._connections)
+        self._cut(self.connections)
 
     def kubeconfig(self, folder: Path) -> str:
         """Write a kubeconfig file with the address of the proxy; return its path."""
@@ -79,7 +81,7 @@ class ApiProxy:
         """Inject a fault while the block runs. Open streams end at its start."""
         self.fault = fault
         if fault == "unreachable":
-            self._cut(self._connections)
+            self._cut(self.connections)
         else:
             self.cut_streams()
         try:
@@ -89,7 +91,7 @@ class ApiProxy:
 
     def cut_streams(self) -> int:
         """Break every open watch and log stream; return their number."""
-        return self._cut([connection for connection, streams in list(self._connections.items()) if streams])
+        return self._cut([connection for connection, streams in list(self.connections.items()) if streams])
 
     def _cut(self, connections) -> int:
         connections = list(connections)
@@ -98,11 +100,12 @@ class ApiProxy:
                 connection.shutdown(socket.SHUT_RDWR)
         return len(connections)
 
-    def _connect(self) -> HTTPConnection:
+    def connect(self) -> HTTPConnection:
+        """Return a new connection to the API server."""
         host, port = self._upstream.hostname, self._upstream.port
         if self._upstream.scheme == "http":
             return HTTPConnection(host, port)
-        configuration = self._configuration
+        configuration = self.configuration
         context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
         if configuration.cert_file:
             context.load_cert_chain(configuration.cert_file, configuration.key_file)
@@ -119,10 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.proxy._connections[self.connection] = False
+        self.proxy.connections[self.connection] = False
 
     def finish(self) -> None:
-        self.proxy._connections.pop(self.connection, None)
+        self.proxy.connections.pop(self.connection, None)
         with suppress(OSError):
             super().finish()
 
@@ -158,9 +161,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes) -> None:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _NOT_FORWARDED}
-        if token := self.proxy._configuration.get_api_key_with_prefix("authorization"):
+        if token := self.proxy.configuration.get_api_key_with_prefix("authorization"):
             headers["Authorization"] = token
-        upstream = self.proxy._connect()
+        upstream = self.proxy.connect()
         try:
             upstream.request(self.command, self.path, body or None, headers)
             response = upstream.getresponse()
@@ -184,8 +187,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        self.proxy._connections[self.connection] = True
+        self.proxy.connections[self.connection] = True
         while data := response.read1(64 * 1024):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
         self.wfile.write(b"0\r\n\r\n")
-        self.proxy._connections[self.connection] = False
+        self.proxy.connections[self.connection] = False

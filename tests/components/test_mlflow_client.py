@@ -43,7 +43,7 @@ HOST = "https://mlflow.example.com"
 def test_a_connection_is_read_from_the_variables_of_mlflow(tmp_path, monkeypatch, variables, address, headers):
     (tmp_path / "token").write_text("of the pod\n")
     (tmp_path / "namespace").write_text("kubeflow-user")
-    monkeypatch.setattr(mlflow_client, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(mlflow_client, "SERVICE_ACCOUNT", tmp_path)
     connection = read_connection(variables)
     assert (connection.address, connection.headers()) == (address, headers)
     assert not any(secret in repr(connection) for secret in ("bWU6cEBzcw==", "bWU6cMO8", "secret-token"))

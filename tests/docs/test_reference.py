@@ -235,7 +235,7 @@ def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
 def test_the_limits_of_data_are_those_of_the_code():
     page = (PAGES / "data.md").read_text("utf-8")
     assert f"At most {MAXIMUM_DISTINCT} different values" in page
-    assert f"numbers above {data_warnings._EXACT_NUMBERS:,}," in page
+    assert f"numbers above {data_warnings.EXACT_NUMBERS:,}," in page
 
 
 def test_every_metric_of_evaluate_is_described():

@@ -14,7 +14,7 @@ RIVAL = "a rival saw"
 @pytest.fixture
 def slow_server(bucket, clock, monkeypatch):
     """The S3 server, with uploads that take 50 minutes for each file by the clock of claims."""
-    send = S3Store._send
+    send = S3Store.write_from
 
     def send_slowly(store, key, source, *content_type, **callbacks):
         entry = send(store, key, source, *content_type, **callbacks)
@@ -22,7 +22,7 @@ def slow_server(bucket, clock, monkeypatch):
             clock.now += 3000
         return entry
 
-    monkeypatch.setattr(S3Store, "_send", send_slowly)
+    monkeypatch.setattr(S3Store, "write_from", send_slowly)
     store = open_store(f"s3://{bucket}")
     store.make_bucket()
     return store
@@ -62,13 +62,13 @@ def test_nobody_gets_the_number_of_an_upload_that_goes_on(slow_server, clock, ma
 
 def test_a_hung_upload_loses_its_lease(slow_server, clock, make_model, monkeypatch):
     one_at_a_time(monkeypatch)
-    model, mine, send = make_model(), Claim("digits", 1), S3Store._send
+    model, mine, send = make_model(), Claim("digits", 1), S3Store.write_from
 
     def hang(store, key, source, *content_type, **callbacks):
         clock.now += LEASE_SECONDS if key.endswith("words001.txt") else 0
         return send(store, key, source, *content_type, **callbacks)
 
-    monkeypatch.setattr(S3Store, "_send", hang)
+    monkeypatch.setattr(S3Store, "write_from", hang)
     with (
         pytest.raises(LeaseLost, match="moved no bytes for 3600 s and lost its lease"),
         hold(slow_server, mine, "run-1"),

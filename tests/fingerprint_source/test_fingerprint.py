@@ -145,7 +145,7 @@ def test_no_content_of_an_object_is_downloaded(objects, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("content was requested")
 
-    monkeypatch.setattr(S3Store, "_fetch", refuse)
+    monkeypatch.setattr(S3Store, "read_into", refuse)
     assert counts(run_step(source=objects.uri)) == ["files=3", "bytes=6"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.components.prepare_data import csv_files
+from kfp_distributed.components.prepare_data.csv_files import may_have_leading_zeros
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan
@@ -84,6 +84,5 @@ def test_an_unusable_csv_file_is_refused_with_column_and_row(file, text, message
         ("2024-01-05,0a\n", False),
     ],
 )
-def test_values_that_begin_with_zero_are_found(file, monkeypatch, chunk_bytes, rows, expected):
-    monkeypatch.setattr(csv_files, "_CHUNK_BYTES", chunk_bytes)
-    assert csv_files.may_have_leading_zeros(file("data.csv", f"a,b\n{rows}")) is expected
+def test_values_that_begin_with_zero_are_found(file, chunk_bytes, rows, expected):
+    assert may_have_leading_zeros(file("data.csv", f"a,b\n{rows}"), chunk_bytes) is expected

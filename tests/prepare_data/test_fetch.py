@@ -292,7 +292,7 @@ def test_an_unreachable_store_is_reported_soon(request, tmp_path, monkeypatch, h
     host = request.getfixturevalue(host) if host == "silent_host" else host
     set_store(monkeypatch, f"http://{host}")
     # With the retries of a download this takes more than a minute.
-    monkeypatch.setattr(source_address, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(source_address, "ANSWER_SECONDS", 1.0)
     began = time.monotonic()
     with pytest.raises(OSError, match="AWS_ENDPOINT_URL") as caught:
         local_copy("s3://data/one.csv", tmp_path)

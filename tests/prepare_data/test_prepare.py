@@ -55,7 +55,7 @@ def test_digits(run, tmp_path, capsys):
 
 
 def test_a_library_without_the_digits_file_fails_with_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_DIGITS", tmp_path / "digits.csv.gz")
+    monkeypatch.setattr(sources, "DIGITS_FILE", tmp_path / "digits.csv.gz")
     outputs = [artifact(dsl.Dataset, tmp_path / name) for name in ("train", "validation", "test", "overview")]
     with pytest.raises(SystemExit, match=r"^\nFileNotFoundError: .*digits\.csv\.gz not found"):
         prepare_data(*outputs, source="digits")

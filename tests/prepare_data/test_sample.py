@@ -53,5 +53,8 @@ def test_each_training_row_has_the_same_chance():
 
 def test_fewer_large_rows_are_drawn():
     column = Column("image", "tensor", "uint8", (1024, 1024))
-    sampler = Sampler((column,), "kind", 1000, np.random.default_rng(0))
-    assert len(sampler._numbers) == 4
+    sampler = Sampler((column,), "kind", 10, np.random.default_rng(0))
+    images = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(10 << 20, np.uint8)), 1 << 20)
+    sampler.add(pa.record_batch({"kind": pa.array([0] * 10, pa.int32()), "image": images}), np.arange(10))
+    # A drawn row has 4 MiB, and a sample up to 16 MiB.
+    assert len(sampler.sample().labels) == 4

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
-from kfp_distributed.components.prepare_data.sources import _array_source, open_source
+from kfp_distributed.components.prepare_data.sources import array_source, open_source
 from kfp_distributed.components.prepare_data.split import draw_targets, scan, write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
 
@@ -125,7 +125,7 @@ def write_sorted(tmp_path):
             np.arange(SORTED_ROWS, dtype=np.float32),
             np.repeat([0, 1], [SORTED_ROWS // 4, 3 * SORTED_ROWS // 4]),
         )
-        source = _array_source("sorted", {"label": labels, "time": times}, options)
+        source = array_source("sorted", {"label": labels, "time": times}, options)
         columns, label, counts, *_ = scan(source)
         folders = {split: tmp_path / split for split in ("train", "validation", "test")}
         for folder in folders.values():

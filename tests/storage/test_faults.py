@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 import uuid
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
-from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, answers, open_store, s3
+from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store, s3
 from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StoreAway
 from kfp_distributed.storage.s3 import S3Store
@@ -27,6 +27,14 @@ BIG = os.urandom(20 << 20)  # Three parts.
 def proxy(server):
     with faulty_proxy(server.endpoint) as running:
         yield running
+
+
+@pytest.fixture
+def new_proxy(server):
+    """A proxy with a port that no earlier test has used."""
+    with ExitStack() as proxies:
+        started = (proxies.enter_context(faulty_proxy(server.endpoint)) for _ in range(20))
+        yield next(running for running in started if not has_answered(running.url))
 
 
 @pytest.fixture
@@ -89,16 +97,14 @@ def test_an_error_that_outlasts_the_retries_says_that_the_store_is_away(server, 
     ],
     ids=str,
 )
-def test_every_answer_of_the_store_is_noted(server, proxy, fault, answered, monkeypatch):
-    # An earlier test may have had the same port.
-    monkeypatch.setattr(answers, "_last", {})
-    host, secure = parse_endpoint(proxy.url)
+def test_every_answer_of_the_store_is_noted(server, new_proxy, fault, answered):
+    host, secure = parse_endpoint(new_proxy.url)
     credentials = replace(server.credentials(), endpoint=host, secure=secure)
-    proxy.faults = [Fault("GET", times=99, **fault)]
-    assert not has_answered(proxy.url)
+    new_proxy.faults = [Fault("GET", times=99, **fault)]
+    assert not has_answered(new_proxy.url)
     with pytest.raises(StorageError):
         open_store("s3://bucket/root", credentials, retry_seconds=0).read("key")
-    assert has_answered(proxy.url) is answered
+    assert has_answered(new_proxy.url) is answered
 
 
 def test_missing_object_is_requested_once(store, proxy):
@@ -161,8 +167,8 @@ def silent_address():
 
 def test_connect_timeout(server, silent_address, monkeypatch):
     """The timeout does not depend on the retries: a TLS handshake with a loaded gateway takes seconds in any case."""
-    assert s3._CONNECT_SECONDS == 10
-    monkeypatch.setattr(s3, "_CONNECT_SECONDS", 1.5)
+    assert s3.CONNECT_SECONDS == 10
+    monkeypatch.setattr(s3, "CONNECT_SECONDS", 1.5)
     store = open_store("s3://bucket", replace(server.credentials(), endpoint=silent_address), retry_seconds=0)
     with pytest.raises(StorageError, match=r"check AWS_ENDPOINT_URL .*connect timeout=1\.5\)"):
         store.read("key")

@@ -82,10 +82,19 @@ class KubernetesApi:
         self._server.shutdown()
         self._server.server_close()
 
-    def connect(self) -> ClusterApi:
+    @property
+    def port(self) -> int:
+        """Port of the server on 127.0.0.1."""
+        return self._server.server_port
+
+    def configuration(self) -> client.Configuration:
+        """Return a new configuration of a client, with the address alone."""
         configuration = client.Configuration()
-        configuration.host = f"http://127.0.0.1:{self._server.server_port}"
-        return ClusterApi(configuration, "default")
+        configuration.host = f"http://127.0.0.1:{self.port}"
+        return configuration
+
+    def connect(self) -> ClusterApi:
+        return ClusterApi(self.configuration(), "default")
 
     def before(self, request: str) -> None:
         """Called with each request before it is executed. Tests replace it."""
@@ -164,7 +173,7 @@ class KubernetesApi:
         self.sent.update(f"{kind}/{item['metadata']['name']}" for item in items[:page_size])
         return 200, {"metadata": metadata, "items": items[:page_size]}
 
-    def _execute(self, request: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
+    def execute(self, request: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
         """Execute a request; return status and body of the response."""
         verb, _, key = request.partition(" ")
         with self._changed:
@@ -202,7 +211,7 @@ class KubernetesApi:
             if key in self.objects and self.objects[key]["metadata"]["uid"] == uid:
                 self.delete(key)
 
-    def _next_event(self, kind: str, query: dict[str, str], version: int) -> Object | None:
+    def next_event(self, kind: str, query: dict[str, str], version: int) -> Object | None:
         """Wait for the next event of a watch after a resource version; None if the watch or the server ends."""
         deadline = time.monotonic() + float(query.get("timeoutSeconds", math.inf))
         with self._changed:
@@ -251,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/apis/kubeflow.org/v1":
             status, response = 200, {"resources": [{"name": "tfjobs"}]}
         else:
-            status, response = self.api._execute(request, query, body)
+            status, response = self.api.execute(request, query, body)
         fault = "500" if request in self.api.broken else self.api.lose.pop(request, "")
         if fault == "cut":
             self.close_connection = True
@@ -278,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.breaks -= 1
             self.close_connection = True
             return
-        while event := self.api._next_event(request.partition(" ")[2], query, version):
+        while event := self.api.next_event(request.partition(" ")[2], query, version):
             text = json.dumps(event).encode() + b"\n"
             self.wfile.write(b"%x\r\n%b\r\n" % (len(text), text))
             if event["type"] == "ERROR":

@@ -8,10 +8,10 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.reader import MayNotRead
 from kfp_distributed.components.train.run.runners.choose import (
-    _object_store,
     choose_runner,
     cluster_reader,
     kubernetes_runner,
+    pod_object_store,
 )
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.tell.log_format import log
@@ -70,7 +70,7 @@ SERVICE = "/api/v1/namespaces/kubeflow/services/minio-service"
 
 def test_the_object_store_of_kubeflow_pipelines_is_the_default():
     read = cluster_with(SERVICE, "/api/v1/namespaces/team-a/secrets/mlpipeline-minio-artifact")
-    reference = _object_store(read, "team-a", "s3://models/digits")
+    reference = pod_object_store(read, "team-a", "s3://models/digits")
     assert reference == StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team-a")
 
 
@@ -78,19 +78,19 @@ def test_the_object_store_of_kubeflow_pipelines_is_the_default():
 def test_the_environment_can_name_another_secret(monkeypatch, secret):
     monkeypatch.setenv(SECRET_VARIABLE, secret)
     keys = "/api/v1/namespaces/team-a/secrets/own-keys"
-    reference = _object_store(cluster_with(SERVICE, keys), "team-a", "s3://models")
+    reference = pod_object_store(cluster_with(SERVICE, keys), "team-a", "s3://models")
     assert reference == StoreReference("minio-service.kubeflow:9000", "own-keys", "team-a")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://store.example.com")
-    reference = _object_store(cluster_with(keys), "team-a", "s3://models")
+    reference = pod_object_store(cluster_with(keys), "team-a", "s3://models")
     assert reference == StoreReference("store.example.com", "own-keys", "team-a", secure=True)
     with pytest.raises(ValueError, match=r"^Secret team-a/own-keys .* does not exist"):
-        _object_store(cluster_with(), "team-a", "s3://models")
+        pod_object_store(cluster_with(), "team-a", "s3://models")
 
 
 def test_a_secret_of_another_namespace_is_refused(monkeypatch):
     monkeypatch.setenv(SECRET_VARIABLE, "team-b/own-keys")
     with pytest.raises(ValueError, match="'team-b/own-keys' is not in team-a, where the pods of the job run"):
-        _object_store(cluster_with(), "team-a", "s3://models")
+        pod_object_store(cluster_with(), "team-a", "s3://models")
 
 
 def cluster_with_store():

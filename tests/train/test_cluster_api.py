@@ -7,7 +7,7 @@ from kubernetes import config
 from train.kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api import client
-from kfp_distributed.cluster_api.client import PAGE_SIZE, ClusterError
+from kfp_distributed.cluster_api.client import PAGE_SIZE, ClusterApi, ClusterError
 from kfp_distributed.cluster_api.reader import MayNotRead, reader
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Changed, Listed, Watcher
 
@@ -22,15 +22,15 @@ def server():
 
 def connect_with(server, errors):
     """Connect with a token that cannot be read until all errors were raised."""
-    api, remaining = server.connect(), list(errors)
+    configuration, remaining = server.configuration(), list(errors)
 
-    def refresh(configuration):
+    def refresh(_):
         if remaining:
             raise remaining.pop()
 
-    api._client.configuration.api_key = {"authorization": "Bearer token"}
-    api._client.configuration.refresh_api_key_hook = refresh
-    return api
+    configuration.api_key = {"authorization": "Bearer token"}
+    configuration.refresh_api_key_hook = refresh
+    return ClusterApi(configuration, "default")
 
 
 def put_pods(server, count):

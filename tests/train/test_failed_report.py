@@ -13,7 +13,7 @@ from train.programs.jobs import make_job
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.run.facts import ReplicaChanged
-from kfp_distributed.components.train.run.launch import METRICS_SECONDS, _failed, _follow
+from kfp_distributed.components.train.run.launch import METRICS_SECONDS, follow_job, training_failure
 from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.status import begin
 from kfp_distributed.components.train.step import run_step
@@ -137,7 +137,7 @@ def test_metrics_that_cannot_be_read_do_not_delay_a_failure(data, tmp_path, monk
     with serving(lambda request: time.sleep(60)) as endpoint:
         point_to(monkeypatch, endpoint)
         begun = time.monotonic()
-        error = _failed("worker-0 failed.", status, description)
+        error = training_failure("worker-0 failed.", status, description)
         seconds = time.monotonic() - begun
     assert (str(error), error.status, error.metrics) == ("worker-0 failed.", status, {})
     assert seconds < METRICS_SECONDS + 15
@@ -178,6 +178,6 @@ class Refused:
 
 def test_a_cluster_that_refuses_a_running_job_fails_it_with_a_status():
     lines = []
-    status = _follow(Refused(), make_job(["unused"]), into(lines))
+    status = follow_job(Refused(), make_job(["unused"]), into(lines))
     assert (status.ended.succeeded, status.ended.reason) == (False, "tfjobs.kubeflow.org is forbidden.")
     assert lines[1:] == ["worker-0: running", "the job failed: tfjobs.kubeflow.org is forbidden."]

@@ -15,7 +15,6 @@ from kfp_distributed.components.train.describe.manifests.job_objects import plan
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.run.runners import newest_checkpoint
 from kfp_distributed.components.train.run.runners.kubernetes import last_lines, pod_events
-from kfp_distributed.components.train.run.runners.kubernetes import watcher as watcher_module
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.run.runners.kubernetes.pod_log import StampedLine
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Listed, Printed, RequestFailed, Watcher
@@ -35,7 +34,7 @@ def api(monkeypatch):
 
 @pytest.fixture
 def watcher(api):
-    watcher = Watcher(api.connect())
+    watcher = Watcher(api.connect(), longest_delay=0.1)
     yield watcher
     watcher.close()
 
@@ -68,8 +67,7 @@ def test_a_follower_only_reads_from_the_cluster(api, watcher):
 
 
 @pytest.mark.parametrize("answer", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
-def test_expired_credentials_end_the_job_after_launcher_lost_timeout(api, watcher, monkeypatch, answer):
-    monkeypatch.setattr(watcher_module, "_LONGEST_DELAY", 0.5)
+def test_expired_credentials_end_the_job_after_launcher_lost_timeout(api, watcher, answer):
     facts = []
     for fact in follow(api, watcher, launcher_lost_timeout=1).facts():
         facts.append(fact)
@@ -129,8 +127,7 @@ def test_the_events_of_an_mpi_job_include_those_of_the_job_of_its_launcher():
     assert replace(objects, kind=job_kind("MPI", "v2beta1")).event_names == ("a-job", "a-job-launcher")
 
 
-def test_pods_are_asked_again_after_a_refusal(api, watcher, monkeypatch):
-    monkeypatch.setattr(watcher_module, "_LONGEST_DELAY", 0.1)
+def test_pods_are_asked_again_after_a_refusal(api, watcher):
     queries = iter([{"fieldSelector": "involvedObject.color=red"}, {"fieldSelector": "involvedObject.uid=a"}])
     put_event(api, warning("a-job-worker-0", "FailedMount", "a"))
     watcher.ask("events of pods", "/api/v1/namespaces/default/events", lambda: next(queries, None))
@@ -295,7 +292,7 @@ def test_the_logs_of_ended_replicas_are_read_before_a_restart_deletes_them(api, 
 
 
 def test_failures_are_counted_since_the_newest_checkpoint(api, watcher, tmp_path, monkeypatch):
-    monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
+    monkeypatch.setattr(newest_checkpoint, "VALID_SECONDS", -1.0)
     follower = follow(api, watcher, str(tmp_path), restart_limit=1)
     killed = {
         "phase": "Failed",

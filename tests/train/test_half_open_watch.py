@@ -60,10 +60,6 @@ def server():
         yield running
 
 
-def port_of(server):
-    return int(server.connect()._client.configuration.host.rpartition(":")[2])
-
-
 def connect(port):
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{port}"
@@ -71,7 +67,7 @@ def connect(port):
 
 
 def test_a_watch_that_stays_silent_beyond_its_end_is_replaced(server):
-    proxy = SilencingProxy(port_of(server))
+    proxy = SilencingProxy(server.port)
     watcher = Watcher(connect(proxy.port), watch_seconds=1, late_seconds=0.5)
     watcher.watch("pods", PODS, {})
     assert watcher.take(20) == Listed("pods", [])
@@ -88,11 +84,11 @@ def test_a_watch_that_stays_silent_beyond_its_end_is_replaced(server):
 
 def test_the_kernel_probes_the_peer_of_a_stream(server):
     server.put("pods/a", {"metadata": {"name": "a"}})
-    lines = connect(port_of(server)).lines(PODS, {"watch": "1", "resourceVersion": "0"}, 20)
+    lines = connect(server.port).lines(PODS, {"watch": "1", "resourceVersion": "0"}, 20)
     next(lines)
     probed = []
     for connection in psutil.Process().net_connections("tcp4"):
-        if not connection.raddr or connection.raddr.port != port_of(server):
+        if not connection.raddr or connection.raddr.port != server.port:
             continue
         with socket.socket(fileno=os.dup(connection.fd)) as end:
             if end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):

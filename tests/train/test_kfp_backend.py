@@ -160,7 +160,7 @@ class TestNodeName:
 class TestStepEnvironment:
     @pytest.fixture(autouse=True)
     def pod(self, server, monkeypatch, tmp_path):
-        monkeypatch.setattr(choose, "_SERVICE_ACCOUNT", tmp_path)
+        monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path)
 
     @pytest.mark.parametrize(
         ("removed", "names"),
@@ -197,7 +197,7 @@ class TestStepEnvironment:
     def test_nothing_is_logged_of_a_step_that_no_backend_runs(self, monkeypatch, capsys, tmp_path):
         monkeypatch.delenv(POD_NAME_VARIABLE)
         choose.warn_of_missing("/home/me/artifacts/digits/train/model", vars(dsl.TaskConfig()), log)  # A notebook.
-        monkeypatch.setattr(choose, "_SERVICE_ACCOUNT", tmp_path / "none")
+        monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path / "none")
         choose.warn_of_missing(URI, vars(dsl.TaskConfig()), log)
         assert capsys.readouterr().out == ""
 
@@ -231,11 +231,12 @@ def test_the_packaging_of_steps_uses_the_names_of_kfp(name):
 
 LITERALS = {
     value
-    for value in vars(kfp_backend).values()
+    for name, value in vars(kfp_backend).items()
     if isinstance(value, str)
+    and not name.startswith("_")
     and re.fullmatch(r"[\w./:-]{8,}", value)
     and not value.startswith(("kfp_distributed", "/"))
-} - {kfp_backend.KFP_NAMESPACE, kfp_backend.RUNTIME_VARIABLE, kfp_backend.EXECUTOR_MODULE, kfp_backend._V2}
+} - {kfp_backend.KFP_NAMESPACE, kfp_backend.RUNTIME_VARIABLE, kfp_backend.EXECUTOR_MODULE}
 
 
 def test_no_other_module_has_the_names_as_literals():

@@ -68,13 +68,16 @@ def test_a_step_whose_output_is_not_read_deletes_its_job(api, training):
 
 def create_previous_job(api, training, **metadata):
     """Create the job of a previous attempt that was killed, with changed metadata."""
-    runner, job = KubernetesRunner(api.connect(), ClusterSettings("default"), log), plan_job(training)
+    runner = KubernetesRunner(api.connect(), ClusterSettings("default"), lambda level, text: None)
+    job = plan_job(training)
     runner.check(job)
     runner.start(job)
-    created = api.objects[f"tfjobs/{NAME}"]
-    api.put(f"tfjobs/{NAME}", {**created, "metadata": {**created["metadata"], **metadata}})
+    created = dict(api.objects)
+    runner.stop()  # Ends its threads. A step that is killed leaves its objects.
+    for key, content in created.items():
+        changes = metadata if key == f"tfjobs/{NAME}" else {}
+        api.put(key, {**content, "metadata": {**content["metadata"], **changes}})
     del api.requests[:]
-    runner._watcher.close()
 
 
 MOMENTS = ["MAY create tfjobs", f"GET configmaps/{NAME}-code", "WATCH tfjobs"]

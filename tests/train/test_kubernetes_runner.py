@@ -104,8 +104,10 @@ def test_a_part_that_another_attempt_creates_at_the_same_time_is_adopted(api, ke
             metadata = {"name": key.partition("/")[2], "ownerReferences": owner_references}
             api.put(key, {**part, "metadata": metadata})
 
+    with KubernetesApi() as other_api:
+        start_job(other_api)
+        part = other_api.objects[key]
     runner, job = checked_runner(api)
-    (part,) = (part for part in runner._objects.parts if part["metadata"]["name"] == key.partition("/")[2])
     api.before = create_first
     runner.start(job)
     assert owners(api) == CREATED
@@ -219,7 +221,7 @@ def runner_with_heartbeat(api, heartbeat, **changes):
 
 
 def test_the_heartbeat_starts_before_the_job_and_ends_with_the_step(api, heartbeat, monkeypatch):
-    monkeypatch.setattr(job_objects, "_SHORTEST_LOST_SECONDS", 1.0)
+    monkeypatch.setattr(job_objects, "SHORTEST_LOST_SECONDS", 1.0)
     monkeypatch.setattr(beats, "HEARTBEAT_SECONDS", 0.1)
     heartbeat_existed = []
     api.before = lambda request: heartbeat_existed.append(heartbeat.exists()) if request == f"POST {JOB}" else None

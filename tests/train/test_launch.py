@@ -15,7 +15,7 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.run.failures import FOR_GOOD
-from kfp_distributed.components.train.run.launch import TrainingFailed, _follow, launch
+from kfp_distributed.components.train.run.launch import TrainingFailed, follow_job, launch
 from kfp_distributed.components.train.run.request import Request, job_name, plan_job
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.status import failure_cause
@@ -306,7 +306,7 @@ def test_startup_messages_of_tensorflow_are_not_logged():
         JobEnded(4, False, "It failed."),
     )
     log = []
-    status = _follow(runner, make_job(["unused"], {}), into(log))
+    status = follow_job(runner, make_job(["unused"], {}), into(log))
     assert [line for line in log if line.startswith("[")] == [
         "[worker-0] F0000 00:00:1.2 7 cpu_feature_guard.cc:85] TensorFlow was compiled to use AVX"
     ]
@@ -326,7 +326,7 @@ def test_samples_are_recorded_but_not_logged():
         Quiet(job_time + 170),
     )
     log = []
-    status = _follow(runner, job, into(log))
+    status = follow_job(runner, job, into(log))
     assert log[2:] == [
         "[worker-0] begun",
         "[worker-0] 10%|###      ",
@@ -355,7 +355,7 @@ def test_a_training_that_stalls_is_warned_of_once_and_ends_by_itself():
         JobEnded(6400, True),
     )
     log = []
-    status = _follow(runner, make_job(["unused"], {}), into(log))
+    status = follow_job(runner, make_job(["unused"], {}), into(log))
     assert [entry for entry in status.timeline if "no " in entry[1]] == [
         (
             1900,
@@ -387,7 +387,7 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
         later,
     )
     log = []
-    status = _follow(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(log))
+    status = follow_job(runner, make_job(["unused"], {"distribution_type": "MPI"}), into(log))
     assert status.ended == JobEnded(4, False, FOR_GOOD)
     assert log == [
         "checkpoints are stored in ",

@@ -18,7 +18,7 @@ from train.programs.jobs import MARKER, make_job, marked, python, workers
 
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.run.failures import FOR_GOOD
-from kfp_distributed.components.train.run.launch import _follow
+from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners import newest_checkpoint
 from kfp_distributed.components.train.run.runners.choose import choose_runner
 from kfp_distributed.components.train.run.runners.local import runner as local_runner
@@ -91,7 +91,7 @@ def follow(job):
     try:
         runner.check(job)
         runner.start(job)
-        return log, _follow(runner, job, into(log))
+        return log, follow_job(runner, job, into(log))
     finally:
         runner.stop()
 
@@ -308,7 +308,7 @@ def test_an_outage_of_the_object_store_does_not_count_for_the_restart_limit(tmp_
 
 
 def test_restarts_are_counted_since_the_newest_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
+    monkeypatch.setattr(newest_checkpoint, "VALID_SECONDS", -1.0)
     # The second start stores a checkpoint.
     program = f"mkdir {tmp_path}/once 2> /dev/null || touch {tmp_path}/00000001.json; kill -9 $$"
     job = make_job(shell(program), {"restart_limit": 1})

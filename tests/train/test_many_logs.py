@@ -13,8 +13,8 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.run.launch import _follow
-from kfp_distributed.components.train.run.runners.kubernetes import last_lines, runner, watcher
+from kfp_distributed.components.train.run.launch import follow_job
+from kfp_distributed.components.train.run.runners.kubernetes import last_lines, runner
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
 from kfp_distributed.components.train.tell.log_format import log
@@ -31,7 +31,7 @@ def follow(lines, replicas, cut, show):
     try:
         cluster.check(job)
         cluster.start(job)
-        status = _follow(cluster, job, StepLog(show))
+        status = follow_job(cluster, job, StepLog(show))
         cluster.stop()
     finally:
         requests, _ = server.end()
@@ -61,7 +61,7 @@ def test_a_slow_reader_loses_no_line_at_the_end_of_a_job(monkeypatch):
     monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 3.0)
     # Shorter than handling all lines takes, and longer than handling those that wait in the queue.
     monkeypatch.setattr(last_lines, "GONE_SECONDS", 3.0)
-    monkeypatch.setattr(watcher, "_QUEUED_CHUNKS", 4)
+    monkeypatch.setattr(runner, "Watcher", partial(Watcher, queued_chunks=4))
     count = 0
 
     def show(entry):

@@ -8,7 +8,7 @@ from kfp_distributed.storage.opener import open_store
 
 
 def test_the_newest_complete_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(newest_checkpoint, "_VALID_SECONDS", -1.0)
+    monkeypatch.setattr(newest_checkpoint, "VALID_SECONDS", -1.0)
     store, newest = open_store(str(tmp_path)), NewestCheckpoint(str(tmp_path))
     assert newest.read() == ""
     for name in ("00000002.json", "00000010.json", "00000011/weights"):

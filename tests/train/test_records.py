@@ -55,7 +55,9 @@ def begin(warnings):
         description = replace(job.description, checkpoint_uri=f"{root}/{TASK}/checkpoints/a-job/checkpoints")
         attempt = records.Records(lambda level, text: warnings.append(text))
         attempt.start(replace(job, description=description), "team", f"{root}/{TASK}/model")
-        attempt._beginning.join()
+        for thread in threading.enumerate():
+            if thread.name == "records":  # It stores the summary.
+                thread.join()
         return attempt
 
     return start
@@ -118,7 +120,7 @@ def test_a_summary_that_takes_too_long_does_not_cost_the_end_of_the_log(tmp_path
 
 
 def test_the_log_is_stored_if_the_store_could_not_be_opened_at_the_start(store, begin, monkeypatch, warnings):
-    monkeypatch.setattr(stored_log, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(stored_log, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(stored_log, "PART_SECONDS", 0.01)
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

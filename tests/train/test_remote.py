@@ -22,7 +22,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.remote import (
     parse_remote_cluster,
 )
 from kfp_distributed.components.train.run.runners.kubernetes.remote_token import (
-    _READ_INTERVAL_SECONDS,
+    READ_INTERVAL_SECONDS,
     read_claims,
     renewal_command,
 )
@@ -203,7 +203,7 @@ def test_an_unknown_key_is_named_with_the_allowed_ones(pem, key):
 
 def test_a_job_of_another_cluster_has_its_own_secret_and_no_owner(pem, server, monkeypatch, tmp_path, capsys):
     # The step runs in a pod, but this pod does not exist in the other cluster.
-    monkeypatch.setattr(choose, "_SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path)
     monkeypatch.setenv("KFP_POD_NAME", "step")
     monkeypatch.setenv("KFP_POD_UID", "1234")
     # The step's own settings of the object store do not apply to the other cluster.
@@ -291,7 +291,7 @@ def test_a_request_that_is_refused_is_repeated_with_the_new_token_of_the_secret(
         api.call("GET", "/apis/batch/v1")
     assert (caught.value.status, own.reads) == (401, 2)
     own.values = {**own.values, "token": "renewed"}
-    time.sleep(_READ_INTERVAL_SECONDS)
+    time.sleep(READ_INTERVAL_SECONDS)
     assert api.call("GET", "/apis/batch/v1") == {"resources": [{"name": "jobs"}]}
     # A stream, such as a watch, is repeated in the same way, and later requests send the new token at once.
     assert list(api.lines("/apis/batch/v1", {}, 5)) == ['{"resources": [{"name": "jobs"}]}']

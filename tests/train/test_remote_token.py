@@ -109,7 +109,7 @@ def test_a_token_without_an_expiry_is_neither_refused_nor_warned_of():
 @pytest.fixture
 def secret(monkeypatch):
     """The Secret with a token: its values in order; the last one stays. Counts the reads."""
-    monkeypatch.setattr(remote_token, "_READ_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(remote_token, "READ_INTERVAL_SECONDS", 0.0)
     return Secret()
 
 
@@ -141,7 +141,7 @@ def test_a_refused_token_is_replaced_once_the_secret_has_another_one(secret, cap
 
 
 def test_watches_that_are_refused_together_read_the_secret_once(monkeypatch, secret):
-    monkeypatch.setattr(remote_token, "_READ_INTERVAL_SECONDS", 60.0)
+    monkeypatch.setattr(remote_token, "READ_INTERVAL_SECONDS", 60.0)
     token = RenewableToken("pipelines/gpu", "first", secret.read, log)
     threads = [threading.Thread(target=token.renew, args=("first",)) for _ in range(20)]
     for thread in threads:

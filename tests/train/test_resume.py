@@ -10,9 +10,9 @@ import pytest
 
 from kfp_distributed.components.train.run.resume import (
     CopiedTraining,
-    _copy_newest,
     check_resume,
     copy_checkpoint,
+    copy_newest,
     copy_training,
     training_folder,
 )
@@ -117,11 +117,11 @@ class InterruptedStore(FolderStore):
         super().__init__(root)
         self.copies = copies
 
-    def _send(self, key, source, content_type=BYTES):
+    def write_from(self, key, source, content_type=BYTES):
         if not self.copies:
             raise StorageError("", "", key, "the store does not answer")
         self.copies -= 1
-        return super()._send(key, source, content_type)
+        return super().write_from(key, source, content_type)
 
 
 @pytest.mark.parametrize("copies", [0, 1, 2])
@@ -155,12 +155,12 @@ class RotatingStore(FolderStore):
         super().__init__(root)
         self.state, self.epochs, self.lock = state, epochs, threading.Lock()
 
-    def _fetch(self, key, target):
+    def read_into(self, key, target):
         with self.lock:
             while "/" in key and self.epochs:
                 self.epochs -= 1
                 save_epoch(self.uri, self.state)
-        return super()._fetch(key, target)
+        return super().read_into(key, target)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_copy_takes_a_complete_checkpoint_of_a_training_that_goes_on(tmp_path,
     for _ in range(3):
         save_epoch(str(tmp_path / "other"), state)
     own = open_store(str(tmp_path / "own"))
-    newest, rejected = _copy_newest(RotatingStore(tmp_path / "other", state, epochs), own)
+    newest, rejected = copy_newest(RotatingStore(tmp_path / "other", state, epochs), own)
     assert rejected == ()
     assert [newest, complete_checkpoints(own)] == [f"0000000{copied[0]}", [f"0000000{name}" for name in copied]]
     assert restore_checkpoint(own, tmp_path / "restored") == newest

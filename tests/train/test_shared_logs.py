@@ -160,7 +160,7 @@ def test_two_logs_are_followed_again_when_the_third_one_is_read(node):
 
 def test_the_lines_of_a_restarted_container_are_not_those_of_its_earlier_start(node, monkeypatch):
     """The watch of the pods is late. The lines after the last read of the first start are in its previous log."""
-    monkeypatch.setattr(log_connections, "_RESTART_SECONDS", 0.2)
+    monkeypatch.setattr(log_connections, "RESTART_SECONDS", 0.2)
     node.files["a", 0].append((1, "first"))
     start(node, "a", "b", "c")
     news_until(node, is_shown("first"))
@@ -175,7 +175,7 @@ def test_the_lines_of_a_restarted_container_are_not_those_of_its_earlier_start(n
 
 
 def test_a_log_that_was_rotated_before_it_was_read_is_reported(node, monkeypatch):
-    monkeypatch.setattr(log_connections, "_RESTART_SECONDS", 0.2)
+    monkeypatch.setattr(log_connections, "RESTART_SECONDS", 0.2)
     node.files["a", 0].append((1, "first"))
     start(node, "a", "b", "c")
     news_until(node, is_shown("first"))
@@ -188,7 +188,7 @@ def test_a_log_that_was_rotated_before_it_was_read_is_reported(node, monkeypatch
 
 def test_a_long_log_gives_way_after_each_few_lines(node, monkeypatch):
     """The last lines are shown once and in order, although each response has only some of them."""
-    monkeypatch.setattr(log_connections, "_TURN_BYTES", 1)
+    monkeypatch.setattr(log_connections, "TURN_BYTES", 1)
     lines = [f"line {number}" for number in range(20)]
     node.files["a", 0] += [(1 + number, line) for number, line in enumerate(lines)]
     node.ended.add("a")

@@ -112,7 +112,7 @@ def test_a_large_part_is_stored_at_once(make, tmp_path, monkeypatch):
 
 def test_parts_wait_for_a_store_that_is_away(make, tmp_path, monkeypatch, warnings):
     monkeypatch.setattr(stored_log, "PART_SECONDS", 0.01)
-    monkeypatch.setattr(stored_log, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(stored_log, "RETRY_SECONDS", 0.01)
     store = AwayStore(open_store(str(tmp_path / "1")))
     log = make(store=store)
     log.add(lines(1)[0])
@@ -155,12 +155,13 @@ def test_a_store_that_never_answers_delays_the_end_no_longer_than_allowed(make, 
 
 
 def test_a_store_that_refuses_the_log_delays_the_end_by_one_request(make, tmp_path, warnings):
+    before = {*threading.enumerate()}
     log = make(store=AwayStore(open_store(str(tmp_path / "1"))))
     log.add(lines(1)[0])
     begun = time.monotonic()
     log.close(20)
     assert time.monotonic() - begun < 10
-    assert not log._thread.is_alive()
+    assert [thread for thread in {*threading.enumerate()} - before if thread.name == "stored log"] == []
     assert [text.partition(":")[0] for _, text in warnings] == [
         "the log is not stored beside the checkpoints at the moment",
         "the last 1 lines of the log are not stored",
@@ -241,17 +242,18 @@ def test_a_part_that_cannot_be_read_hides_no_other_part(make, tmp_path, monkeypa
 
 def test_lines_that_are_lost_at_the_end_are_counted_after_an_earlier_outage_too(make, tmp_path, monkeypatch, warnings):
     monkeypatch.setattr(stored_log, "PART_SECONDS", 0.01)
-    monkeypatch.setattr(stored_log, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(stored_log, "RETRY_SECONDS", 0.01)
     store = AwayStore(open_store(str(tmp_path / "1")))
     log = make(store=store)
     log.add(lines(1)[0])
     assert store.asked.wait(10)
     store.is_away = False
+    log.add(lines(2)[0])
     waits = threading.Event()
-    while log._waiting:
+    while not (tmp_path / "1" / "00000002.gz").exists():  # By then, the end of the outage is noted.
         assert not waits.wait(0.01)
     store.is_away = True
-    for entry in lines(2, 3):
+    for entry in lines(3, 4):
         log.add(entry)
     log.close(0.2)
     assert warnings[-1] == ("WARNING", "the last 2 lines of the log are not stored")

@@ -11,8 +11,9 @@ import pytest
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime import downloads, sampling
+from kfp_distributed.trainers.runtime import downloads
 from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.sampling import current_usage
 
 MIB = 1 << 20
 
@@ -25,10 +26,10 @@ def bucket(object_store, monkeypatch):
 
 
 @pytest.fixture
-def counted(monkeypatch):
+def counted():
     """Return a function that returns the bytes that were counted since the start of the test."""
-    monkeypatch.setattr(sampling._Counter, "transferred", 0)
-    return lambda: sampling._Counter.transferred
+    before = current_usage().transferred
+    return lambda: current_usage().transferred - before
 
 
 def checkpoint(bucket, folder):
@@ -89,7 +90,7 @@ def test_a_replica_counts_the_bytes_of_its_data_and_its_model(bucket, make_repli
 from kfp_distributed.trainers.runtime import downloads, entry, ending, sampling
 import atexit
 downloads.LARGE_MIB = 1
-atexit.register(lambda: print("transferred", sampling._Counter.transferred, flush=True))
+atexit.register(lambda: print("transferred", sampling.current_usage().transferred, flush=True))
 ending.run_to_end(entry.main)
 """
     replicas = make_replicas(

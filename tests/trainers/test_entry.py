@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
-import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,9 +24,8 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_
 from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.program import FOLDERS
-from kfp_distributed.trainers.runtime import ending
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
-from kfp_distributed.trainers.runtime.entry import _fetch_data
+from kfp_distributed.trainers.runtime.entry import fetch_data
 from kfp_distributed.trainers.runtime.feed import RECORDS
 from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
@@ -249,17 +248,19 @@ def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
     assert "part-00002.parquet" in replicas.text("worker-0").splitlines()[-1], replicas.text("worker-0")
 
 
-def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(monkeypatch, capfd):
-    def fail(at_rest):
-        raise RuntimeError("can't start new thread")
+def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(tmp_path):
+    program = """
+from kfp_distributed.trainers.runtime import ending, folder_uploads
 
-    codes = []
-    monkeypatch.setattr(ending, "_ending", threading.Lock())
-    monkeypatch.setattr(ending.folder_uploads, "flush", fail)
-    monkeypatch.setattr(ending.os, "_exit", codes.append)
-    ending.end(143)
-    assert codes == [143]
-    assert "RuntimeError: can't start new thread" in capfd.readouterr().err
+def fail(at_rest):
+    raise RuntimeError("can't start new thread")
+
+folder_uploads.flush = fail
+ending.end(143)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 143
+    assert "RuntimeError: can't start new thread" in ended.stderr
 
 
 def test_sigterm_ends_a_replica_after_its_command(make_replicas, digits):
@@ -442,7 +443,7 @@ def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits,
     monkeypatch.chdir(tmp_path)
     job = make_replicas({}, {}, {"worker": 1, "ps": 1}, digits).job
     folders = {name: tmp_path / name for name in FOLDERS}
-    _fetch_data(job, True, (0, 5000), folders)
+    fetch_data(job, True, (0, 5000), folders)
     assert np.fromfile(RECORDS, "<f4").tolist() == [0.0] * 66, "one, of weight 0"
 
 

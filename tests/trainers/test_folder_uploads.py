@@ -21,7 +21,7 @@ def folder(tmp_path):
     folder.mkdir()
     (folder / "before").write_text("x")
     yield folder
-    folder_uploads._kept.clear()
+    folder_uploads.kept_folders.clear()
 
 
 def content(folder):

@@ -39,7 +39,7 @@ def test_an_event_ends_the_command():
 
 def test_a_rank_ends_when_its_launcher_is_lost(monkeypatch):
     """It ends before the next attempt of the launcher starts new ranks in its pod."""
-    monkeypatch.setattr(horovodrun, "_LOST_SECONDS", 60)
+    monkeypatch.setattr(horovodrun, "LOST_SECONDS", 60)
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")

@@ -13,7 +13,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.progress import parse_progress
-from kfp_distributed.trainers.runtime.sampling import _Counter
+from kfp_distributed.trainers.runtime.sampling import current_usage
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tm
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
 
-    rows_before = _Counter.rows
+    rows_before = current_usage().rows
     options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}
     keras_classifier(**folders, epochs=2, **options)
     keras_classifier(**folders, epochs=5, **options)
     # 19 steps of 16 rows in each epoch.
-    assert _Counter.rows - rows_before == 5 * 304
+    assert current_usage().rows - rows_before == 5 * 304
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line.epoch, line.epochs) for line in lines if line] == [(1, 2), (2, 2), (3, 5), (4, 5), (5, 5)]
     history = json.loads((tmp_path / "metrics" / "training.json").read_text())

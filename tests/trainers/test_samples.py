@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.trainers.runtime import sampling
 from kfp_distributed.trainers.runtime.samples import Sample, format_sample, split_sample
-from kfp_distributed.trainers.runtime.sampling import RowRate, Usage, memory_kib, parse_gpus, read_gpus
+from kfp_distributed.trainers.runtime.sampling import (
+    RowRate,
+    Usage,
+    memory_kib,
+    parse_gpus,
+    read_gpus,
+    read_usage,
+    write_usage,
+)
 
 
 @pytest.mark.parametrize(
@@ -157,9 +164,9 @@ for _ in range(30):
     assert samples[-1].store_seconds in range(4), "one rank has had an answer"
 
 
-def test_a_rank_that_has_stored_nothing_yet(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampling, "_FOLDER", tmp_path)
-    assert sampling._read(3) == Usage(0, 0)
-    sampling._write(3, Usage(5, 7, 9))
-    assert sampling._read(3) == Usage(5, 7, 9)
-    assert [file.name for file in tmp_path.iterdir()] == ["3"]
+def test_a_rank_that_has_stored_nothing_yet(tmp_path):
+    folder = tmp_path / "usage"
+    assert read_usage(3, folder) == Usage(0, 0)
+    write_usage(3, Usage(5, 7, 9), folder)
+    assert read_usage(3, folder) == Usage(5, 7, 9)
+    assert [file.name for file in folder.iterdir()] == ["3"]

@@ -153,7 +153,7 @@ def test_a_leader_that_is_killed_and_starts_again_learns_of_a_replica_that_still
 
 
 def test_a_notice_of_an_earlier_start_that_cannot_be_deleted_at_first_ends_nothing(make_replicas, digits, monkeypatch):
-    monkeypatch.setattr(termination, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(termination, "LOOK_SECONDS", 0.02)
     job = make_replicas(train_specification(count), {}, {"worker": 2}, digits).job
     store, refusals = open_store(job.metrics_uri), [StorageError("http://store", "bucket", "key", "SlowDown")] * 3
     store.write("notices/worker-1", b"")
@@ -165,8 +165,8 @@ def test_a_notice_of_an_earlier_start_that_cannot_be_deleted_at_first_ends_nothi
         delete(keys)
 
     monkeypatch.setattr(store, "delete", refuse)
+    monkeypatch.setattr(termination, "open_store", lambda uri, retry_seconds: store)
     leader = Termination(job, "worker-0", leads=True)
-    monkeypatch.setattr(leader, "_store", lambda: store)
     answers = [leader.is_ending()]
     while not store.exists("notices/leader"):
         answers.append(leader.is_ending())

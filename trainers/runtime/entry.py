@@ -121,7 +121,7 @@ def _train(replica: ThisReplica) -> int:
     if replica.is_served and replica.role == "ps":
         _serve(replica)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    manifest = _fetch_data(job, program.kind == "trainer", replica.reads, folders)
+    manifest = fetch_data(job, program.kind == "trainer", replica.reads, folders)
     if replica.is_served and replica.role == "worker":
         _serve(replica)
     if job.validation_uri:
@@ -238,7 +238,7 @@ def _enter_rank(rank: int) -> None:
     os.chdir(f"rank-{rank}")
 
 
-def _fetch_data(
+def fetch_data(
     job: JobDescription, is_trainer: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
 ) -> DatasetManifest:
     """Create the folders of the program, and download its part of the training rows.

@@ -21,7 +21,9 @@ LOOK_SECONDS = 2.0
 _BUSY_LOOKS = 30
 """Number of consecutive looks at a changing folder, about a minute, after which the log names the folder."""
 
-_kept: list["_Folder"] = []
+kept_folders: list["_Folder"] = []
+"""The registered folders, in the order in which `flush` sends them. `keep` adds to it."""
+
 _lock = threading.Lock()
 
 
@@ -58,7 +60,7 @@ def keep(
             and those that changed since the folder was sent. Given for a folder of checkpoints: it is never sent empty,
             and once the program has called `flush`, only what it has committed so. Default: none.
     """
-    _kept.append(_Folder(folder, send, grows, is_complete))
+    kept_folders.append(_Folder(folder, send, grows, is_complete))
 
 
 class _Folder:
@@ -138,7 +140,7 @@ def flush(at_rest: bool = False) -> bool:
     """
     answered = True
     with _lock:
-        for folder in _kept:
+        for folder in kept_folders:
             try:
                 folder.look(at_rest)
             except (StorageError, OSError) as error:

@@ -30,9 +30,14 @@ _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 _START_SECONDS = 366 * 24 * 3600
 """Timeout of the first workers: in effect none, because the train step has timeouts of its own."""
 
-_CONNECT_SECONDS, _LOST_SECONDS, _REFUSALS = 5, 20, 2
-"""A launcher that does not answer may come back. If it refuses a connection, its process has ended. Its next attempt
-starts new ranks in this pod, which use the same folders."""
+LOST_SECONDS = 20
+"""Seconds without an answer after which the launcher is lost. One that does not answer may come back."""
+
+_CONNECT_SECONDS = 5
+
+_REFUSALS = 2
+"""Number of refused connections in a row after which the process of the launcher has ended. Its next attempt starts new
+ranks in this pod, which use the same folders."""
 
 _TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """Environment variable with the timeout of the ranks for one that has not joined, or died and left connections open."""
@@ -49,7 +54,7 @@ def end_without_launcher(end: Callable[[], object]) -> None:
 
     def wait() -> None:
         seen, refused = time.monotonic(), 0
-        while time.monotonic() - seen < _LOST_SECONDS and refused < _REFUSALS:
+        while time.monotonic() - seen < LOST_SECONDS and refused < _REFUSALS:
             time.sleep(1)
             try:
                 socket.create_connection(address, _CONNECT_SECONDS).close()

@@ -26,9 +26,8 @@ FIRST_SECONDS = 2.0
 _NVIDIA_SMI_SECONDS = 5.0
 """Timeout of nvidia-smi. Without the driver's persistence mode it takes up to two seconds."""
 
-_FOLDER = Path("samples").absolute()
+USAGE_FOLDER = Path("samples").absolute()
 """Folder in the replica's working directory, where its ranks leave their values for the one that prints."""
-
 
 _PEAK_FILE = Path(PEAK_MEMORY).absolute()
 """In the initial working directory. A program may change to another one."""
@@ -82,7 +81,7 @@ def print_samples(other_ranks: Sequence[int] = (), adds_memory: bool = True) -> 
     rate = RowRate()
 
     def sample() -> None:
-        own, others = _usage(), [_read(rank) for rank in other_ranks]
+        own, others = current_usage(), [read_usage(rank) for rank in other_ranks]
         memory = own.memory_kib + sum(usage.memory_kib for usage in others) * adds_memory
         rows = own.rows + sum(usage.rows for usage in others)
         transferred = own.transferred + sum(usage.transferred for usage in others)
@@ -96,7 +95,7 @@ def print_samples(other_ranks: Sequence[int] = (), adds_memory: bool = True) -> 
 
 def store_usage(rank: int) -> None:
     """Start a thread that stores the usage of this rank for the process of its replica that prints samples."""
-    _repeat(lambda: _write(rank, _usage()))
+    _repeat(lambda: write_usage(rank, current_usage()))
 
 
 def _repeat(work: Callable[[], object]) -> None:
@@ -111,7 +110,8 @@ def _repeat(work: Callable[[], object]) -> None:
     threading.Thread(target=run, name="samples", daemon=True).start()
 
 
-def _usage() -> Usage:
+def current_usage() -> Usage:
+    """Return the values of this process."""
     return Usage(memory_kib(os.getpid()), _Counter.rows, _Counter.transferred, seconds_since_answer())
 
 
@@ -201,15 +201,27 @@ def _print(sample: Sample) -> None:
         os.write(1, f"{line}\n".encode())
 
 
-def _write(rank: int, usage: Usage) -> None:
-    _FOLDER.mkdir(exist_ok=True)
-    file = _FOLDER / str(rank)
+def write_usage(rank: int, usage: Usage, folder: Path = USAGE_FOLDER) -> None:
+    """Leave the values of a rank for the process of its replica that prints samples.
+
+    Args:
+        rank: The rank. Its former values are replaced atomically.
+        usage: Its values.
+        folder: Folder of all ranks of the replica. It is created. Default: `USAGE_FOLDER`.
+    """
+    folder.mkdir(exist_ok=True)
+    file = folder / str(rank)
     unfinished = file.with_suffix(".new")
     unfinished.write_text(json.dumps(usage))
     unfinished.replace(file)
 
 
-def _read(rank: int) -> Usage:
-    """Return the values that another rank has left, or zeros if there are none yet."""
-    file = _FOLDER / str(rank)
+def read_usage(rank: int, folder: Path = USAGE_FOLDER) -> Usage:
+    """Return the values that another rank has left, or zeros if there are none yet.
+
+    Args:
+        rank: The rank.
+        folder: Folder of all ranks of the replica. Default: `USAGE_FOLDER`.
+    """
+    file = folder / str(rank)
     return Usage(*json.loads(file.read_text())) if file.exists() else Usage(0, 0)

@@ -23,7 +23,7 @@ GRACE_VARIABLE = "KFP_DISTRIBUTED_GRACE_SECONDS"
 _MARGIN_SECONDS = 5.0
 """Seconds before the end of the grace period at which a replica ends, to store what it has."""
 
-_LOOK_SECONDS = 3.0
+LOOK_SECONDS = 3.0
 """Interval at which the leader looks for notices, a tenth of the default grace period."""
 
 _FOLDER = "notices/"
@@ -123,7 +123,7 @@ class Termination:
                 time.sleep(grace_seconds())
             return
         store, look, changed = self._store(), b"", time.monotonic()
-        while time.monotonic() < min(until, changed + _SILENT_LOOKS * _LOOK_SECONDS):
+        while time.monotonic() < min(until, changed + _SILENT_LOOKS * LOOK_SECONDS):
             try:
                 if (newer := store.read(_LEADER)) != look:
                     look, changed = newer, time.monotonic()
@@ -139,7 +139,7 @@ class Termination:
         """Tell the other replicas that the leader has ended."""
         self._has_left.set()
         if self._looking:
-            self._looking.join(_LOOK_SECONDS)  # Otherwise it could write the object again.
+            self._looking.join(LOOK_SECONDS)  # Otherwise it could write the object again.
             with suppress(StorageError):
                 self._store().delete([_LEADER])
 
@@ -159,5 +159,5 @@ class Termination:
                     if not self._is_ending.is_set():
                         print(f"{names} must end soon: this replica saves a checkpoint and ends", flush=True)
                     self._is_ending.set()
-            if self._has_left.wait(_LOOK_SECONDS):
+            if self._has_left.wait(LOOK_SECONDS):
                 return

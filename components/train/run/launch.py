@@ -130,7 +130,7 @@ def launch(
                 tell(JobEvent(clock(), copied.describe(request.resume_from)))
             runner.start(job)
             on_start(job)
-            status = _follow(runner, job, tell)
+            status = follow_job(runner, job, tell)
     status, model = _judge(status, description, tell)
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
@@ -159,7 +159,7 @@ def _follow_previous(
     try:
         if runner.adopt(job):
             on_start(job)
-            return _follow(runner, job, tell)
+            return follow_job(runner, job, tell)
     except ClusterError as error:
         tell(JobEvent(clock(), f"the job of the earlier attempt cannot be found: {error}", "WARNING"))
     on_start(job)
@@ -182,7 +182,7 @@ def _judge(
         # A store that does not answer must not delay the cause.
         saved = call_within(METRICS_SECONDS, lambda: _saved_if_readable(description))
         if not saved:
-            raise _failed(failure_cause(status), status, description)
+            raise training_failure(failure_cause(status), status, description)
         event = JobEvent(clock(), f"the model is complete, so the training has succeeded: {description.model_uri}")
         tell(event)
         happened = moment(status.ended) if status.ended else None
@@ -195,17 +195,36 @@ def _judge(
             raise ModelIncomplete(text)
     except (ModelIncomplete, StorageError) as error:
         fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
-        raise _failed(f"The job succeeded, but {fault}: {error}.", status, description) from None
+        raise training_failure(f"The job succeeded, but {fault}: {error}.", status, description) from None
     return status, model
 
 
-def _failed(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
-    """Return the error of a job that was started. If the object store does not answer in time, it has no metrics."""
+def training_failure(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
+    """Return the error of a job that was started and has left no model.
+
+    Args:
+        cause: Why it failed.
+        status: Its status.
+        description: Its description, which has the place of its metrics. If the object store does not answer within
+            `METRICS_SECONDS`, the error has no metrics.
+    """
     metrics = call_within(METRICS_SECONDS, lambda: read_metrics(description.metrics_uri))
     return TrainingFailed(cause, status, metrics or {})
 
 
-def _follow(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object]) -> JobStatus:
+def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object]) -> JobStatus:
+    """Follow a job until it ends, exceeds a timeout, or nobody reads the output of this process any more.
+
+    It neither starts nor stops the job.
+
+    Args:
+        runner: A runner that has started or adopted the job.
+        job: The job.
+        tell: Receives each fact for the step's log.
+
+    Returns:
+        The final status. `ended` says whether the job succeeded; whether there is a model is not checked.
+    """
     status = begin(job, clock())
     lines: dict[str, deque[LogLine]] = defaultdict(lambda: deque(maxlen=LAST_LINES))
     samples: list[ReplicaSample] = []

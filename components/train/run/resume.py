@@ -101,7 +101,7 @@ def copy_training(resume_from: str, description: JobDescription) -> CopiedTraini
     Raises:
         StorageError: An object cannot be read or written. A checkpoint that was not copied completely is ignored later.
     """
-    copied = _copy_newest(open_store(join_uri(resume_from, CHECKPOINTS)), open_store(description.checkpoint_uri))
+    copied = copy_newest(open_store(join_uri(resume_from, CHECKPOINTS)), open_store(description.checkpoint_uri))
     # After the checkpoints: a training that goes on may have recorded more epochs by now. They are replaced when this
     # training reaches them.
     metrics = open_store(join_uri(resume_from, METRICS))
@@ -121,7 +121,7 @@ def _usable(stored: StoredCheckpoints) -> list[str]:
     return [name for name in stored.complete if name not in stored.rejected]
 
 
-def _copy_newest(source: Store, target: Store) -> CopiedTraining:
+def copy_newest(source: Store, target: Store) -> CopiedTraining:
     """Copy the complete checkpoints that were not rejected, latest first.
 
     The other training may go on. A checkpoint that it deletes meanwhile is left out, and a newer one is copied if the

@@ -27,7 +27,9 @@ PART_BYTES = 4 * 2**20
 WAITING_BYTES = 64 * 2**20
 """Compressed bytes that may wait for a store that is away. Beyond that, the oldest parts are dropped."""
 
-_RETRY_SECONDS = 5.0
+RETRY_SECONDS = 5.0
+"""Seconds after which a part that the store did not take is sent again."""
+
 _COMPRESSED_AT_ONCE = 64 * 2**10
 """Bytes of text, as a call of zlib for each line would take longer than its compression. They are a member of the gzip
 file of their own, so that a call which a signal interrupts can be repeated."""
@@ -160,7 +162,7 @@ class StoredLog:
                 is_last = self._is_closed
                 if time.monotonic() - self._part.begun >= PART_SECONDS:
                     self._close_part()
-            pause = PART_SECONDS if self._send(open_folder) else _RETRY_SECONDS
+            pause = PART_SECONDS if self._send(open_folder) else RETRY_SECONDS
             if is_last:  # The end of the step is not delayed by another attempt.
                 return
 

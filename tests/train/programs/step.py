@@ -15,4 +15,4 @@ runner = LocalRunner()
 with ended_by_signals(runner.stop):
     runner.check(job)
     runner.start(job)
-    launch._follow(runner, job, StepLog(print_entry))
+    launch.follow_job(runner, job, StepLog(print_entry))

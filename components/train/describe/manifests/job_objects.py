@@ -17,7 +17,7 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
-_SHORTEST_LOST_SECONDS = 60.0
+SHORTEST_LOST_SECONDS = 60.0
 """Minimum of launcher_lost_timeout in seconds. The timeout covers eight heartbeats; a step on a busy node may miss
 several."""
 
@@ -93,10 +93,10 @@ def settings_for(
         ValueError: The job cannot run on Kubernetes.
     """
     lost_timeout = job.specification.launcher_lost_timeout
-    if lost_timeout is not None and lost_timeout < _SHORTEST_LOST_SECONDS:
+    if lost_timeout is not None and lost_timeout < SHORTEST_LOST_SECONDS:
         raise ValueError(
             f"launcher_lost_timeout = {lost_timeout:g} is too short on Kubernetes; set it to at least "
-            f"{_SHORTEST_LOST_SECONDS:g} seconds"
+            f"{SHORTEST_LOST_SECONDS:g} seconds"
         )
     distribution_type, program = job.topology.distribution_type, job.description.program
     image = image_of(program, distribution_type, variables)

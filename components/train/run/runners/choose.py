@@ -29,7 +29,8 @@ from kfp_distributed.storage.kfp_store import (
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
 """Environment variable: the runner that "auto" means."""
 
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+"""The file with the token of this pod's service account. It exists only in pods that mount such a token."""
 
 
 def choose_runner(
@@ -63,7 +64,7 @@ def choose_runner(
         raise ValueError(
             f"runner = 'local' cannot be combined with cluster_configuration_secret = {secret!r}; remove one of the two"
         )
-    has_cluster = _SERVICE_ACCOUNT.exists() or os.environ.get("KUBECONFIG")
+    has_cluster = TOKEN_FILE.exists() or os.environ.get("KUBECONFIG")
     if name == "kubernetes" or secret or (name == "auto" and has_cluster):
         warn_of_missing(model_uri, task_config, log)
         return kubernetes_runner(connect(), model_uri, log, secret, task_config)
@@ -78,7 +79,7 @@ def warn_of_missing(model_uri: str, task_config: Mapping[str, Any] | None, log: 
         task_config: Fields of the `TaskConfig` of the task. All are None if the backend passes no TaskConfig.
         log: Receives lines of the step's log.
     """
-    if not _SERVICE_ACCOUNT.exists() or "://" not in model_uri:
+    if not TOKEN_FILE.exists() or "://" not in model_uri:
         return
     unset = [name for name in (POD_NAME_VARIABLE, POD_UID_VARIABLE) if not os.environ.get(name)]
     if unset:
@@ -130,7 +131,8 @@ def kubernetes_runner(
         else:
             environment = environment_entries(find_object_store(cluster_reader(api), api.namespace, model_uri))
     else:
-        environment, owner = environment_entries(_object_store(cluster_reader(api), api.namespace, model_uri)), _pod()
+        environment = environment_entries(pod_object_store(cluster_reader(api), api.namespace, model_uri))
+        owner = _pod()
     settings = ClusterSettings(
         api.namespace,
         environment=tuple(environment),
@@ -156,7 +158,18 @@ def cluster_reader(api: ClusterApi) -> Read:
     return reader(api, explain)
 
 
-def _object_store(read: Read, namespace: str, uri: str) -> StoreReference:
+def pod_object_store(read: Read, namespace: str, uri: str) -> StoreReference:
+    """Return the object store that the pods of a job in the step's own cluster use.
+
+    Args:
+        read: Reads objects of the cluster.
+        namespace: Namespace of the pods.
+        uri: Folder of the model.
+
+    Raises:
+        ValueError: The store is not found, or its Secret is in another namespace.
+        ClusterError: The API server does not answer.
+    """
     home, _, secret = os.environ.get(SECRET_VARIABLE, "").rpartition("/")
     if home not in ("", namespace):
         raise ValueError(
@@ -169,6 +182,6 @@ def _object_store(read: Read, namespace: str, uri: str) -> StoreReference:
 def _pod() -> dict[str, Any] | None:
     """Return the pod of this step as an ownerReference, or None outside of KFP."""
     name, uid = os.environ.get(POD_NAME_VARIABLE), os.environ.get(POD_UID_VARIABLE)
-    if not (name and uid and _SERVICE_ACCOUNT.exists()):
+    if not (name and uid and TOKEN_FILE.exists()):
         return None
     return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}

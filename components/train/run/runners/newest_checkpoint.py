@@ -8,7 +8,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 
-_VALID_SECONDS = 2.0
+VALID_SECONDS = 2.0
 """Seconds for which a name is used again. A failure and those that follow from it need one request."""
 
 _RETRY_SECONDS = 2.0
@@ -38,7 +38,7 @@ class NewestCheckpoint:
         """Return the name, such as "00000003"; "" if there is none. If the store is away, return the last known one."""
         if self._uri and time.monotonic() > self._valid_until:
             name = call_within(_TIMEOUT_SECONDS, self._request)
-            self._valid_until = time.monotonic() + (_PAUSE_SECONDS if name is None else _VALID_SECONDS)
+            self._valid_until = time.monotonic() + (_PAUSE_SECONDS if name is None else VALID_SECONDS)
             self._name = self._name if name is None else name
         return self._name
 

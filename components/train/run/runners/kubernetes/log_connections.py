@@ -20,7 +20,7 @@ long."""
 _READ_SECONDS = 15.0
 """The same for a read that does not follow. The kubelet needs less than a second to search 10 MiB of a log."""
 
-_TURN_BYTES = 4 * 1024 * 1024
+TURN_BYTES = 4 * 1024 * 1024
 """Bytes with new lines after which a read ends if connections are shared. A replica may print faster than it is read.
 """
 
@@ -29,7 +29,7 @@ _FIRST_DELAY = 0.5
 
 _LONGEST_DELAY = 5.0
 
-_RESTART_SECONDS = 2.0
+RESTART_SECONDS = 2.0
 """Seconds to wait before the pod is read if its log does not continue: the container may have been restarted."""
 
 
@@ -269,7 +269,7 @@ class LogConnections:
                         continue
                     if not continues:
                         log.is_doubtful = log.must_check = True
-                        return _Result(delay=_RESTART_SECONDS)
+                        return _Result(delay=RESTART_SECONDS)
                     chunk, is_begun = head, True
                 lines = log.feed(chunk)
                 log.is_failing = False
@@ -321,7 +321,7 @@ class LogConnections:
     def _must_yield(self, turn: Turn[_Log], news_bytes: int) -> bool:
         """Return whether another log needs the connection."""
         with self._lock:
-            return self._is_closed or (self._turns.is_shared and (turn.follow or news_bytes > _TURN_BYTES))
+            return self._is_closed or (self._turns.is_shared and (turn.follow or news_bytes > TURN_BYTES))
 
     def _still_exists(self, log: _Log) -> bool:
         """Read the pod; return whether the log can be read, as far as it is known."""

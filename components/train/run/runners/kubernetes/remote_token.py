@@ -15,7 +15,7 @@ from kfp_distributed.components.train.run.facts import Log
 SHORT_LIFE_SECONDS = 7 * 24 * 3600.0
 """A token that expires earlier is warned of if there is no total_timeout. Trainings of a week are common."""
 
-_READ_INTERVAL_SECONDS = 1.0
+READ_INTERVAL_SECONDS = 1.0
 """Minimum seconds between two reads of the Secret. All watches of a job are refused at the same time."""
 
 _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
@@ -130,7 +130,7 @@ class RenewableToken:
         with self._lock:
             if self.current == refused and time.monotonic() >= self._next_read:
                 self._read_again()
-                self._next_read = time.monotonic() + _READ_INTERVAL_SECONDS
+                self._next_read = time.monotonic() + READ_INTERVAL_SECONDS
             return self.current != refused
 
     def _read_again(self) -> None:

@@ -18,9 +18,10 @@ from kfp_distributed.components.train.run.runners.kubernetes.log_connections imp
 from kfp_distributed.components.train.run.runners.kubernetes.pod_log import StampedLine
 from kfp_distributed.components.train.run.runners.kubernetes.pods import pod_state, started_containers
 
-_LONGEST_DELAY = 5.0
+LONGEST_DELAY = 5.0
+"""Maximum seconds before a request that failed is sent again."""
 
-_QUEUED_CHUNKS = 100
+QUEUED_CHUNKS = 100
 """Maximum number of chunks of logs in the queue; each has up to 64 KiB."""
 
 T = TypeVar("T")
@@ -112,6 +113,8 @@ class Watcher:
         watch_seconds: int = WATCH_SECONDS,
         late_seconds: float = LATE_SECONDS,
         log_connections: int = LOG_CONNECTIONS,
+        longest_delay: float = LONGEST_DELAY,
+        queued_chunks: int = QUEUED_CHUNKS,
     ) -> None:
         """Create a watcher without threads.
 
@@ -121,11 +124,14 @@ class Watcher:
             late_seconds: Seconds after which the end of a watch is overdue, and the watch counts as broken. Default:
                 15.
             log_connections: Maximum number of connections that read logs. Default: `LOG_CONNECTIONS`.
+            longest_delay: Maximum seconds before a request that failed is sent again. Default: 5.
+            queued_chunks: Maximum number of chunks of logs in the queue. Default: 100.
         """
         self._watch_seconds = watch_seconds
         self._late_seconds = late_seconds
+        self._longest_delay = longest_delay
         self.news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._free_chunks = threading.Semaphore(_QUEUED_CHUNKS)
+        self._free_chunks = threading.Semaphore(queued_chunks)
         self._api = api
         self.closed = threading.Event()
         self._logs = LogConnections(
@@ -191,13 +197,13 @@ class Watcher:
         """Call a function at regular intervals in a thread.
 
         Args:
-            function: Returns whether it succeeded. If not, it is called again after 5 s.
+            function: Returns whether it succeeded. If not, it is called again after `longest_delay`.
             seconds: Interval in seconds.
         """
 
         def call_repeatedly() -> None:
             while not self.closed.is_set():
-                self.closed.wait(seconds if function() else _LONGEST_DELAY)
+                self.closed.wait(seconds if function() else self._longest_delay)
 
         self._start(call_repeatedly)
 
@@ -288,7 +294,7 @@ class Watcher:
                     logged_error = str(error)
                     self.news.put(RequestFailed(f"cannot watch {source}, retrying: {error}"))
             self.closed.wait(delay)
-            delay = min(delay * 2, _LONGEST_DELAY)
+            delay = min(delay * 2, self._longest_delay)
 
     def _read_once(self, path: str, uid: str) -> None:
         logged_error = ""
@@ -300,4 +306,4 @@ class Watcher:
                 if error.status and logged_error != str(error):
                     logged_error = str(error)
                     self.news.put(RequestFailed(f"cannot read {path}, retrying: {error}"))
-            self.closed.wait(_LONGEST_DELAY)
+            self.closed.wait(self._longest_delay)
