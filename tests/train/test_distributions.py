@@ -134,6 +134,24 @@ def test_values_of_a_builder_can_be_parameters_of_the_pipeline():
     }
 
 
+def test_parts_of_values_can_be_parameters_of_the_pipeline():
+    workers = "{{$.inputs.parameters['pipelinechannel--workers']}}"
+    assert input_of_the_task(
+        lambda workers, limit: TensorFlow(
+            worker_memory=f"{workers}Gi",
+            node_selector={"pool": workers},
+            tolerations=[Toleration(key="pool", value=workers)],
+            volumes=[Volume(name="scratch", path="/mnt/scratch", size=f"{workers}Gi")],
+        )
+    ) == {
+        "distribution_type": "TF",
+        "worker_memory": f"{workers}Gi",
+        "node_selector": {"pool": workers},
+        "tolerations": [{"key": "pool", "value": workers}],
+        "volumes": [{"name": "scratch", "path": "/mnt/scratch", "size": f"{workers}Gi"}],
+    }
+
+
 def test_other_values_are_checked_when_the_pipeline_is_written():
     with pytest.raises(ValueError, match="restart_limit = -1 is not a whole number"):
         input_of_the_task(lambda workers, limit: TensorFlow(workers=workers, restart_limit=-1))

@@ -260,7 +260,16 @@ def _read(entries: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _is_of_pipeline(value: object) -> bool:
-    """Return whether a value is a channel of kfp, whose value is known in the run. This module does not import kfp."""
+    """Return whether a value is or has a channel of kfp, whose value is known in the run.
+
+    This module does not import kfp.
+    """
+    if isinstance(value, Mapping):
+        return any(map(_is_of_pipeline, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_of_pipeline, value))
+    if isinstance(value, str):  # Such as f"{memory}Gi".
+        return "{{channel:" in value
     return type(value).__module__.startswith("kfp.dsl.")
 
 
