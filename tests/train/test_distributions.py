@@ -152,6 +152,12 @@ def test_parts_of_values_can_be_parameters_of_the_pipeline():
     }
 
 
+@pytest.mark.parametrize("name", ["node_selector", "tolerations", "volumes"])
+def test_a_dict_or_list_of_the_pipeline_is_refused(name):
+    with pytest.raises(ValueError, match=f"^distribution_specification: {name} = .*cannot insert a dict or list"):
+        input_of_the_task(lambda workers, limit: PyTorch(**{name: workers}))
+
+
 def test_other_values_are_checked_when_the_pipeline_is_written():
     with pytest.raises(ValueError, match="restart_limit = -1 is not a whole number"):
         input_of_the_task(lambda workers, limit: TensorFlow(workers=workers, restart_limit=-1))

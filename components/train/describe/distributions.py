@@ -47,9 +47,10 @@ Quantity = float | str | None
 class Distribution:
     """How a training is distributed. This class has the keys of all types of job; use one of its subclasses.
 
-    None stands for a key that is not set, so that its default applies. A value may be a parameter of the pipeline or an
-    output of a task, which the step checks when the pipeline runs. Pass an object to the step `train`, or
-    `to_dict()` where a dict is needed, such as the default of a pipeline's parameter.
+    None stands for a key that is not set, so that its default applies. A value, a part of a text, and an entry of a
+    dict or list may be a parameter of the pipeline or an output of a task, which the step checks when the pipeline
+    runs. Pass an object to the step `train`, or `to_dict()` where a dict is needed, such as the default of a pipeline's
+    parameter.
 
     Raises:
         ValueError: A value is not allowed, or two values contradict each other. The message names the key, the value
@@ -116,6 +117,15 @@ class Distribution:
 
     def __post_init__(self) -> None:
         entries = self.to_dict()
+        for name in ("node_selector", "tolerations", "volumes"):
+            value = entries.get(name)
+            if not isinstance(value, str | Mapping | list) and _is_of_pipeline(value):
+                # KFP inserts it as JSON into a JSON text without escaping its quotes.
+                raise ValueError(
+                    f"distribution_specification: {name} = {shown(value)} is a parameter of the pipeline as a whole. "
+                    f"KFP cannot insert a dict or list into a dict; use parameters as entries of {name}, or one "
+                    "parameter for the whole distribution_specification"
+                )
         known = {name: value for name, value in entries.items() if not _is_of_pipeline(value)}
         if known == entries:
             parse_distribution(entries)
