@@ -5,6 +5,7 @@ import json
 from typing import get_args
 
 import jsonschema
+import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
@@ -16,6 +17,9 @@ from kfp_distributed.components import Mpi, PyTorch, SingleJob, TensorFlow, Tole
 from kfp_distributed.components.train.describe.distributions import (
     KEYS,
     TYPES,
+    Distribution,
+    Launched,
+    Ranked,
     distribution_schema,
     parse_distribution,
     types_of,
@@ -96,6 +100,31 @@ def test_a_builder_makes_the_dict(distribution, expected):
 def test_a_builder_refuses_what_the_step_refuses(build, error):
     with pytest.raises(ValueError, match=f"^distribution_specification: .*{error}"):
         build()
+
+
+def test_values_of_numpy_become_plain_values():
+    """They come from a program that writes a pipeline for each row of a table. kfp refuses them."""
+    toleration = Toleration(key="spot", effect="NoExecute", toleration_seconds=np.int32(60))
+    volume = {"name": "corpus", "path": "/mnt/corpus", "read_only": np.True_}
+    distribution = TensorFlow(
+        workers=np.int64(3), worker_cpus=np.float32(0.5), keep_job=np.True_, tolerations=[toleration], volumes=[volume]
+    )
+    assert json.loads(json.dumps(distribution.to_dict())) == {
+        "distribution_type": "TF",
+        "number_of_workers": 3,
+        "worker_cpus": 0.5,
+        "keep_job": True,
+        "tolerations": [{"key": "spot", "effect": "NoExecute", "tolerationSeconds": 60}],
+        "volumes": [{"name": "corpus", "path": "/mnt/corpus", "read_only": True}],
+    }
+
+
+@pytest.mark.parametrize("kind", [Distribution, Launched, Ranked])
+def test_a_class_without_a_type_of_job_makes_no_dict(kind):
+    with pytest.raises(
+        TypeError, match=f"{kind.__name__} is no type of job; use SingleJob, Mpi, TensorFlow or PyTorch"
+    ):
+        kind(workers=2)
 
 
 def test_a_key_of_another_type_is_no_parameter():

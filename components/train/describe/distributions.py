@@ -116,6 +116,9 @@ class Distribution:
     )
 
     def __post_init__(self) -> None:
+        if not hasattr(self, "distribution_type"):
+            names = [kind.__name__ for kind in TYPES.values()]
+            raise TypeError(f"{type(self).__name__} is no type of job; use {', '.join(names[:-1])} or {names[-1]}")
         entries = self.to_dict()
         for name in ("node_selector", "tolerations", "volumes"):
             value = entries.get(name)
