@@ -307,8 +307,8 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
 def distribution_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a `distribution_specification`.
 
-    It accepts all dicts that `train` accepts, except for keys that are None or "". It does not know whether a number
-    in a text is in range, and whether two values contradict each other.
+    It accepts all dicts that `train` accepts, except for keys that are None or "". It does not check numbers in texts,
+    the content of JSON texts, and whether two values contradict each other.
     """
     variants = []
     for name, kind in TYPES.items():
