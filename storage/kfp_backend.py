@@ -29,6 +29,12 @@ NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
 NODE_NAME = re.compile(r"[^.]+\.root\.(.+\.)?[^.]+\.executor")
 """Form of a step's node name without the numbers of attempts: WORKFLOW.root.TASK.executor, with more before TASK."""
 
+ITERATION = re.compile(r"\((\d+):.*\)$")
+"""Index and value of an iteration of a ParallelFor at the end of a node's name, such as "iteration-iterations(1:1)"."""
+
+CONTROL_NODE = re.compile(r"root|iteration|iteration-item|(for-loop|condition|condition-branches|exit-handler)-\d+")
+"""Names of the nodes that KFP creates for control flow. The other nodes above a task are sub-pipelines."""
+
 RUN_ID_LABEL = "pipeline/runid"
 """Label of a step's pod with the ID of the run."""
 
