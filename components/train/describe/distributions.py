@@ -49,8 +49,8 @@ class Distribution:
 
     None stands for a key that is not set, so that its default applies. A value, a part of a text, and an entry of a
     dict or list may be a parameter of the pipeline or an output of a task, which the step checks when the pipeline
-    runs. Pass an object to the step `train`, or `to_dict()` where a dict is needed, such as the default of a pipeline's
-    parameter.
+    runs. KFP does not replace them in an argument of a pipeline. Pass an object to `train` or `train_and_export`, or
+    `to_dict()` where a dict is needed, such as the default of a pipeline's parameter.
 
     Raises:
         ValueError: A value is not allowed, or two values contradict each other. The message names the key, the value
