@@ -17,7 +17,7 @@ from kfp_distributed.storage.kfp_store import (
     SECRET_VARIABLE,
     StoreReference,
     choose_object_store,
-    read_keys,
+    read_credentials,
 )
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
@@ -115,6 +115,6 @@ def store_credentials(read: Read, store: StoreReference, endpoint: tuple[str, bo
     Raises:
         ValueError: The Secret does not exist, cannot be read, or lacks a field.
     """
-    access, secret = read_keys(read, store)
+    access, secret = read_credentials(read, store)
     bundle = os.environ.get("AWS_CA_BUNDLE", "")
     return Credentials(endpoint[0], access, secret, region=store.region, secure=endpoint[1], ca_bundle=bundle)

@@ -13,7 +13,7 @@ from typing import Any
 # A step has kfp without its compiler. kfp itself checks the same variable.
 if os.environ.get("_KFP_RUNTIME") != "true":
     from kfp_distributed.components.delivery import Delivery
-    from kfp_distributed.components.steps import Steps, steps
+    from kfp_distributed.components.step_components import Steps, steps
     from kfp_distributed.components.train.describe.distributions import Mpi, PyTorch, SingleJob, TensorFlow
     from kfp_distributed.components.train.describe.pod_settings import Toleration, Volume
 
@@ -50,8 +50,13 @@ if os.environ.get("_KFP_RUNTIME") != "true":
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
             if name not in Steps._fields:
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-            vars(self).update(steps(Delivery.from_environment(os.environ))._asdict())
+            # Another thread may have made them. Then all threads take its components.
+            for step, component in steps(Delivery.from_environment(os.environ))._asdict().items():
+                vars(self).setdefault(step, component)
             return vars(self)[name]
+
+        def __dir__(self) -> list[str]:
+            return sorted({*super().__dir__(), *__all__})
 
         def __setattr__(self, name: str, value: object) -> None:
             # When Python imports a subpackage, it sets an attribute with its name.

@@ -13,8 +13,6 @@ from kfp.dsl.python_component import PythonComponent
 from kfp.dsl.types import type_utils
 from kfp.local.config import LocalExecutionConfig
 
-from kfp_distributed.components.train.describe.distributions import Distribution
-
 FLOAT, _INT = "Float", "Integer"
 _NAMES = {name: type_utils.get_parameter_type_name(name) for name in (FLOAT, _INT)}
 
@@ -55,11 +53,6 @@ class StepComponent(PythonComponent):  # type: ignore[misc]  # kfp has no types
     Therefore `import kfp_distributed.components.train.step as step` works, which reads `step` from the component.
     `@dsl.component` makes a PythonComponent and takes no other class.
     """
-
-    def __call__(self, *arguments: Any, **inputs: Any) -> Any:  # noqa: ANN401
-        """Create a task, also with an object of a class such as `TensorFlow` as an input."""
-        plain = {name: value.to_dict() if isinstance(value, Distribution) else value for name, value in inputs.items()}
-        return super().__call__(*arguments, **plain)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         """Return an imported module of the package of the step."""

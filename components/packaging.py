@@ -10,8 +10,8 @@ from typing import Any
 import kfp
 from kfp import dsl
 
+from kfp_distributed.components.input_values import accept_input_values
 from kfp_distributed.components.kfp_internals import NeverCached, StepComponent
-from kfp_distributed.components.whole_numbers import accept_whole_numbers
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.trainers.requirements import STOCK_IMAGE
@@ -95,7 +95,7 @@ def make_step(
     shell = _INSTALL_LIBRARY.format(requirement=shlex.quote(library)) + _RUN if library else _RUN
     container.command = ["sh", "-ec", shell, program]
     spec = component.component_spec if task_config else _without_task_config(component.component_spec)
-    return accept_whole_numbers((StepComponent if cached else NeverCached)(spec, function))
+    return accept_input_values((StepComponent if cached else NeverCached)(spec, function))
 
 
 def _set_defaults(variables: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from kfp import dsl
 
 from kfp_distributed.components import Steps, evaluate, export_model, fingerprint_source, prepare_data, train
-from kfp_distributed.components.whole_numbers import accept_whole_numbers
+from kfp_distributed.components.input_values import accept_input_values
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 
@@ -19,7 +19,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
     """
     export_if_good_enough = _make_export_if_good_enough(with_steps)
 
-    @accept_whole_numbers
+    @accept_input_values
     @dsl.pipeline(name="train-and-export", description="Prepares data, trains distributed, evaluates and exports.")
     def train_and_export(
         source: str = "digits",

@@ -14,7 +14,7 @@ from kfp_distributed.storage.kfp_store import (
     WHAT_TO_SET,
     StoreReference,
     choose_object_store,
-    read_keys,
+    read_credentials,
 )
 from kfp_distributed.storage.uri import parse_endpoint
 
@@ -103,7 +103,7 @@ def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -
     namespace = namespace or (OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else KFP_NAMESPACE)
     try:
         reference = choose_object_store(get, read, namespace, name, uri)
-        return reference, read_keys(read, reference)
+        return reference, read_credentials(read, reference)
     except ClusterError as error:
         raise ValueError(str(error)) from None
 

@@ -1,8 +1,8 @@
 """Names and formats of the Kubeflow Pipelines backend that this library relies on. Pure.
 
 Compared with the sources of the KFP backends 2.15.0, 2.16.1, 2.17.0 and of the master branch of 2026-08-21
-(kubeflow/pipelines, commit 7b70c7b95f). `RELIANCES` describes each for docs/reference/kfp-backend.md. A reliance has
-tests in tests/train/test_kfp_backend.py or in the tests of the module that uses it.
+(kubeflow/pipelines, commit 7b70c7b95f). `RELIANCES` describes each for docs/reference/kfp-backend.md and names its
+test.
 """
 
 import re
@@ -28,6 +28,12 @@ NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
 
 NODE_NAME = re.compile(r"[^.]+\.root\.(.+\.)?[^.]+\.executor")
 """Form of a step's node name without the numbers of attempts: WORKFLOW.root.TASK.executor, with more before TASK."""
+
+ITERATION = re.compile(r"\((\d+):.*\)$")
+"""Index and value of an iteration of a ParallelFor at the end of a node's name, such as "iteration-iterations(1:1)"."""
+
+CONTROL_NODE = re.compile(r"root|iteration|iteration-item|(for-loop|condition|condition-branches|exit-handler)-\d+")
+"""Names of the nodes that KFP creates for control flow. The other nodes above a task are sub-pipelines."""
 
 RUN_ID_LABEL = "pipeline/runid"
 """Label of a step's pod with the ID of the run."""
@@ -88,6 +94,7 @@ class Reliance(NamedTuple):
         source: File of kubeflow/pipelines that shows it.
         use: What this library does with it.
         missing: What happens if it is missing or has another form.
+        test: Name of the test that shows it.
     """
 
     value: str
@@ -95,6 +102,7 @@ class Reliance(NamedTuple):
     source: str
     use: str
     missing: str
+    test: str
 
 
 _V2 = "backend/src/v2"
@@ -108,6 +116,7 @@ RELIANCES = (
         "Without UUID, `train` adds the node name. Without RUN, it warns, and takes the run and the task from "
         f"`{RUN_ID_LABEL}` and the node name of its pod. Such a training is not listed by `jobs --ended`. "
         "`export_model` refuses the URI before it writes",
+        "test_without_a_run_id_is_replaced_by_the_pod",
     ),
     Reliance(
         f"pipeline root `{DEFAULT_PIPELINE_ROOT}`",
@@ -115,6 +124,7 @@ RELIANCES = (
         f"{_V2}/config/env.go",
         "The command line looks for ended jobs there",
         "Pass `--bucket`",
+        "test_default_address_is_the_pipeline_root",
     ),
     Reliance(
         f"variable `{POD_NAME_VARIABLE}`",
@@ -123,6 +133,7 @@ RELIANCES = (
         "`train` reads its own pod and makes it the owner of the job",
         "`train` warns and continues: nothing deletes the job with the pod, and the job's name has no sub-pipelines "
         "and iterations",
+        "test_missing_variables_of_the_pod_are_logged",
     ),
     Reliance(
         f"variable `{POD_UID_VARIABLE}`",
@@ -130,6 +141,7 @@ RELIANCES = (
         f"{_V2}/compiler/argocompiler/common.go",
         "`train` makes its pod the owner of the job",
         "`train` warns and continues: nothing deletes the job with the pod",
+        "test_missing_variables_of_the_pod_are_logged",
     ),
     Reliance(
         f"annotation `{NODE_NAME_ANNOTATION}`",
@@ -138,6 +150,7 @@ RELIANCES = (
         "`train` shows sub-pipelines and iterations in the name and labels of the job",
         "`train` warns and continues without them. It ends with an error only if the output URI has no UUID, because "
         "trainings would share a job",
+        "test_that_is_missing_or_unknown_is_logged",
     ),
     Reliance(
         f"label `{RUN_ID_LABEL}`",
@@ -145,6 +158,7 @@ RELIANCES = (
         "backend/src/common/util/consts.go, backend/src/apiserver/template/v2_template.go",
         "Run ID of a training whose output URI has none",
         "`train` ends with an error that names the URI and the label",
+        "test_without_a_run_id_and_without_the_pod_is_an_error",
     ),
     Reliance(
         f"service account `{STEP_ACCOUNT}`",
@@ -152,6 +166,7 @@ RELIANCES = (
         "manifests/kustomize/base/pipeline/pipeline-runner-sa.yaml",
         "`install` and `doctor` use it by default",
         "Pass `--service-account`",
+        "test_the_role_of_the_steps_has_the_names_of_the_backend",
     ),
     Reliance(
         f"ConfigMap `{LAUNCHER_CONFIG_MAP}`: `{PIPELINE_ROOT_KEY}`, `{PROVIDERS_KEY}`",
@@ -159,6 +174,7 @@ RELIANCES = (
         f"{_V2}/config/env.go, {_V2}/config/s3.go, {_V2}/config/minio.go",
         "Address and Secret of the object store",
         "A missing ConfigMap means the defaults, as for the launcher. A step refuses an entry that it cannot read",
+        "test_invalid_launcher_configuration",
     ),
     Reliance(
         f"Secret `{STORE_SECRET}`: `{ACCESS_KEY_FIELD}`, `{SECRET_KEY_FIELD}`",
@@ -166,6 +182,7 @@ RELIANCES = (
         f"{_V2}/config/env.go",
         "Keys of the default object store, for steps and replicas",
         "The step ends with an error that names the Secret and its fields",
+        "test_missing_service_or_secret_is_named",
     ),
     Reliance(
         f"Service `{STORE_SERVICES[0]}` or `{STORE_SERVICES[1]}`, port {STORE_PORT}",
@@ -173,6 +190,7 @@ RELIANCES = (
         f"{_V2}/objectstore/config.go, manifests/kustomize/third-party/seaweedfs",
         "Address of the default object store",
         "The step ends with an error that lists the Services. If it may not read them, it chooses by DNS",
+        "test_a_service_without_the_port_of_the_launcher_is_an_error",
     ),
     Reliance(
         f"address `{UI_ARTIFACT}` in the KFP UI",
@@ -181,6 +199,7 @@ RELIANCES = (
         "`train` logs the address of the report of a failed training",
         "Use the `aws s3 cp` command of the log. Since 2.17, a multi-user UI answers 403 if the key does not begin "
         f"with `{UI_NAMESPACE_PREFIX}/NAMESPACE/`, because the report is not in ML Metadata. The log says so",
+        "test_an_address_that_a_multi_user_ui_refuses_is_marked",
     ),
     Reliance(
         "`TaskConfig`: resources, node selector, tolerations, affinity, variables, volumes",
@@ -188,6 +207,7 @@ RELIANCES = (
         f"{_V2}/driver/driver.go, {_V2}/driver/container.go",
         "`train` applies the settings of its task to the replicas",
         "`train` warns and continues without these settings",
+        "test_a_missing_task_config_is_logged",
     ),
     Reliance(
         "the launcher downloads input artifacts as a whole",
@@ -195,6 +215,7 @@ RELIANCES = (
         f"{_V2}/component/launcher_v2.go",
         "`evaluate` and `export_model` read the model from the disk of the step",
         "They end with an error that names the missing file",
+        "test_damaged_models_are_refused",
     ),
     Reliance(
         "the launcher uploads no outputs of a failed step",
@@ -202,6 +223,7 @@ RELIANCES = (
         f"{_V2}/component/launcher_v2.go",
         "A failed `train` stores its report itself",
         "The report is stored twice, under the same URI",
+        "test_a_failed_step_stores_its_report_and_logs_its_location",
     ),
     Reliance(
         "the cache compares the texts of inputs",
@@ -209,6 +231,7 @@ RELIANCES = (
         f"{_V2}/cacheutils/cache.go, {_V2}/driver/cache.go",
         "`fingerprint_source` makes `prepare_data` run again when the data change",
         "`prepare_data` logs the fingerprint. If outputs are old, call `set_caching_options(False)` on the task",
+        "test_the_log_says_what_the_cache_knows_of_the_source",
     ),
     Reliance(
         "placeholders `{{$...}}` as complete values of arguments",
@@ -216,6 +239,7 @@ RELIANCES = (
         f"{_V2}/driver/resolve.go",
         "Pipelines pass the run ID and other properties of the run",
         "A step refuses a parameter that still has a placeholder, and names both",
+        "test_placeholder_is_rejected",
     ),
     Reliance(
         f"variable `{RUNTIME_VARIABLE}`, module `{EXECUTOR_MODULE}`",
@@ -224,5 +248,6 @@ RELIANCES = (
         "Steps start kfp without its dependencies, in the version that compiled them",
         "A property of the SDK, which the compiled YAML pins. A test compiles and starts steps with the oldest and the "
         "newest version",
+        "test_oldest_kfp_runs_a_step_on_this_machine",
     ),
 )

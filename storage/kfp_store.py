@@ -150,7 +150,7 @@ def find_service(read: Read, namespace: str, is_in_dns: Callable[[str], bool] = 
     )
 
 
-def read_keys(read: Read, reference: StoreReference) -> list[str]:
+def read_credentials(read: Read, reference: StoreReference) -> list[str]:
     """Return the access key and the secret key from the Secret of a store.
 
     Raises:

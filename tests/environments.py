@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import pytest
 
-from kfp_distributed.components.steps import PACKAGES
+from kfp_distributed.components.step_components import PACKAGES
 from kfp_distributed.trainers.requirements import variable_of
 
 ROOT = Path(__file__).parents[1]

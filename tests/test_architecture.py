@@ -50,6 +50,19 @@ TRAIN_ROOMS = (("describe",), ("run",), ("tell",), ("component", "step"))
 """The rooms of components/train in the order in which data goes through them, and the modules that connect them. A
 module imports only from its own room and the rooms before it."""
 
+IMPURE_PACKAGES = {
+    *("asyncio", "kubernetes", "multiprocessing", "os", "random", "select", "shutil", "signal", "socket", "subprocess"),
+    *("sys", "tempfile", "threading", "time", "urllib", "urllib3", "uuid"),
+}
+IMPURE_MODULES = {
+    "cluster_api.client",
+    "cluster_api.configuration",
+    "cluster_api.reader",
+    "storage.opener",
+    "processes",
+}
+"""What components/train/describe must not import, because it reads no variable and no clock and asks no server."""
+
 RUN = f"{TRAIN}.run"
 RUN_LAYERS = (
     (
@@ -262,6 +275,21 @@ def test_layers_import_only_lower_layers(package, layers):
         own, target = layer_of(module, package, layers), layer_of(statement.module, package, layers)
         if own is not None and target is not None and target > own:
             violations.append(f"{module}:{statement.line} imports {statement.module}")
+    assert violations == []
+
+
+def test_what_describes_a_training_is_pure():
+    violations = [
+        f"{module}:{statement.line} imports {statement.module}"
+        for module, imports in library().items()
+        for statement in imports
+        if module.startswith(f"{TRAIN}.describe")
+        and (
+            any(f"{statement.module}.".startswith(f"{name}.") for name in IMPURE_MODULES)
+            if statement.is_ours
+            else statement.module.partition(".")[0] in IMPURE_PACKAGES
+        )
+    ]
     assert violations == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from test_deploy import run_make
 
-from kfp_distributed.components.steps import PACKAGES
+from kfp_distributed.components.step_components import PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 ROOT = Path(__file__).parent.parent

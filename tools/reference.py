@@ -90,13 +90,12 @@ def describe_kfp_backend() -> str:
             one_line(entry.use),
             one_line(entry.missing),
             one_line(entry.source),
+            f"`{entry.test}`",
         )
         for entry in RELIANCES
     ]
-    return table(
-        ("name or format", "since KFP", "what for", "if it is missing or different", "source in kubeflow/pipelines"),
-        rows,
-    )
+    head = "name or format", "since KFP", "what for", "if it is missing or different", "source in kubeflow/pipelines"
+    return table((*head, "test"), rows)
 
 
 def describe_interface(spec: Any) -> str:  # noqa: ANN401  (kfp has no types)

@@ -11,7 +11,7 @@ from kfp_distributed.components.train.describe.distributions import distribution
 def command() -> None:
     """Print the JSON Schema (draft 2020-12) of a distribution_specification.
 
-    Editors complete and check a file of JSON or YAML with it. It does not know whether a number in a text is in range,
-    and whether two values contradict each other. `kfp-distributed render` and the step check these as well.
+    Editors complete and check a file of JSON or YAML with it. It does not check numbers in texts, the content of JSON
+    texts, and whether two values contradict each other. `kfp-distributed render` and the step check these as well.
     """
     click.echo(json.dumps(distribution_schema(), indent=2))

@@ -17,7 +17,7 @@ from kfp_distributed.storage.kfp_store import (
     StoreReference,
     environment_entries,
     find_object_store,
-    read_keys,
+    read_credentials,
 )
 from kfp_distributed.storage.uri import parse_endpoint
 
@@ -35,7 +35,7 @@ def installed():
 
 @pytest.fixture(scope="session")
 def credentials(installed):
-    access_key, secret_key = read_keys(reader(connect()), installed)
+    access_key, secret_key = read_credentials(reader(connect()), installed)
     host, secure = parse_endpoint(os.environ.get("S3_ENDPOINT", f"http://{installed.endpoint}"))
     return Credentials(host, access_key, secret_key, secure=secure)
 
@@ -81,7 +81,7 @@ def test_the_settings_of_the_kfp_launcher_are_used(api, namespace, installed, cr
     reference = find_object_store(read, namespace, "minio://mlpipeline/v2")
     assert reference == StoreReference(installed.endpoint, "own", namespace, "id", "key")
     assert find_object_store(read, namespace, "s3://elsewhere/x") == replace(reference, endpoint="elsewhere:1")
-    assert read_keys(read, reference) == [credentials.access_key, credentials.secret_key]
+    assert read_credentials(read, reference) == [credentials.access_key, credentials.secret_key]
     # The API server accepts the environment of a container with this store.
     pod = {
         "metadata": {"name": "a-pod"},

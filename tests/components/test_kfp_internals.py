@@ -1,4 +1,4 @@
-"""What kfp lacks, for which components/kfp_internals.py exists. test_whole_numbers.py shows its use."""
+"""What kfp lacks, for which components/kfp_internals.py exists. test_input_values.py shows its use."""
 
 import inspect
 

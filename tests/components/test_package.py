@@ -47,3 +47,34 @@ def test_a_name_that_does_not_exist():
         "module 'kfp_distributed.components' has no attribute 'trian'",
         "'StepComponent' object has no attribute 'trian'",
     ]
+
+
+def test_the_names_are_listed_before_their_first_use():
+    assert run(
+        "import kfp_distributed.components as components\n"
+        "print(set(components.__all__) - set(dir(components)), 'train' in vars(components))\n"
+    ) == ["set() False"]
+
+
+def test_a_replaced_component_stays_replaced_when_another_is_first_used():
+    assert run(
+        "import kfp_distributed.components as components\n"
+        "components.train = 'another'\n"
+        "print(components.evaluate.name, components.train)\n"
+    ) == ["evaluate another"]
+
+
+def test_no_name_hides_a_module():
+    """`steps` did. The component of a step stands for the package of the step."""
+    assert (
+        run(
+            "import pkgutil, types\n"
+            "import kfp_distributed.components as components\n"
+            "from kfp_distributed.components.kfp_internals import StepComponent\n"
+            "for entry in pkgutil.iter_modules(components.__path__):\n"
+            "    exec(f'import {components.__name__}.{entry.name} as module')\n"
+            "    if not isinstance(module, types.ModuleType | StepComponent):\n"
+            "        print(entry.name)\n"
+        )
+        == []
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_distributed.components.steps import PACKAGES
+from kfp_distributed.components.step_components import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = (

@@ -201,7 +201,7 @@ def test_every_environment_variable_of_ours_is_documented():
 def test_the_table_of_the_kfp_backend_has_each_reliance():
     rows = rows_of(reference.describe_kfp_backend())
     assert len(rows) == len(RELIANCES)
-    assert {len(row) for row in rows} == {5}
+    assert {len(row) for row in rows} == {6}
     assert [row[1] for row in rows if row[0].startswith("`TaskConfig`")] == ["2.15"]
 
 

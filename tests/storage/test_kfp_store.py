@@ -12,7 +12,7 @@ from kfp_distributed.storage.kfp_store import (
     environment_entries,
     find_object_store,
     find_service,
-    read_keys,
+    read_credentials,
 )
 
 _PATH = "/api/v1/namespaces/{}/{}/{}".format
@@ -242,15 +242,15 @@ def test_environment_entries():
     assert environment_entries(INSTALLED)[0]["value"] == "http://minio-service.kubeflow:9000"
 
 
-def test_read_keys():
+def test_read_credentials():
     cluster = Cluster(
         {_PATH("team", "secrets", "default"): {"data": {"id": "bWU=", "key": "aHVzaA==", "more": "eA=="}}}
     )
-    assert read_keys(cluster.read, S3) == ["me", "hush"]
+    assert read_credentials(cluster.read, S3) == ["me", "hush"]
     with pytest.raises(
         ValueError, match=r"must have the fields \('accesskey', 'secretkey'\), it has \['id', 'key'"
     ) as error:
-        read_keys(cluster.read, replace(S3, access_key_field="accesskey", secret_key_field="secretkey"))
+        read_credentials(cluster.read, replace(S3, access_key_field="accesskey", secret_key_field="secretkey"))
     assert "aHVzaA" not in str(error.value)
     with pytest.raises(ValueError, match=r"^/api/v1/namespaces/team/secrets/other does not exist\. Create it, or "):
-        read_keys(cluster.read, replace(S3, secret="other"))
+        read_credentials(cluster.read, replace(S3, secret="other"))

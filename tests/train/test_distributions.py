@@ -5,6 +5,7 @@ import json
 from typing import get_args
 
 import jsonschema
+import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given, settings
@@ -16,6 +17,9 @@ from kfp_distributed.components import Mpi, PyTorch, SingleJob, TensorFlow, Tole
 from kfp_distributed.components.train.describe.distributions import (
     KEYS,
     TYPES,
+    Distribution,
+    Launched,
+    Ranked,
     distribution_schema,
     parse_distribution,
     types_of,
@@ -26,7 +30,7 @@ from kfp_distributed.components.train.describe.specification import Distribution
 
 
 def is_of_json(value):
-    """Return whether JSON has a value. Whether the number in a text is in range is not in the schema."""
+    """Return whether JSON has a value. The schema does not check numbers in texts."""
     if isinstance(value, int | float):
         return abs(value) < 1e300
     return value is None or isinstance(value, list | dict)
@@ -98,6 +102,31 @@ def test_a_builder_refuses_what_the_step_refuses(build, error):
         build()
 
 
+def test_values_of_numpy_become_plain_values():
+    """They come from a program that writes a pipeline for each row of a table. kfp refuses them."""
+    toleration = Toleration(key="spot", effect="NoExecute", toleration_seconds=np.int32(60))
+    volume = {"name": "corpus", "path": "/mnt/corpus", "read_only": np.True_}
+    distribution = TensorFlow(
+        workers=np.int64(3), worker_cpus=np.float32(0.5), keep_job=np.True_, tolerations=[toleration], volumes=[volume]
+    )
+    assert json.loads(json.dumps(distribution.to_dict())) == {
+        "distribution_type": "TF",
+        "number_of_workers": 3,
+        "worker_cpus": 0.5,
+        "keep_job": True,
+        "tolerations": [{"key": "spot", "effect": "NoExecute", "tolerationSeconds": 60}],
+        "volumes": [{"name": "corpus", "path": "/mnt/corpus", "read_only": True}],
+    }
+
+
+@pytest.mark.parametrize("kind", [Distribution, Launched, Ranked])
+def test_a_class_without_a_type_of_job_makes_no_dict(kind):
+    with pytest.raises(
+        TypeError, match=f"{kind.__name__} is no type of job; use SingleJob, Mpi, TensorFlow or PyTorch"
+    ):
+        kind(workers=2)
+
+
 def test_a_key_of_another_type_is_no_parameter():
     with pytest.raises(TypeError, match="unexpected keyword argument 'parameter_servers'"):
         Mpi(parameter_servers=2)
@@ -132,6 +161,30 @@ def test_values_of_a_builder_can_be_parameters_of_the_pipeline():
         "number_of_workers": "{{$.inputs.parameters['pipelinechannel--workers']}}",
         "restart_limit": "{{$.inputs.parameters['pipelinechannel--limit']}}",
     }
+
+
+def test_parts_of_values_can_be_parameters_of_the_pipeline():
+    workers = "{{$.inputs.parameters['pipelinechannel--workers']}}"
+    assert input_of_the_task(
+        lambda workers, limit: TensorFlow(
+            worker_memory=f"{workers}Gi",
+            node_selector={"pool": workers},
+            tolerations=[Toleration(key="pool", value=workers)],
+            volumes=[Volume(name="scratch", path="/mnt/scratch", size=f"{workers}Gi")],
+        )
+    ) == {
+        "distribution_type": "TF",
+        "worker_memory": f"{workers}Gi",
+        "node_selector": {"pool": workers},
+        "tolerations": [{"key": "pool", "value": workers}],
+        "volumes": [{"name": "scratch", "path": "/mnt/scratch", "size": f"{workers}Gi"}],
+    }
+
+
+@pytest.mark.parametrize("name", ["node_selector", "tolerations", "volumes"])
+def test_a_dict_or_list_of_the_pipeline_is_refused(name):
+    with pytest.raises(ValueError, match=f"^distribution_specification: {name} = .*cannot insert a dict or list"):
+        input_of_the_task(lambda workers, limit: PyTorch(**{name: workers}))
 
 
 def test_other_values_are_checked_when_the_pipeline_is_written():
@@ -171,6 +224,8 @@ def test_the_schema_accepts_what_the_step_accepts(spec):
         {"volumes": [{"path": "/data"}]},
         {"tolerations": [{"key": "a", "operator": "Is"}]},
         {"keep_job": "maybe"},
+        {"termination_grace_seconds": 5.5},
+        {"node_selector": {"a b": "c"}},
         *({key: value} for key, values in INVALID.items() for value in values if is_of_json(value)),
     ],
     ids=shown,

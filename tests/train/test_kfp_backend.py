@@ -252,8 +252,10 @@ def test_no_other_module_has_the_names_as_literals():
     assert found == set()
 
 
-def test_every_reliance_names_its_source_and_what_happens_without_it():
+def test_every_reliance_names_its_source_and_its_test_and_what_happens_without_it():
     assert len({reliance.value for reliance in RELIANCES}) == len(RELIANCES)
+    sources = "\n".join(path.read_text("utf-8") for path in Path(__file__).parents[1].rglob("test_*.py"))
     for reliance in RELIANCES:
         assert all(reliance)
+        assert f"def {reliance.test}(" in sources, reliance.test
         assert re.search(r"^(backend|frontend|sdk|manifests)/", reliance.source)

@@ -47,8 +47,9 @@ Quantity = float | str | None
 class Distribution:
     """How a training is distributed. This class has the keys of all types of job; use one of its subclasses.
 
-    None stands for a key that is not set, so that its default applies. A value may be a parameter of the pipeline or an
-    output of a task, which the step checks when the pipeline runs. Pass an object to the step `train`, or
+    None stands for a key that is not set, so that its default applies. A value, a part of a text, and an entry of a
+    dict or list may be a parameter of the pipeline or an output of a task, which the step checks when the pipeline
+    runs. KFP does not replace them in an argument of a pipeline. Pass an object to `train` or `train_and_export`, or
     `to_dict()` where a dict is needed, such as the default of a pipeline's parameter.
 
     Raises:
@@ -115,7 +116,19 @@ class Distribution:
     )
 
     def __post_init__(self) -> None:
+        if not hasattr(self, "distribution_type"):
+            names = [kind.__name__ for kind in TYPES.values()]
+            raise TypeError(f"{type(self).__name__} is no type of job; use {', '.join(names[:-1])} or {names[-1]}")
         entries = self.to_dict()
+        for name in ("node_selector", "tolerations", "volumes"):
+            value = entries.get(name)
+            if not isinstance(value, str | Mapping | list) and _is_of_pipeline(value):
+                # KFP inserts it as JSON into a JSON text without escaping its quotes.
+                raise ValueError(
+                    f"distribution_specification: {name} = {shown(value)} is a parameter of the pipeline as a whole. "
+                    f"KFP cannot insert a dict or list into a dict; use parameters as entries of {name}, or one "
+                    "parameter for the whole distribution_specification"
+                )
         known = {name: value for name, value in entries.items() if not _is_of_pipeline(value)}
         if known == entries:
             parse_distribution(entries)
@@ -260,7 +273,16 @@ def _read(entries: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _is_of_pipeline(value: object) -> bool:
-    """Return whether a value is a channel of kfp, whose value is known in the run. This module does not import kfp."""
+    """Return whether a value is or has a channel of kfp, whose value is known in the run.
+
+    This module does not import kfp.
+    """
+    if isinstance(value, Mapping):
+        return any(map(_is_of_pipeline, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_of_pipeline, value))
+    if isinstance(value, str):  # Such as f"{memory}Gi".
+        return "{{channel:" in value
     return type(value).__module__.startswith("kfp.dsl.")
 
 
@@ -285,8 +307,8 @@ def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
 def distribution_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a `distribution_specification`.
 
-    It accepts all dicts that `train` accepts, except for keys that are None or "". It does not know whether a number
-    in a text is in range, and whether two values contradict each other.
+    It accepts all dicts that `train` accepts, except for keys that are None or "". It does not check numbers in texts,
+    the content of JSON texts, and whether two values contradict each other.
     """
     variants = []
     for name, kind in TYPES.items():

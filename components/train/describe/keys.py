@@ -44,13 +44,15 @@ def entries_of(described: Any) -> dict[str, Any]:  # noqa: ANN401
     return {name: _plain(value) for name, value in values if not is_blank(value)}
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401
-    """Return a value as JSON can hold it, if it has objects of dataclasses or tuples."""
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a value as JSON can hold it, if it has objects of dataclasses, tuples or values of NumPy."""
     if is_dataclass(value):
         return entries_of(value)
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
-    return dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return value.tolist() if type(value).__module__ == "numpy" else value
 
 
 def schema_of(keys: Mapping[str, Key]) -> dict[str, Any]:

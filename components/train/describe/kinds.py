@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     Attributes:
         allowed: Description of the allowed values, for error messages and the reference.
         read: Converts a value to its typed form; raises ValueError for a value that is not allowed.
-        schema: JSON Schema that accepts all allowed values. It also accepts texts of numbers that are out of range.
+        schema: JSON Schema that accepts all allowed values. It also accepts texts of numbers that are not allowed.
     """
 
     allowed: str
@@ -197,11 +197,13 @@ LIMIT = Kind(
     {"anyOf": [*COUNT.schema["anyOf"], _UNLIMITED]},
 )
 # A day is far longer than a program needs to end. A kubelet that shuts down its node waits much less.
-GRACE = _number(
-    'a whole number of seconds from 5 to 86400, such as 120 or "2m"',
-    5,
-    86_400,
-    {"": 1, "s": 1, "m": 60, "h": 3600},
-    _whole,
+GRACE = _whole_numbers(
+    _number(
+        'a whole number of seconds from 5 to 86400, such as 120 or "2m"',
+        5,
+        86_400,
+        {"": 1, "s": 1, "m": 60, "h": 3600},
+        _whole,
+    )
 )
 RESOURCE_NAME = text('the name of an extended resource, such as "nvidia.com/gpu"', f"{DNS_NAME}/{NAME}")

@@ -109,7 +109,12 @@ _JSON_TEXT = {"type": "string"}
 NODE_LABELS = Kind(
     "a dict of node labels with string keys and string values",
     _read_labels,
-    {"anyOf": [{"type": "object", "additionalProperties": _LABEL.schema}, _JSON_TEXT]},
+    {
+        "anyOf": [
+            {"type": "object", "propertyNames": _LABEL_KEY.schema, "additionalProperties": _LABEL.schema},
+            _JSON_TEXT,
+        ]
+    },
 )
 TOLERATIONS = Kind(
     "a list of tolerations, each with a key, or with operator Exists and no value; tolerationSeconds requires effect "

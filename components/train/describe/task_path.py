@@ -8,11 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_ITERATION = re.compile(r"\((\d+):.*\)$")
-"""Index and value of an iteration at the end of a node's name, such as "iteration-iterations(1:1)"."""
-
-_CONTROL = re.compile(r"root|iteration|iteration-item|(for-loop|condition|condition-branches|exit-handler)-\d+")
-"""Nodes that KFP creates for the control flow of a pipeline."""
+from kfp_distributed.storage.kfp_backend import CONTROL_NODE, ITERATION
 
 
 @dataclass(frozen=True)
@@ -54,9 +50,9 @@ def parse_node_name(node_name: str) -> TaskPath:
     # The first one is the Workflow, and the last ones are the task and its executor.
     sub_pipelines, iterations = [], []
     for node in nodes[1:-2]:
-        if match := _ITERATION.search(node):
+        if match := ITERATION.search(node):
             iterations.append(int(match[1]))
-        elif not _CONTROL.fullmatch(node):
+        elif not CONTROL_NODE.fullmatch(node):
             sub_pipelines.append(node)
     return TaskPath(tuple(sub_pipelines), tuple(iterations))
 

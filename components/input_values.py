@@ -1,15 +1,17 @@
-"""Lets a KFP component take whole numbers for parameters of the type float, which kfp refuses."""
+"""Lets KFP components and pipelines take values that kfp refuses: whole numbers for floats, and typed dicts."""
 
 from typing import Any
 
 from kfp_distributed.components.kfp_internals import as_float_channel, float_parameters
+from kfp_distributed.components.train.describe.distributions import Distribution
 
 
-def accept_whole_numbers(component: Any) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
-    """Change a component or pipeline so that its float parameters also take ints; return it.
+def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
+    """Change a component or pipeline so that it also takes ints as floats, and distributions as dicts; return it.
 
     An int becomes a float. An int that is only known in the run, such as a pipeline parameter or an item of a
-    `ParallelFor`, is passed as it is: KFP has one type of JSON number for both.
+    `ParallelFor`, is passed as it is: KFP has one type of JSON number for both. An object such as `TensorFlow` becomes
+    its dict.
 
     Args:
         component: A component or pipeline of `kfp.dsl`.
@@ -18,11 +20,17 @@ def accept_whole_numbers(component: Any) -> Any:  # noqa: ANN401  (kfp exports n
 
     def call(self: Any, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
         return kind.__call__(
-            self, *args, **{name: _as_float(value) if name in floats else value for name, value in arguments.items()}
+            self,
+            *args,
+            **{name: _as_float(value) if name in floats else _as_dict(value) for name, value in arguments.items()},
         )
 
     component.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
     return component
+
+
+def _as_dict(value: Any) -> Any:  # noqa: ANN401
+    return value.to_dict() if isinstance(value, Distribution) else value
 
 
 def _as_float(value: Any) -> Any:  # noqa: ANN401

@@ -1,18 +1,19 @@
-"""Whole numbers for parameters of the type float, in pipelines that kfp compiles and runs on this machine."""
+"""Values that kfp refuses without the library, in pipelines that kfp compiles and runs on this machine."""
 
 import pytest
 import yaml
+from google.protobuf.json_format import MessageToDict
 from kfp import compiler, dsl
 from kfp.dsl.types.type_utils import InconsistentTypeException
 
-from kfp_distributed.components import prepare_data
+from kfp_distributed.components import TensorFlow, prepare_data
+from kfp_distributed.components.input_values import accept_input_values
 from kfp_distributed.components.packaging import make_step
-from kfp_distributed.components.whole_numbers import accept_whole_numbers
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.train_and_export import train_and_export
 
 
-@accept_whole_numbers
+@accept_input_values
 @dsl.component
 def show(x: float) -> str:
     return repr(x)
@@ -108,3 +109,13 @@ def test_other_types_are_still_refused(value):
 
     with pytest.raises(InconsistentTypeException, match="incompatible with the input type 'NUMBER_DOUBLE'"):
         make_step(half, image="steps:1")(x=value)
+
+
+def test_a_pipeline_takes_a_distribution_as_a_dict():
+    @dsl.pipeline
+    def outer():
+        train_and_export(distribution_specification=TensorFlow(workers=2))
+
+    (task,) = outer.pipeline_spec.root.dag.tasks.values()
+    value = task.inputs.parameters["distribution_specification"].runtime_value.constant
+    assert MessageToDict(value) == {"distribution_type": "TF", "number_of_workers": 2}
