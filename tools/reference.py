@@ -156,11 +156,10 @@ def describe_distribution_keys() -> str:
     """Return the table of the keys of a distribution_specification."""
     rows = []
     for name, key in KEYS.items():
-        meaning, _, default = key.meaning.partition(" Default: ")
         types = types_of(name)
         belongs_to = "all" if len(types) == len(TYPES) else ", ".join(types)
-        default = default.rstrip(".") or f"`{json.dumps(key.default)}`"
-        rows.append((f"`{name}`", belongs_to, key.kind.allowed, default, meaning.rstrip(".")))
+        default = key.default_text or f"`{json.dumps(key.default)}`"
+        rows.append((f"`{name}`", belongs_to, key.kind.allowed, default, key.meaning.rstrip(".")))
     return table(("key", "belongs to", "allowed", "default", "meaning"), rows)
 
 

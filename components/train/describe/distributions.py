@@ -61,26 +61,25 @@ class Distribution:
 
     workers: int | None = dict_key(
         AT_LEAST_ONE,
-        "Number of worker replicas; PyTorch adds a master. Default: 2 (Job: always 1).",
+        "Number of worker replicas; PyTorch adds a master.",
+        default_text="2 (Job: always 1)",
         name="number_of_workers",
     )
-    worker_cpus: Quantity = dict_key(CPUS, "CPU limit of each worker. Default: the cluster's.")
-    worker_memory: Quantity = dict_key(MEMORY, "Memory limit of each worker. Default: the cluster's.")
+    worker_cpus: Quantity = dict_key(CPUS, "CPU limit of each worker.", default_text="the cluster's")
+    worker_memory: Quantity = dict_key(MEMORY, "Memory limit of each worker.", default_text="the cluster's")
     worker_gpus: int | None = dict_key(COUNT, "Number of GPUs of each worker, evaluator and PyTorch master.", 0)
     gpu_resource: str | None = dict_key(RESOURCE_NAME, "Resource name of a GPU.", "nvidia.com/gpu")
-    node_selector: Mapping[str, str] | None = dict_key(
-        NODE_LABELS, "Node labels that the pods require. Default: none.", {}
-    )
+    node_selector: Mapping[str, str] | None = dict_key(NODE_LABELS, "Node labels that the pods require.", {}, "none")
     tolerations: Sequence[Toleration | Mapping[str, object]] | None = dict_key(
-        TOLERATIONS, "Tolerations of the pods. Default: none.", []
+        TOLERATIONS, "Tolerations of the pods.", [], "none"
     )
-    shared_memory: Quantity = dict_key(MEMORY, "Size of /dev/shm in each replica. Default: the cluster's.")
+    shared_memory: Quantity = dict_key(MEMORY, "Size of /dev/shm in each replica.", default_text="the cluster's")
     volumes: Sequence[Volume | Mapping[str, object]] | None = dict_key(
-        VOLUMES, "PersistentVolumeClaims to mount in each replica. Default: none.", []
+        VOLUMES, "PersistentVolumeClaims to mount in each replica.", [], "none"
     )
-    queue_name: str | None = dict_key(object_name(63), "Kueue queue that admits the job. Default: none.")
-    priority_class: str | None = dict_key(object_name(253), "PriorityClass of the pods. Default: the cluster's.")
-    scheduler_name: str | None = dict_key(object_name(253), "Scheduler of the pods. Default: the cluster's.")
+    queue_name: str | None = dict_key(object_name(63), "Kueue queue that admits the job.", default_text="none")
+    priority_class: str | None = dict_key(object_name(253), "PriorityClass of the pods.", default_text="the cluster's")
+    scheduler_name: str | None = dict_key(object_name(253), "Scheduler of the pods.", default_text="the cluster's")
     tensorboard: bool | None = dict_key(
         BOOLEAN, "Whether to pass the program a folder for TensorBoard logs, which is kept in object storage.", False
     )
@@ -90,13 +89,15 @@ class Distribution:
         3,
     )
     preemption_limit: int | Literal["unlimited"] | None = dict_key(
-        LIMIT, "Maximum number of preemptions of the job, such as evictions. Default: unlimited."
+        LIMIT, "Maximum number of preemptions of the job, such as evictions.", default_text="unlimited"
     )
     termination_grace_seconds: int | str | None = dict_key(
         GRACE, "Time from SIGTERM to SIGKILL in which a replica can store a checkpoint.", 30
     )
     keep_job: bool | None = dict_key(BOOLEAN, "Whether to keep the finished job.", False)
-    queue_timeout: Time = dict_key(SECONDS, "Maximum time in the queue, until the job is admitted. Default: unlimited.")
+    queue_timeout: Time = dict_key(
+        SECONDS, "Maximum time in the queue, until the job is admitted.", default_text="unlimited"
+    )
     scheduling_timeout: Time = dict_key(SECONDS, "Maximum time that a replica waits for a node.", 600)
     image_pull_timeout: Time = dict_key(SECONDS, "Maximum time to pull the image of a replica.", 1200)
     install_timeout: Time = dict_key(SECONDS, "Maximum time for pip to install packages in a replica.", 1800)
@@ -104,13 +105,15 @@ class Distribution:
         SECONDS, "Maximum time after installation until all replicas run and one has printed a line or a sample.", 600
     )
     silence_timeout: Time = dict_key(
-        SECONDS, "Maximum time without a line or a sample of a replica, each of its own. Default: unlimited."
+        SECONDS, "Maximum time without a line or a sample of a replica, each of its own.", default_text="unlimited"
     )
     progress_timeout: Time = dict_key(
-        SECONDS, "Maximum time without rows, bytes, epochs or lines of any replica. Default: unlimited."
+        SECONDS, "Maximum time without rows, bytes, epochs or lines of any replica.", default_text="unlimited"
     )
-    running_timeout: Time = dict_key(SECONDS, "Maximum time from the moment when all replicas run. Default: unlimited.")
-    total_timeout: Time = dict_key(SECONDS, "Maximum time from the start of the job. Default: unlimited.")
+    running_timeout: Time = dict_key(
+        SECONDS, "Maximum time from the moment when all replicas run.", default_text="unlimited"
+    )
+    total_timeout: Time = dict_key(SECONDS, "Maximum time from the start of the job.", default_text="unlimited")
     launcher_lost_timeout: Time = dict_key(
         SECONDS, "Maximum time without a heartbeat of the train step before the replicas stop.", 600
     )
@@ -152,10 +155,10 @@ class Launched(Distribution):
     """The keys of the jobs that the training operator runs."""
 
     launcher_cpus: Quantity = dict_key(
-        CPUS, "CPU limit of the MPI launcher, TF chief or PyTorch master. Default: the cluster's."
+        CPUS, "CPU limit of the MPI launcher, TF chief or PyTorch master.", default_text="the cluster's"
     )
     launcher_memory: Quantity = dict_key(
-        MEMORY, "Memory limit of the MPI launcher, TF chief or PyTorch master. Default: the cluster's."
+        MEMORY, "Memory limit of the MPI launcher, TF chief or PyTorch master.", default_text="the cluster's"
     )
     gang_scheduling: bool | None = dict_key(
         BOOLEAN,
@@ -172,12 +175,13 @@ class TensorFlow(Launched):
 
     parameter_servers: int | None = dict_key(
         COUNT,
-        "Parameter servers, plus a chief; 0 for all-reduce. Default: number_of_workers.",
+        "Parameter servers, plus a chief; 0 for all-reduce.",
         0,
-        "number_of_parameter_servers",
+        "number_of_workers",
+        name="number_of_parameter_servers",
     )
-    ps_cpus: Quantity = dict_key(CPUS, "CPU limit of each parameter server. Default: worker_cpus.")
-    ps_memory: Quantity = dict_key(MEMORY, "Memory limit of each parameter server. Default: worker_memory.")
+    ps_cpus: Quantity = dict_key(CPUS, "CPU limit of each parameter server.", default_text="worker_cpus")
+    ps_memory: Quantity = dict_key(MEMORY, "Memory limit of each parameter server.", default_text="worker_memory")
     evaluator: bool | None = dict_key(BOOLEAN, "Whether to add an evaluator replica.", False)
 
 
@@ -186,15 +190,17 @@ class Ranked(Launched):
     """The keys of the jobs whose replicas may have several processes, and whose number of workers may change."""
 
     slots_per_worker: int | None = dict_key(
-        AT_LEAST_ONE, "Number of processes in each replica that trains. Default: max(1, worker_gpus).", 1
+        AT_LEAST_ONE, "Number of processes in each replica that trains.", 1, "max(1, worker_gpus)"
     )
     min_workers: int | None = dict_key(
         AT_LEAST_ONE,
-        "Minimum number of workers of an elastic training. Default: none; number_of_workers if elastic.",
+        "Minimum number of workers of an elastic training.",
+        default_text="none; number_of_workers if elastic",
     )
     max_workers: int | None = dict_key(
         AT_LEAST_ONE,
-        "Maximum number of workers of an elastic training. Default: none; number_of_workers if elastic.",
+        "Maximum number of workers of an elastic training.",
+        default_text="none; number_of_workers if elastic",
     )
 
 

@@ -13,8 +13,9 @@ class Key(NamedTuple):
 
     Attributes:
         kind: Kind of its value.
-        meaning: Description in one sentence. " Default: ..." follows it where the default is no constant.
-        default: Value of a key that is not set; None for none.
+        meaning: Description in one sentence.
+        default: Value of a key that is not set, unless `default_text` says otherwise; None for none.
+        default_text: Description of a default that is no constant; "" for the constant.
         name: Name in the dict; "" for that of the field.
         is_required: Whether the dict must have the key.
     """
@@ -22,14 +23,22 @@ class Key(NamedTuple):
     kind: Kind
     meaning: str
     default: object = None
+    default_text: str = ""
     name: str = ""
     is_required: bool = False
 
 
-def dict_key(kind: Kind, meaning: str, default: object = None, name: str = "", is_required: bool = False) -> Any:  # noqa: ANN401 - as field()
+def dict_key(kind: Kind, meaning: str, default: object = None, default_text: str = "", name: str = "") -> Any:  # noqa: ANN401
     """Return a dataclass field for a key. None means that the key is not set. The arguments are those of `Key`."""
-    metadata = {"key": Key(kind, meaning, default, name, is_required)}
-    return field(metadata=metadata) if is_required else field(default=None, metadata=metadata)
+    return field(default=None, metadata={"key": Key(kind, meaning, default, default_text, name)})
+
+
+def required(kind: Kind, meaning: str) -> dict[str, Key]:
+    """Return the metadata of a dataclass field for a key that each dict must have.
+
+    It is no field, because type checkers take a function of ours in its place for a default.
+    """
+    return {"key": Key(kind, meaning, is_required=True)}
 
 
 def keys_of(described: Any) -> dict[str, Key]:  # noqa: ANN401 - a dataclass or an object of one
@@ -51,7 +60,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items()}
+        return {name: _plain(entry) for name, entry in value.items() if entry is not None}
     return value.tolist() if type(value).__module__ == "numpy" else value
 
 
@@ -59,14 +68,17 @@ def schema_of(keys: Mapping[str, Key]) -> dict[str, Any]:
     """Return the JSON Schema of a dict with some of the keys and no others."""
     properties = {}
     for name, declared in keys.items():
-        default = {} if declared.default is None or " Default: " in declared.meaning else {"default": declared.default}
-        properties[name] = {"description": declared.meaning, **declared.kind.schema, **default}
-    required = [name for name, declared in keys.items() if declared.is_required]
+        description = (
+            f"{declared.meaning} Default: {declared.default_text}." if declared.default_text else declared.meaning
+        )
+        default = {} if declared.default is None or declared.default_text else {"default": declared.default}
+        properties[name] = {"description": description, **declared.kind.schema, **default}
+    names = [name for name, declared in keys.items() if declared.is_required]
     return {
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
-        **({"required": required} if required else {}),
+        **({"required": names} if names else {}),
     }
 
 

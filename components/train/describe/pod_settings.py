@@ -1,8 +1,8 @@
 """Node labels, tolerations and volumes of the pods of a job, in a `distribution_specification`. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kfp_distributed.components.train.describe.keys import dict_key, entries_of, keys_of, read_keys, schema_of
+from kfp_distributed.components.train.describe.keys import dict_key, entries_of, keys_of, read_keys, required, schema_of
 from kfp_distributed.components.train.describe.kinds import (
     BOOLEAN,
     DNS_NAME,
@@ -30,15 +30,16 @@ class Toleration:
     It needs a key, or the operator "Exists" and no value.
     """
 
-    key: str | None = dict_key(_LABEL_KEY, "Key of the taint. Default: all keys.")
-    operator: str | None = dict_key(choice("Equal", "Exists"), "How the value is compared. Default: Equal.")
-    value: str | None = dict_key(_LABEL, "Value of the taint. Default: none.")
+    key: str | None = dict_key(_LABEL_KEY, "Key of the taint.", default_text="all keys")
+    operator: str | None = dict_key(choice("Equal", "Exists"), "How the value is compared.", default_text="Equal")
+    value: str | None = dict_key(_LABEL, "Value of the taint.", default_text="none")
     effect: str | None = dict_key(
-        choice("NoSchedule", "PreferNoSchedule", "NoExecute"), "Effect of the taint. Default: all effects."
+        choice("NoSchedule", "PreferNoSchedule", "NoExecute"), "Effect of the taint.", default_text="all effects"
     )
     toleration_seconds: int | None = dict_key(
         integer(0, 2**31 - 1),
-        "Seconds for which pods stay on a node with the effect NoExecute. Default: forever.",
+        "Seconds for which pods stay on a node with the effect NoExecute.",
+        default_text="forever",
         name="tolerationSeconds",
     )
 
@@ -47,26 +48,29 @@ class Toleration:
 class Volume:
     """A PersistentVolumeClaim that each replica mounts. With a size, the step creates it if it does not exist."""
 
-    name: str = dict_key(object_name(253), "Name of the PersistentVolumeClaim.", is_required=True)
-    path: str = dict_key(
-        text(
-            "an absolute path without a trailing slash and outside of /kfp-distributed",
-            r"(?!/kfp-distributed(/|$))(/[\w.-]*[\w-])+",
-        ),
-        "Folder of the replicas in which the volume appears.",
-        is_required=True,
+    name: str = field(metadata=required(object_name(253), "Name of the PersistentVolumeClaim."))
+    path: str = field(
+        metadata=required(
+            text(
+                "an absolute path without a trailing slash and outside of /kfp-distributed",
+                r"(?!/kfp-distributed(/|$))(/[\w.-]*[\w-])+",
+            ),
+            "Folder of the replicas in which the volume appears.",
+        )
     )
     read_only: bool | None = dict_key(BOOLEAN, "Whether replicas only read it.", False)
     size: str | None = dict_key(
         MEMORY._replace(allowed='a size from 1Mi to 1Ei, such as "10Gi"'),
-        "Size of a claim that the step creates. Default: none, the claim must exist.",
+        "Size of a claim that the step creates.",
+        default_text="none, the claim must exist",
     )
     access_mode: str | None = dict_key(
         choice("ReadWriteMany", "ReadWriteOnce"),
-        "Access mode of a claim that the step creates. Default: ReadWriteMany; ReadWriteOnce for one replica.",
+        "Access mode of a claim that the step creates.",
+        default_text="ReadWriteMany; ReadWriteOnce for one replica",
     )
     storage_class: str | None = dict_key(
-        object_name(253), "StorageClass of a claim that the step creates. Default: the cluster's."
+        object_name(253), "StorageClass of a claim that the step creates.", default_text="the cluster's"
     )
 
 
