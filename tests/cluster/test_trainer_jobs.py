@@ -165,17 +165,27 @@ def test_a_replica_with_one_slot_is_a_rank_itself(start, image_name):
 
 
 def test_the_chief_decides_about_the_success_of_a_tf_job(start, image_name):
-    """Parameter server and worker run until the chief has ended, and know their place in the cluster."""
-    program = {
-        **function("import os; print('config', os.environ['TF_CONFIG'], flush=True)"),
-        "image": image_name("tensorflow"),
-    }
+    """The chief reaches the servers by the addresses in TF_CONFIG, and they serve until it has ended."""
+    body = """\
+import json, os, socket, time
+cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+for role in ("ps", "worker"):
+    for address in cluster[role]:
+        host, port = address.split(":")
+        while True:
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+                break
+            except OSError:
+                time.sleep(0.5)
+        print("reached", role, address, flush=True)"""
+    program = {**function(body), "image": image_name("tensorflow")}
     distribution = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
     run = start(program, distribution, {})
     assert condition_of(run) == SUCCESS, run.show()
-    assert any(line.startswith("config ") for line in run.log_of("chief-0")), run.show()
-    for name in ("ps-0", "worker-0"):
-        assert f"{name} serves" in run.log_of(name), run.show()
+    reached = [line for line in run.log_of("chief-0") if line.startswith("reached ")]
+    addresses = {name: names.address for name, names in train_job_names(run.job).replicas.items()}
+    assert reached == [f"reached {name[:-2]} {addresses[name]}:2222" for name in ("ps-0", "worker-0")], run.show()
 
 
 def test_workers_of_a_tf_job_train_one_model(start, image_name):
@@ -201,6 +211,7 @@ def test_mpi_ranks_run_without_root(start, image_name):
     printed = "\n".join(run.log_of("launcher-0"))
     assert set(re.findall(r"rank (\d) of 4", printed)) == {"0", "1", "2", "3"}, run.show()
     assert "epoch 2/2" in printed
+    assert "host key" not in "\n".join(run.log_of("worker-0"))
 
 
 @pytest.mark.parametrize(
@@ -255,3 +266,21 @@ def test_a_preempted_replica_does_not_count(start, image_name):
     run.core.create_namespaced_pod_eviction(worker, run.namespace, eviction)
     assert condition_of(run) == SUCCESS, run.show()
     assert run.log_of("worker-0").count("starts") == 2, run.show()
+
+
+def test_an_elastic_pytorch_job_continues_without_a_worker_that_is_restarted_alone(start, image_name):
+    distribution = {
+        "distribution_type": "PyTorch",
+        "number_of_workers": 2,
+        "min_workers": 1,
+        "termination_grace_seconds": 5,
+    }
+    program = {"trainer": "torch_classifier", "image": image_name("pytorch")}
+    run = start(program, distribution, {"epochs": 40, "batch_size": 8})
+    assert wait_until(lambda: run.condition() or "epoch 3/40" in run.show(), 200)
+    (worker,) = (pod.metadata.name for pod in run.pods() if "-worker-0-1-" in pod.metadata.name)
+    run.core.delete_namespaced_pod(worker, run.namespace, grace_period_seconds=0)
+    assert condition_of(run, 500) == SUCCESS, run.show()
+    hosts = [name.rpartition("-")[0].removeprefix(f"{run.job.name}-") for name in run.lines]
+    assert sorted(hosts) == ["master-0-0", "worker-0-0", "worker-0-1", "worker-0-1"]
+    assert "epoch 40/40" in run.show()

@@ -290,9 +290,8 @@ SSH = (
     "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
 )
 SSHD = [
-    *("/usr/sbin/sshd", "-De", "-p", "2222", "-h", "/kfp-distributed/ssh/id_rsa"),
-    *("-o", "AuthorizedKeysFile=/kfp-distributed/ssh/authorized_keys", "-o", "StrictModes=no"),
-    *("-o", "UsePAM=no", "-o", "PidFile=none"),
+    *("/usr/sbin/sshd", "-De", "-f", "/dev/null", "-p", "2222", "-h", "/kfp-distributed/ssh/id_rsa"),
+    *("-o", "AuthorizedKeysFile=/kfp-distributed/ssh/authorized_keys", "-o", "StrictModes=no", "-o", "PidFile=none"),
 ]
 MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output", "-np", "6", "--map-by", "slot"),
@@ -307,7 +306,11 @@ def test_the_manifests_of_an_mpi_job():
         "node",
         limits(cpu="2"),
         command=[*WATCHED, "--idle", *SSHD],
-        readinessProbe={"tcpSocket": {"port": 2222}, "periodSeconds": 2},
+        startupProbe={
+            "exec": {"command": ["test", "-e", "/kfp-distributed/checked/job.json"]},
+            "periodSeconds": 1,
+            "failureThreshold": 300,
+        },
     )
     command = [*WATCHED, *UNLESS_TRAINED, *MPIRUN, *RANK_ARGUMENTS[:-7], *RANK_ARGUMENTS[-3:]]
     launcher = template("node", limits(cpu="1"), command=command)

@@ -7,6 +7,7 @@ worker. Trainer makes the SSH keys and the hostfile. All pods run as an ordinary
 
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.code import CHECKED, JOB_KEY
 from kfp_distributed.components.train.describe.manifests.mpi_job import SSH_ARGUMENTS, WATCHED, mpirun_by_ssh
 from kfp_distributed.components.train.describe.manifests.replicated_job import (
     jobset_spec,
@@ -21,11 +22,15 @@ _KEYS = "/kfp-distributed/ssh"
 """Mount path of the SSH keys: id_rsa, id_rsa.pub and authorized_keys."""
 
 _PORT = 2222
-# The files belong to root and to the group of the pod, which sshd refuses in strict mode.
+
+_CHECK_SECONDS = 300
+"""Seconds until the kubelet ends a node that has not checked its code. The check takes less than a second."""
+
 _SSHD = (
-    *("/usr/sbin/sshd", "-De", "-p", str(_PORT), "-h", f"{_KEYS}/id_rsa"),
-    *("-o", f"AuthorizedKeysFile={_KEYS}/authorized_keys", "-o", "StrictModes=no"),
-    *("-o", "UsePAM=no", "-o", "PidFile=none"),  # These require root.
+    # Without the configuration of the image, whose host keys and port may require root.
+    *("/usr/sbin/sshd", "-De", "-f", "/dev/null", "-p", str(_PORT), "-h", f"{_KEYS}/id_rsa"),
+    # The files belong to root and to the group of the pod, which sshd refuses in strict mode.
+    *("-o", f"AuthorizedKeysFile={_KEYS}/authorized_keys", "-o", "StrictModes=no", "-o", "PidFile=none"),
 )
 _SSH = f"-p {_PORT} -i {_KEYS}/id_rsa -o IdentitiesOnly=yes {SSH_ARGUMENTS}"
 
@@ -45,9 +50,11 @@ def runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     launcher, *workers = job.topology.replicas
     sshd = (*WATCHED, "--idle", *_SSHD)
     nodes = replicated_job(job, settings, NODE, workers, replica_variable("worker"), command=sshd)
-    # The launcher is created when the nodes are ready: when sshd listens in all of them.
+    # The launcher is created when the nodes are ready: when all have checked their code, and start sshd. A probe of its
+    # port would add lines to the log.
     container = nodes["template"]["spec"]["template"]["spec"]["containers"][0]
-    container["readinessProbe"] = {"tcpSocket": {"port": _PORT}, "periodSeconds": 2}
+    is_checked = {"command": ["test", "-e", f"{CHECKED}/{JOB_KEY}"]}
+    container["startupProbe"] = {"exec": is_checked, "periodSeconds": 1, "failureThreshold": _CHECK_SECONDS}
     command = mpirun_by_ssh(job, settings, _SSH)
     launchers = replicated_job(
         job, settings, _LAUNCHER, [launcher], replica_variable(_LAUNCHER), command=command, trains=False
