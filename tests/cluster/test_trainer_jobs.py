@@ -66,6 +66,33 @@ class _Run:
     def _path(self):
         return (*_custom(TRAIN_JOB), self.namespace, TRAIN_JOB.plural)
 
+    def existing(self, paths):
+        """Return those of some paths, such as "secrets/NAME", whose objects exist."""
+        return [path for path in paths if self.exists(path)]
+
+    def exists(self, path):
+        groups = {
+            "trainingruntimes": "apis/trainer.kubeflow.org/v1alpha1",
+            "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
+            "jobs": "apis/batch/v1",
+        }
+        root = groups.get(path.partition("/")[0], "api/v1")
+        try:
+            url = f"/{root}/namespaces/{self.namespace}/{path}"
+            self.core.api_client.call_api(url, "GET", auth_settings=["BearerToken"], _preload_content=False)
+        except client.ApiException as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    def delete(self):
+        try:
+            self.custom.delete_namespaced_custom_object(*self._path, self.job.name)
+        except client.ApiException as error:
+            if error.status != 404:
+                raise
+
     def pods(self):
         return self.core.list_namespaced_pod(self.namespace, label_selector=f"{JOB_LABEL}={self.job.name}").items
 
@@ -129,7 +156,7 @@ def start(training_namespace, bucket, store_environment):
             patch.setenv(name, value)
         yield start_one
     for run in runs:
-        run.custom.delete_namespaced_custom_object(*run._path, run.job.name, propagation_policy="Foreground")
+        run.delete()
 
 
 SUCCESS = ("Complete", "AllJobsCompleted")
@@ -247,6 +274,21 @@ def test_a_failed_pod_and_its_log_remain(start, image_name):
     assert failed
     log = run.core.read_namespaced_pod_log(failed[0].metadata.name, run.namespace, container="node")
     assert "last words" in log
+
+
+def test_all_objects_of_a_job_are_deleted_with_it(start, image_name):
+    distribution = {"distribution_type": "MPI", "number_of_workers": 1}
+    run = start({**function("import time\ntime.sleep(600)"), "image": image_name("horovod")}, distribution, {})
+    names = train_job_names(run.job)
+    paths = [
+        *(f"{path}/{names.train_job}" for path in ("trainingruntimes", "jobsets", "services")),
+        *(f"jobs/{name}" for name in names.jobs),
+        *(f"configmaps/{name}" for name in (names.snapshot, names.mpi_hosts, f"{run.job.name}-code")),
+        *(f"secrets/{name}" for name in (names.mpi_keys, f"{run.job.name}-object-store")),
+    ]
+    assert wait_until(lambda: run.existing(paths) == paths, 60), run.existing(paths)
+    run.delete()
+    assert wait_until(lambda: run.existing(paths) == [], 60), run.existing(paths)
 
 
 def test_a_preempted_replica_does_not_count(start, image_name):

@@ -29,9 +29,9 @@ _MESSAGE = f"{WORK}/{PEAK_MEMORY}"
 INSTALLER = "packages"
 """Name of the init container that installs packages."""
 
-CONTAINERS = {"Job": "training", "TFJob": "tensorflow", "PyTorchJob": "pytorch", "MPIJob": "mpi", "TrainJob": "node"}
-"""Name of the container that runs the training, by kind of the job. The operators of TFJob, PyTorchJob and TrainJob
-require theirs. A pod may have other containers, which an admission webhook of the cluster adds."""
+CONTAINERS = {"Job": "training", "TFJob": "tensorflow", "PyTorchJob": "pytorch", "MPIJob": "mpi"}
+"""Name of the container that runs the training, by kind of the job. The operators of TFJob and PyTorchJob require
+theirs. A pod may have other containers, which an admission webhook of the cluster adds."""
 
 _VOLUME_PREFIX = "kfp-distributed-"
 """Prefix of the names of volumes, which keeps them apart from the volumes of the task."""
