@@ -326,3 +326,19 @@ def test_an_elastic_pytorch_job_continues_without_a_worker_that_is_restarted_alo
     hosts = [name.rpartition("-")[0].removeprefix(f"{run.job.name}-") for name in run.lines]
     assert sorted(hosts) == ["master-0-0", "worker-0-0", "worker-0-1", "worker-0-1"]
     assert "epoch 40/40" in run.show()
+
+
+def test_an_outage_of_the_object_store_does_not_count(start, image_name):
+    body = """\
+import json, os
+from kfp_distributed.storage.opener import open_store
+with open(os.environ["KFP_DISTRIBUTED_JOB"]) as file:
+    store = open_store(json.load(file)["metrics_uri"] + "/starts")
+if os.environ["RANK"] == "0" and not list(store.list()):
+    store.write("first", b"")
+    print("ends", flush=True)
+    os._exit(140)"""
+    distribution = {"distribution_type": "PyTorch", "number_of_workers": 1, "restart_limit": 0}
+    run = start({**function(body), "image": image_name("pytorch")}, distribution, {})
+    assert condition_of(run) == SUCCESS, run.show()
+    assert run.log_of("master-0").count("ends") == 1
