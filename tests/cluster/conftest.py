@@ -19,7 +19,10 @@ from kfp_distributed.trainers.requirements import variable_of
 
 @pytest.hookimpl(trylast=True)  # After -m, because tests that it deselects need no cluster.
 def pytest_collection_modifyitems(config, items):
-    """Deselect tests of versions of MPIJob that the cluster does not serve. It serves one of two versions, or none."""
+    """Deselect tests of versions of MPIJob that the cluster does not serve. It serves one of two versions, or none.
+
+    Skip tests of TrainJob on a cluster without Kubeflow Trainer.
+    """
     # The mark of a test has precedence over that of its module.
     versions_by_item = {item: mark.args for item in items if (mark := item.get_closest_marker("mpi"))}
     served = served_mpi_versions() if versions_by_item else set()
@@ -29,6 +32,16 @@ def pytest_collection_modifyitems(config, items):
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
+    needs_trainer = [item for item in items if item.get_closest_marker("trainer")]
+    if needs_trainer and not serves_trainer():
+        skip = pytest.mark.skip(reason="the cluster does not serve trainer.kubeflow.org: install Kubeflow Trainer 2.3")
+        for item in needs_trainer:
+            item.add_marker(skip)
+
+
+def serves_trainer() -> bool:
+    config.load_config()
+    return "trainer.kubeflow.org" in {group.name for group in client.ApisApi().get_api_versions().groups}
 
 
 def served_mpi_versions() -> set[str]:
@@ -121,6 +134,25 @@ def training_namespace(api, object_store_secret):
     secret = {"metadata": {"name": "mlpipeline-minio-artifact"}, "stringData": object_store_secret}
     api.create_namespaced_secret(name, secret)
     yield name
+    api.delete_namespace(name)
+
+
+@pytest.fixture(scope="module")
+def restricted(api):
+    """A namespace that enforces the Pod Security Standard "restricted", and warns about jobs that violate it.
+
+    A PriorityClass of the cluster has the same name.
+    """
+    name = f"kfp-distributed-{uuid.uuid4().hex[:8]}"
+    standard = "pod-security.kubernetes.io"
+    labels = {f"{standard}/enforce": "restricted", f"{standard}/warn": "restricted"}
+    api.create_namespace({"metadata": {"name": name, "labels": labels}})
+    classes = client.SchedulingV1Api()
+    classes.create_priority_class({"metadata": {"name": name}, "value": 1})
+    # Pods are refused until the namespace has their service account.
+    api.create_namespaced_service_account(name, {"metadata": {"name": "tests"}})
+    yield name
+    classes.delete_priority_class(name)
     api.delete_namespace(name)
 
 

@@ -18,16 +18,21 @@ from kfp_distributed.library.content import content_hash
 __all__ = [
     "HASH_ANNOTATION",
     "JOB_LABEL",
+    "QUEUE_LABEL",
     "JobKind",
     "code_config_map",
     "differing_keys",
     "job_kind",
     "job_manifest",
+    "metadata_of",
     "object_store_secret",
+    "spec_hash",
     "volume_claims",
 ]
 
 HASH_ANNOTATION = "kfp-distributed/spec-hash"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Label by which Kueue knows the queue of a job."""
 
 _LARGEST_CONFIG_MAP = 1024 * 1024
 """Maximum size of the data of a ConfigMap in bytes; the API server refuses more."""
@@ -74,12 +79,17 @@ def job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
     module = {"Job": batch_job, "TFJob": tf_job, "PyTorchJob": pytorch_job, "MPIJob": mpi_job}[kind.kind]
     spec = module.job_spec(job, settings)
     code_config_map(job, settings)  # Raises if the code is too large.
-    content = json.dumps([spec, job.description.to_json(), content_hash(settings.library)], sort_keys=True)
-    metadata = _metadata(job, settings, job.name)
+    metadata = metadata_of(job, settings, job.name)
     if job.specification.queue_name:
-        metadata["labels"]["kueue.x-k8s.io/queue-name"] = job.specification.queue_name
-    metadata["annotations"] = {HASH_ANNOTATION: hashlib.sha256(content.encode()).hexdigest()[:32]}
+        metadata["labels"][QUEUE_LABEL] = job.specification.queue_name
+    metadata["annotations"] = {HASH_ANNOTATION: spec_hash(spec, job, settings)}
     return {"apiVersion": f"{kind.group}/{kind.version}", "kind": kind.kind, "metadata": metadata, "spec": spec}
+
+
+def spec_hash(spec: object, job: TrainingJob, settings: ClusterSettings) -> str:
+    """Return the hash of what a job runs: its spec, as JSON values, its description and the code of the library."""
+    content = json.dumps([spec, job.description.to_json(), content_hash(settings.library)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
@@ -98,7 +108,7 @@ def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(job, settings, job.name + CODE_SUFFIX),
+        "metadata": metadata_of(job, settings, job.name + CODE_SUFFIX),
         "immutable": True,
         "data": {JOB_KEY: description},
         "binaryData": {ARCHIVE_KEY: b64encode(archive).decode("ascii")},
@@ -109,7 +119,7 @@ def object_store_secret(job: TrainingJob, settings: ClusterSettings) -> Object |
     """Return the job's own Secret with the keys of the object store; None if it refers to an existing Secret."""
     if not settings.object_store:
         return None
-    metadata = _metadata(job, settings, job.name + STORE_SUFFIX)
+    metadata = metadata_of(job, settings, job.name + STORE_SUFFIX)
     content = {"immutable": True, "stringData": dict(settings.object_store)}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, **content}
 
@@ -136,6 +146,7 @@ def volume_claims(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
     ]
 
 
-def _metadata(job: TrainingJob, settings: ClusterSettings, name: str) -> Object:
+def metadata_of(job: TrainingJob, settings: ClusterSettings, name: str) -> Object:
+    """Return the metadata of an object of a job: name, namespace, labels and the owner, if there is one."""
     owner = {"ownerReferences": [settings.owner]} if settings.owner else {}
     return {"name": name, "namespace": settings.namespace, "labels": labels_of(job), **owner}

@@ -3,6 +3,8 @@
 The launcher starts processes in the workers by `kubectl exec` (v1) or SSH (v2beta1).
 """
 
+from collections.abc import Sequence
+
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.code import after_copy
@@ -14,9 +16,9 @@ from kfp_distributed.components.train.describe.training_job import TrainingJob
 _CONTAINER = CONTAINERS["MPIJob"]
 # Each rank ends by itself when the train step is lost. There are no ranks before all workers run, and after the ranks
 # have ended the operator would restart the launcher. Therefore this program watches the heartbeat in all pods, too.
-_WATCHED = ("python3", "-m", "kfp_distributed.trainers.runtime.launcher")
+WATCHED = ("python3", "-m", "kfp_distributed.trainers.runtime.launcher")
 _SLEEP = ("sleep", "infinity")
-_IDLE = (*_WATCHED, "--idle")
+_IDLE = (*WATCHED, "--idle")
 # The launcher of v1 may start long before the workers, for example while they pull the image. It waits until it can
 # reach all of them. After ten minutes it starts mpirun anyway, which then reports the error.
 _WAIT_FOR_WORKERS = """\
@@ -31,7 +33,7 @@ exec "$@"
 _SSHD = ("/usr/sbin/sshd", "-De", "-o", "StrictModes=no")
 # The host keys of the workers are new in each job. Passed on the command line, because the operator overwrites the
 # environment variable of this setting.
-_SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
+SSH_ARGUMENTS = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=10"
 
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
@@ -97,21 +99,32 @@ def _replica_specs(job: TrainingJob, settings: ClusterSettings) -> Object:
 
 
 def _mpirun(job: TrainingJob, settings: ClusterSettings) -> list[str]:
-    """Return the launcher's command: the entry program in each slot.
+    """Return the launcher's command: the entry program in each slot."""
+    if settings.mpi_version == "v2beta1":
+        return mpirun_by_ssh(job, settings, SSH_ARGUMENTS)
+    command = _slots_command(job, settings, after_copy(ENTRY))
+    return [*WATCHED, "python3", *UNLESS_TRAINED, "sh", "-c", _WAIT_FOR_WORKERS, "sh", *command]
+
+
+def mpirun_by_ssh(job: TrainingJob, settings: ClusterSettings, ssh_arguments: str) -> list[str]:
+    """Return the command of a launcher that reaches the workers by SSH. Their sshd starts after the check."""
+    command = _slots_command(job, settings, ENTRY, "--mca", "plm_rsh_args", ssh_arguments)
+    return [*WATCHED, "python3", *UNLESS_TRAINED, *command]
+
+
+def _slots_command(job: TrainingJob, settings: ClusterSettings, program: Sequence[str], *options: str) -> list[str]:
+    """Return the command that starts a program in each slot.
 
     Each rank gets the launcher's environment. The command only contains the names of the variables, not their values.
     """
     names = ["PATH", "LD_LIBRARY_PATH", *(entry["name"] for entry in environment(job, settings))]
-    spec, uses_ssh = job.specification, settings.mpi_version == "v2beta1"
-    command = mpirun(
-        spec.ranks,
-        ENTRY if uses_ssh else after_copy(ENTRY),  # sshd starts after the check.
+    return mpirun(
+        job.specification.ranks,
+        program,
         *("--map-by", "slot"),
         # A pod cannot read the memory of another one. Without this option each attempt logs a warning.
         *("--mca", "btl_vader_single_copy_mechanism", "none"),
-        *(("--mca", "plm_rsh_args", _SSH_ARGUMENTS) if uses_ssh else ()),
+        *options,
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
     )
-    waits = () if uses_ssh else ("sh", "-c", _WAIT_FOR_WORKERS, "sh")
-    return [*_WATCHED, "python3", *UNLESS_TRAINED, *waits, *command]

@@ -1,0 +1,125 @@
+"""TrainJob of Kubeflow Trainer 2.3, and the TrainingRuntime that it refers to: trainer.kubeflow.org/v1alpha1. Pure.
+
+The TrainingRuntime belongs to one job and has its name. It must exist before its TrainJob is created, and as long as
+the TrainJob is updated, for example when a queue suspends it.
+"""
+
+from types import ModuleType
+
+from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.manifests import (
+    HASH_ANNOTATION,
+    QUEUE_LABEL,
+    JobKind,
+    code_config_map,
+    metadata_of,
+    mpi_runtime,
+    spec_hash,
+    tf_runtime,
+    torch_runtime,
+)
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.pod import labels_of
+from kfp_distributed.components.train.describe.manifests.run_policy import lifetime
+from kfp_distributed.components.train.describe.manifests.train_job_names import train_job_names
+from kfp_distributed.components.train.describe.training_job import TrainingJob
+
+TRAIN_JOB = JobKind("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs")
+TRAINING_RUNTIME = JobKind("TrainingRuntime", "trainer.kubeflow.org", "v1alpha1", "trainingruntimes")
+
+_MODULES: dict[str, ModuleType] = {"TF": tf_runtime, "PyTorch": torch_runtime, "MPI": mpi_runtime}
+_API_VERSION = f"{TRAIN_JOB.group}/{TRAIN_JOB.version}"
+_VOLCANO = "volcano"
+_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+
+
+def training_runtime_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
+    """Return the TrainingRuntime of a TF, PyTorch or MPI job.
+
+    Its owner is the step, because the TrainJob does not exist yet. `owned_by_train_job` changes that.
+
+    Raises:
+        ValueError: Kubeflow Trainer cannot run the job. The message names the key.
+    """
+    metadata = metadata_of(job, settings, train_job_names(job).train_job)
+    return {
+        "apiVersion": _API_VERSION,
+        "kind": TRAINING_RUNTIME.kind,
+        "metadata": metadata,
+        "spec": _runtime_spec(job, settings),
+    }
+
+
+def train_job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
+    """Return the TrainJob of a TF, PyTorch or MPI job. An annotation has the hash of both specs and the code.
+
+    activeDeadlineSeconds is that of the other kinds. A TrainJob has no lifetime after it has finished: only its owner,
+    the step's pod, ends it if the step does not.
+
+    Raises:
+        ValueError: Kubeflow Trainer cannot run the job, or its code is too large.
+    """
+    code_config_map(job, settings)  # Raises if the code is too large.
+    trainer, limits = _MODULES[job.topology.distribution_type].trainer(job), lifetime(job)
+    spec = {
+        "runtimeRef": {"apiGroup": TRAINING_RUNTIME.group, "kind": TRAINING_RUNTIME.kind, "name": job.name},
+        **({"trainer": trainer} if trainer else {}),
+        **{name: limits[name] for name in ("activeDeadlineSeconds",) if name in limits},
+    }
+    metadata = metadata_of(job, settings, job.name)
+    if job.specification.queue_name:
+        metadata["labels"][QUEUE_LABEL] = job.specification.queue_name
+    runtime = training_runtime_manifest(job, settings)["spec"]
+    metadata["annotations"] = {HASH_ANNOTATION: spec_hash([runtime, spec], job, settings)}
+    return {"apiVersion": _API_VERSION, "kind": TRAIN_JOB.kind, "metadata": metadata, "spec": spec}
+
+
+def owned_by_train_job(uid: str, job: TrainingJob) -> Object:
+    """Return the patch by which a TrainingRuntime is deleted with its TrainJob.
+
+    Args:
+        uid: UID of the TrainJob.
+        job: The job.
+    """
+    owner = {"apiVersion": _API_VERSION, "kind": TRAIN_JOB.kind, "name": job.name, "uid": uid}
+    return {"metadata": {"ownerReferences": [owner]}}
+
+
+def _runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
+    spec = _MODULES[job.topology.distribution_type].runtime_spec(job, settings)
+    metadata: Object = {"labels": labels_of(job)}
+    policy = _pod_group_policy(job)
+    if "volcano" in policy and job.specification.queue_name:
+        metadata["annotations"] = {_VOLCANO_QUEUE: job.specification.queue_name}
+    template = {"metadata": metadata, **spec["template"]}
+    return {**spec, **({"podGroupPolicy": policy} if policy else {}), "template": template}
+
+
+def _pod_group_policy(job: TrainingJob) -> Object:
+    """Return the policy of a gang scheduler; {} without one.
+
+    Trainer makes a PodGroup for Volcano or for the coscheduling plugin, and does not set the scheduler of the pods.
+
+    Raises:
+        ValueError: The scheduler is not named, or the job cannot start as a gang.
+    """
+    spec = job.specification
+    if not spec.gang_scheduling:
+        return {}
+    if not spec.scheduler_name:
+        raise ValueError(
+            "gang_scheduling = true: Kubeflow Trainer does not name the gang scheduler; set scheduler_name to "
+            '"volcano", or to the name of a scheduler with the coscheduling plugin'
+        )
+    if spec.distribution_type == "MPI":
+        raise ValueError(
+            "gang_scheduling = true: the launcher of an MPI job of Kubeflow Trainer is created when the workers run, "
+            "but their gang includes it; remove gang_scheduling"
+        )
+    if spec.min_workers and spec.min_workers < spec.number_of_workers:
+        raise ValueError(
+            f"gang_scheduling = true: the gang of a TrainJob has all {len(job.topology.replicas)} replicas, but "
+            f"min_workers = {spec.min_workers} allows fewer; remove gang_scheduling, or set min_workers to "
+            f"{spec.number_of_workers}"
+        )
+    return {"volcano": {}} if spec.scheduler_name == _VOLCANO else {"coscheduling": {}}
