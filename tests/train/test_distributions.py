@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import jsonschema
 import numpy as np
@@ -230,6 +230,12 @@ def test_an_item_of_a_loop_may_be_a_number_and_no_dict():
 def test_other_values_are_checked_when_the_pipeline_is_written():
     with pytest.raises(ValueError, match="restart_limit = -1 is not a whole number"):
         input_of_the_task(lambda workers, limit: TensorFlow(workers=workers, restart_limit=-1))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Toleration, "operator"), (Toleration, "effect"), (Volume, "access_mode")])
+def test_type_checkers_know_the_values_of_a_choice(kind, name):
+    literal, _ = get_args(get_type_hints(kind)[name])
+    assert [*get_args(literal)] == keys_of(kind)[name].kind.schema["enum"]
 
 
 def test_the_types_are_those_of_the_specification():
