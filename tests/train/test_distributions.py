@@ -238,6 +238,14 @@ def test_type_checkers_know_the_values_of_a_choice(kind, name):
     assert [*get_args(literal)] == keys_of(kind)[name].kind.schema["enum"]
 
 
+def test_a_label_without_a_value_is_refused():
+    """A dict with None is refused. A builder must not leave the label out: the pods would run anywhere."""
+    with pytest.raises(ValueError, match=r"node_selector = \{'pool': None\}"):
+        parse_distribution({"node_selector": {"pool": None}})
+    with pytest.raises(ValueError, match=r"node_selector = \{'pool': None\}"):
+        SingleJob(node_selector={"pool": None})
+
+
 def test_the_types_are_those_of_the_specification():
     assert tuple(TYPES) == get_args(DistributionType)
     assert train.component_spec.inputs["distribution_specification"].type == "Dict"
