@@ -4,6 +4,7 @@ from typing import Any
 
 from kfp_distributed.components.kfp_internals import as_float_channel, float_parameters
 from kfp_distributed.components.train.describe.distributions import Distribution
+from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline
 
 
 def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
@@ -17,20 +18,33 @@ def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no
         component: A component or pipeline of `kfp.dsl`.
     """
     kind, floats = type(component), float_parameters(component)
+    is_pipeline = bool(component.component_spec.implementation.graph)
 
     def call(self: Any, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
         return kind.__call__(
             self,
             *args,
-            **{name: _as_float(value) if name in floats else _as_dict(value) for name, value in arguments.items()},
+            **{
+                name: _as_float(value) if name in floats else _as_dict(name, value, is_pipeline)
+                for name, value in arguments.items()
+            },
         )
 
     component.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__doc__": kind.__doc__})
     return component
 
 
-def _as_dict(value: Any) -> Any:  # noqa: ANN401
-    return value.to_dict() if isinstance(value, Distribution) else value
+def _as_dict(name: str, value: Any, is_pipeline: bool) -> Any:  # noqa: ANN401
+    if not isinstance(value, Distribution):
+        return value
+    entries = value.to_dict()
+    of_pipeline = [key for key, entry in entries.items() if is_of_pipeline(entry)]
+    if is_pipeline and of_pipeline:
+        raise ValueError(
+            f"{name} has a value of the pipeline at {', '.join(of_pipeline)}. KFP replaces no value inside a dict that "
+            "is passed to a pipeline; pass plain values here, or pass the object to the component `train`"
+        )
+    return entries
 
 
 def _as_float(value: Any) -> Any:  # noqa: ANN401

@@ -119,3 +119,17 @@ def test_a_pipeline_takes_a_distribution_as_a_dict():
     (task,) = outer.pipeline_spec.root.dag.tasks.values()
     value = task.inputs.parameters["distribution_specification"].runtime_value.constant
     assert MessageToDict(value) == {"distribution_type": "TF", "number_of_workers": 2}
+
+
+def test_a_pipeline_takes_no_distribution_with_a_parameter():
+    """KFP replaces no placeholder in an argument of a pipeline, so `train` would read its name as the value."""
+
+    @dsl.pipeline
+    def outer(workers: int):
+        with pytest.raises(
+            ValueError, match=r"^distribution_specification has a value of the pipeline .* pass .*train"
+        ):
+            train_and_export(distribution_specification=TensorFlow(workers=workers))
+        train_and_export(distribution_specification=TensorFlow(workers=2))
+
+    assert outer

@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import jsonschema
 import numpy as np
@@ -187,9 +187,63 @@ def test_a_dict_or_list_of_the_pipeline_is_refused(name):
         input_of_the_task(lambda workers, limit: PyTorch(**{name: workers}))
 
 
+@dsl.component(base_image="python:3.11")
+def settings_of_team() -> dict:
+    return {"key": "pool"}
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda task, data: PyTorch(tolerations=[task.output]), "tolerations has .* cannot insert a dict or list"),
+        (lambda task, data: PyTorch(tolerations=f"{task.output}"), "tolerations has .* cannot insert a dict or list"),
+        (lambda task, data: PyTorch(workers=task.output), "number_of_workers has .* cannot insert a dict or list"),
+        (lambda task, data: PyTorch(workers=data), "number_of_workers has .* is an artifact; use a parameter"),
+        (lambda task, data: PyTorch(workers=task), "number_of_workers has .* use an output of the task"),
+    ],
+)
+def test_a_value_that_kfp_cannot_insert_is_refused(make, error):
+    """KFP compiles it, and the run fails with an error of JSON before the step starts."""
+
+    @dsl.pipeline
+    def pipeline(data: dsl.Input[dsl.Dataset]):
+        task = settings_of_team()
+        with pytest.raises(ValueError, match=f"^distribution_specification: {error}"):
+            make(task, data)
+
+    assert pipeline
+
+
+def test_an_item_of_a_loop_may_be_a_number_and_no_dict():
+    @dsl.pipeline
+    def pipeline(data: dsl.Input[dsl.Dataset]):
+        settings_of_team()
+        with dsl.ParallelFor([{"workers": 2}]) as item:
+            assert PyTorch(workers=item.workers).to_dict()["number_of_workers"] is not None
+            with pytest.raises(ValueError, match="cannot insert a dict or list"):
+                PyTorch(tolerations=[item])
+            settings_of_team()
+
+    assert pipeline
+
+
 def test_other_values_are_checked_when_the_pipeline_is_written():
     with pytest.raises(ValueError, match="restart_limit = -1 is not a whole number"):
         input_of_the_task(lambda workers, limit: TensorFlow(workers=workers, restart_limit=-1))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Toleration, "operator"), (Toleration, "effect"), (Volume, "access_mode")])
+def test_type_checkers_know_the_values_of_a_choice(kind, name):
+    literal, _ = get_args(get_type_hints(kind)[name])
+    assert [*get_args(literal)] == keys_of(kind)[name].kind.schema["enum"]
+
+
+def test_a_label_without_a_value_is_refused():
+    """A dict with None is refused. A builder must not leave the label out: the pods would run anywhere."""
+    with pytest.raises(ValueError, match=r"node_selector = \{'pool': None\}"):
+        parse_distribution({"node_selector": {"pool": None}})
+    with pytest.raises(ValueError, match=r"node_selector = \{'pool': None\}"):
+        SingleJob(node_selector={"pool": None})
 
 
 def test_the_types_are_those_of_the_specification():

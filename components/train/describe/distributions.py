@@ -27,6 +27,7 @@ from kfp_distributed.components.train.describe.kinds import (
     read_entry,
     shown,
 )
+from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline, refuse_what_kfp_cannot_insert
 from kfp_distributed.components.train.describe.pod_settings import (
     NODE_LABELS,
     TOLERATIONS,
@@ -125,14 +126,19 @@ class Distribution:
         entries = self.to_dict()
         for name in ("node_selector", "tolerations", "volumes"):
             value = entries.get(name)
-            if not isinstance(value, str | Mapping | list) and _is_of_pipeline(value):
+            if not isinstance(value, str | Mapping | list) and is_of_pipeline(value):
                 # KFP inserts it as JSON into a JSON text without escaping its quotes.
                 raise ValueError(
                     f"distribution_specification: {name} = {shown(value)} is a parameter of the pipeline as a whole. "
                     f"KFP cannot insert a dict or list into a dict; use parameters as entries of {name}, or one "
                     "parameter for the whole distribution_specification"
                 )
-        known = {name: value for name, value in entries.items() if not _is_of_pipeline(value)}
+        try:
+            for name, value in entries.items():
+                refuse_what_kfp_cannot_insert(name, value)
+        except ValueError as error:
+            raise ValueError(f"distribution_specification: {error}") from None
+        known = {name: value for name, value in entries.items() if not is_of_pipeline(value)}
         if known == entries:
             parse_distribution(entries)
         else:  # Whether values contradict each other is known in the run.
@@ -276,20 +282,6 @@ def _read(entries: Mapping[str, object]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"distribution_specification: {error}") from None
     return values
-
-
-def _is_of_pipeline(value: object) -> bool:
-    """Return whether a value is or has a channel of kfp, whose value is known in the run.
-
-    This module does not import kfp.
-    """
-    if isinstance(value, Mapping):
-        return any(map(_is_of_pipeline, value.values()))
-    if isinstance(value, list):
-        return any(map(_is_of_pipeline, value))
-    if isinstance(value, str):  # Such as f"{memory}Gi".
-        return "{{channel:" in value
-    return type(value).__module__.startswith("kfp.dsl.")
 
 
 _DEFAULTS = {

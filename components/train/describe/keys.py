@@ -57,10 +57,15 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     """Return a value as JSON can hold it, if it has objects of dataclasses, tuples or values of NumPy."""
     if is_dataclass(value):
         return entries_of(value)
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+    if isinstance(value, list | tuple):  # kfp takes no None, which in the dicts of a list is a key that is not set.
+        return [
+            {name: _plain(part) for name, part in entry.items() if part is not None}
+            if isinstance(entry, Mapping)
+            else _plain(entry)
+            for entry in value
+        ]
     if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items() if entry is not None}
+        return {name: _plain(entry) for name, entry in value.items()}
     return value.tolist() if type(value).__module__ == "numpy" else value
 
 

@@ -1,6 +1,7 @@
 """Node labels, tolerations and volumes of the pods of a job, in a `distribution_specification`. Pure."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from kfp_distributed.components.train.describe.keys import dict_key, entries_of, keys_of, read_keys, required, schema_of
 from kfp_distributed.components.train.describe.kinds import (
@@ -31,9 +32,11 @@ class Toleration:
     """
 
     key: str | None = dict_key(_LABEL_KEY, "Key of the taint.", default_text="all keys")
-    operator: str | None = dict_key(choice("Equal", "Exists"), "How the value is compared.", default_text="Equal")
+    operator: Literal["Equal", "Exists"] | None = dict_key(
+        choice("Equal", "Exists"), "How the value is compared.", default_text="Equal"
+    )
     value: str | None = dict_key(_LABEL, "Value of the taint.", default_text="none")
-    effect: str | None = dict_key(
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = dict_key(
         choice("NoSchedule", "PreferNoSchedule", "NoExecute"), "Effect of the taint.", default_text="all effects"
     )
     toleration_seconds: int | None = dict_key(
@@ -64,7 +67,7 @@ class Volume:
         "Size of a claim that the step creates.",
         default_text="none, the claim must exist",
     )
-    access_mode: str | None = dict_key(
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] | None = dict_key(
         choice("ReadWriteMany", "ReadWriteOnce"),
         "Access mode of a claim that the step creates.",
         default_text="ReadWriteMany; ReadWriteOnce for one replica",
