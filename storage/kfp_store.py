@@ -142,9 +142,10 @@ def find_service(read: Read, namespace: str, is_in_dns: Callable[[str], bool] = 
         if has_port:
             return f"{host}:{STORE_PORT}"
     if None in services.values():
-        # Most pods may not read namespace kubeflow. If both names exist, only the older is sure to have the port.
+        # Most pods may not read namespace kubeflow. If both names exist, only the older is sure to have the port. If
+        # none does, the step is outside of the cluster of the replicas, where each name would be a guess.
         newest, oldest = (f"{name}.{KFP_NAMESPACE}" for name in STORE_SERVICES)
-        return f"{oldest if is_in_dns(oldest) else newest}:{STORE_PORT}"
+        return f"{newest if is_in_dns(newest) and not is_in_dns(oldest) else oldest}:{STORE_PORT}"
     raise ValueError(
         f"no Service of an object store has port {STORE_PORT} (searched {', '.join(services)}): {WHAT_TO_SET}"
     )

@@ -95,7 +95,7 @@ def test_a_service_without_the_port_of_the_launcher_is_an_error():
     [
         ({"minio-service.kubeflow", "seaweedfs.kubeflow"}, "minio-service.kubeflow:9000"),  # KFP 2.15.
         ({"seaweedfs.kubeflow"}, "seaweedfs.kubeflow:9000"),  # Since KFP 2.16.
-        (set(), "seaweedfs.kubeflow:9000"),  # Outside of the cluster.
+        (set(), "minio-service.kubeflow:9000"),  # Outside of the cluster.
     ],
 )
 def test_a_service_of_a_forbidden_namespace_is_chosen_by_its_name_in_dns(names, endpoint):
