@@ -209,8 +209,9 @@ def test_the_log_of_a_failed_training_ends_with_its_cause(
     annotations = {"workflows.argoproj.io/node-name": node}
     step = train_step(image_specs, fails, trainer_image, bucket, run)
     logs = logs_of(api, run_in_pod("fails", [step], annotations=annotations))
-    lines = logs["train"].splitlines()
-    error, cause, report = (parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in lines[-5:-2])
+    lines = [parse_line(line) or pytest.fail(logs["train"][-6000:]) for line in logs["train"].splitlines()[-6:]]
+    # After the cause come the report's address and three lines on how to open it.
+    error, cause, report = lines[:3]
     assert (error.replica, error.message) == ("worker-0", "RuntimeError: no such column: price")
     assert cause.message.startswith("worker-0 failed with exit code 1, ")
     assert report.message.startswith("Report: ")
