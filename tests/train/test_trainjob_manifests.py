@@ -20,6 +20,7 @@ from train.test_manifests import (
 )
 
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION, JobKind
+from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.describe.manifests.train_job import (
     TRAIN_JOB,
     TRAINING_RUNTIME,
@@ -374,11 +375,20 @@ def test_the_names_of_nodes():
     ]
 
 
-def test_a_name_that_is_too_long_for_its_pods_is_refused():
-    planned = job("TF", evaluator=True)
-    train_job_names(replace(planned, name="a" * 43))
-    with pytest.raises(ValueError, match=r"^name = 'a+' has 44 characters; the TrainJob can have at most 43, .*eval"):
-        train_job_names(replace(planned, name="a" * 44))
+def test_the_objects_of_a_train_job():
+    """Its runtime must exist before it. Pods are created through Jobs of their own, whose events have the causes."""
+    planned = job("TF", number_of_workers=2, number_of_parameter_servers=1)
+    objects = plan_objects(planned, replace(SETTINGS, operator="trainer"))
+    runtimes = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/trainingruntimes"
+    assert (objects.kind, objects.runtimes_path) == (TRAIN_JOB, runtimes)
+    assert objects.manifest == train_job_manifest(planned, replace(SETTINGS, operator="trainer"))
+    assert objects.runtime == training_runtime_manifest(planned, replace(SETTINGS, operator="trainer"))
+    assert objects.event_names == ("a-job", "a-job-chief-0", "a-job-ps-0", "a-job-worker-0")
+
+
+def test_a_job_with_one_pod_needs_no_operator():
+    planned = job("Job")
+    assert plan_objects(planned, replace(SETTINGS, operator="trainer")) == plan_objects(planned, SETTINGS)
 
 
 @pytest.mark.parametrize("distribution_type", ["TF", "PyTorch", "MPI"])

@@ -13,7 +13,7 @@ class TrainingJob:
     """A job that is ready to run.
 
     Attributes:
-        name: Name of the job, a DNS-1035 label of at most 50 characters.
+        name: Name of the job, a DNS-1035 label of at most 43 characters.
         topology: Replicas of the job.
         specification: Restart limit, time budgets and settings of the cluster.
         description: Description of the job for its replicas.

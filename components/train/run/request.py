@@ -20,7 +20,7 @@ from kfp_distributed.storage.uri import join_uri, parse_uri
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
-_NAME_LENGTH = 36
+_NAME_LENGTH = 30
 """Maximum number of characters of a job's name before the hash."""
 
 
@@ -162,9 +162,9 @@ def _label(text: str) -> str:
 def job_name(task_name: str, identity: Sequence[str], path: TaskPath = TaskPath()) -> str:  # noqa: B008 - immutable
     """Return the name of a job, which is always the same for a task of a run.
 
-    It is a DNS-1035 label of at most 50 characters, so that the names of its pods have at most 63. Its parts are the
-    sub-pipelines, the task, the iterations and a hash of the identity, such as "tune-train-1-0123456789ab". The end of
-    long names is left out.
+    It is a DNS-1035 label of at most 43 characters, so that the names of its pods have at most 63: JobSet appends texts
+    such as "-evaluator-0-0-xxxxx" and "-worker-0-9999-xxxxx". Its parts are the sub-pipelines, the task, the iterations
+    and a hash of the identity, such as "tune-train-1-0123456789ab". The end of long names is left out.
     """
     iterations = "".join(f"-{index}" for index in path.iterations)[-_NAME_LENGTH + 1 :]
     readable = re.sub(r"[^a-z0-9]+", "-", "-".join([*path.sub_pipelines, task_name]).lower()).strip("-")

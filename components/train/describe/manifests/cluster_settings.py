@@ -8,6 +8,9 @@ from kfp_distributed.cluster_api.objects import Object
 
 MpiVersion = Literal["v1", "v2beta1"]
 
+Operator = Literal["training-operator", "trainer"]
+"""What runs TF, MPI and PyTorch jobs: the Kubeflow training operator (or the MPI operator), or Kubeflow Trainer v2."""
+
 
 @dataclass(frozen=True)
 class TaskSettings:
@@ -72,6 +75,7 @@ class ClusterSettings:
         library: Content of the files of the library that replicas import, by path in its archive.
         owner: ownerReference to the step's pod; None if the step does not run in a pod.
         mpi_version: Version of MPIJob that the API server serves; None if it serves none.
+        operator: What runs the job. It does not matter for a Job.
         task: Settings of the KFP task.
     """
 
@@ -84,4 +88,5 @@ class ClusterSettings:
     library: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     owner: Object | None = None
     mpi_version: MpiVersion | None = None
+    operator: Operator = "training-operator"
     task: TaskSettings = field(default_factory=TaskSettings)

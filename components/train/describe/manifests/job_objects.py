@@ -13,7 +13,14 @@ from kfp_distributed.components.train.describe.manifests import (
     object_store_secret,
     volume_claims,
 )
-from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion, Operator
+from kfp_distributed.components.train.describe.manifests.train_job import (
+    TRAIN_JOB,
+    TRAINING_RUNTIME,
+    train_job_manifest,
+    training_runtime_manifest,
+)
+from kfp_distributed.components.train.describe.manifests.train_job_names import train_job_names
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
 
@@ -33,6 +40,7 @@ class JobObjects:
         manifest: The job's own object, such as a TFJob.
         parts: ConfigMap and Secret that the job owns.
         claims: PersistentVolumeClaims of the volumes with a size. They have no owner.
+        runtime: TrainingRuntime of a TrainJob, which must exist before it; None for other kinds.
     """
 
     job: TrainingJob
@@ -41,6 +49,7 @@ class JobObjects:
     manifest: Object
     parts: tuple[Object, ...]
     claims: tuple[Object, ...]
+    runtime: Object | None = None
 
     @property
     def core_path(self) -> str:
@@ -58,6 +67,12 @@ class JobObjects:
         return f"{self.jobs_path}/{self.job.name}"
 
     @property
+    def runtimes_path(self) -> str:
+        """Path of the TrainingRuntimes in the namespace."""
+        kind = TRAINING_RUNTIME
+        return f"/apis/{kind.group}/{kind.version}/namespaces/{self.namespace}/{kind.plural}"
+
+    @property
     def title(self) -> str:
         """Kind, namespace and name of the job, for log lines."""
         return f"{self.kind.kind} {self.namespace}/{self.job.name}"
@@ -67,8 +82,11 @@ class JobObjects:
         """Names of the objects whose events are about the job, but for its pods.
 
         An operator reports pods that it cannot create as events of its job. A gang scheduler reports as events of the
-        PodGroup, which has the name of the job. The launcher of an MPIJob v2beta1 is created through a Job of its own.
+        PodGroup, which has the name of the job. The launcher of an MPIJob v2beta1 is created through a Job of its own,
+        and so are all replicas of a TrainJob, whose JobSet has the name of the job.
         """
+        if self.kind == TRAIN_JOB:
+            return (self.job.name, *train_job_names(self.job).jobs)
         launcher = (f"{self.job.name}-launcher",) if self.kind.kind == "MPIJob" else ()
         return (self.job.name, *launcher)
 
@@ -79,7 +97,11 @@ class JobObjects:
 
 
 def settings_for(
-    job: TrainingJob, settings: ClusterSettings, mpi_version: MpiVersion | None, variables: Mapping[str, str]
+    job: TrainingJob,
+    settings: ClusterSettings,
+    mpi_version: MpiVersion | None,
+    variables: Mapping[str, str],
+    operator: Operator = "training-operator",
 ) -> ClusterSettings:
     """Return the settings of a cluster with the image and the packages of a job's replicas.
 
@@ -88,6 +110,7 @@ def settings_for(
         settings: Settings of the cluster.
         mpi_version: Version of MPIJob that the API server serves. It matters for MPI alone.
         variables: Environment variables, which may name the images of replicas.
+        operator: What runs the job. Default: "training-operator".
 
     Raises:
         ValueError: The job cannot run on Kubernetes.
@@ -106,7 +129,8 @@ def settings_for(
         image=image,
         packages=requirements.packages,
         packages_alone=requirements.alone,
-        mpi_version=mpi_version if distribution_type == "MPI" else None,
+        mpi_version=mpi_version if distribution_type == "MPI" and operator == "training-operator" else None,
+        operator=operator,
     )
 
 
@@ -120,12 +144,10 @@ def plan_objects(job: TrainingJob, settings: ClusterSettings) -> JobObjects:
     Raises:
         ValueError: The code of the job is too large for a ConfigMap, or the cluster does not support the job.
     """
-    parts = (object_store_secret(job, settings), code_config_map(job, settings))
-    return JobObjects(
-        job,
-        job_kind(job.topology.distribution_type, settings.mpi_version),
-        settings.namespace,
-        job_manifest(job, settings),
-        tuple(part for part in parts if part),
-        tuple(volume_claims(job, settings)),
-    )
+    possible_parts = (object_store_secret(job, settings), code_config_map(job, settings))
+    parts, claims = tuple(part for part in possible_parts if part), tuple(volume_claims(job, settings))
+    if settings.operator == "trainer" and job.topology.distribution_type != "Job":
+        manifest, runtime = train_job_manifest(job, settings), training_runtime_manifest(job, settings)
+        return JobObjects(job, TRAIN_JOB, settings.namespace, manifest, parts, claims, runtime)
+    kind, manifest = job_kind(job.topology.distribution_type, settings.mpi_version), job_manifest(job, settings)
+    return JobObjects(job, kind, settings.namespace, manifest, parts, claims)

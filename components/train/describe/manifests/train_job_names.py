@@ -9,9 +9,6 @@ from kfp_distributed.components.train.describe.training_job import TrainingJob
 NODE = "node"
 """Name of the replicatedJob that the policies torch and mpi require."""
 
-_LONGEST_POD_NAME = 63
-_RANDOM_SUFFIX = len("-xxxxx")
-
 
 @dataclass(frozen=True)
 class ReplicaNames:
@@ -57,19 +54,9 @@ class TrainJobNames:
 
 
 def train_job_names(job: TrainingJob) -> TrainJobNames:
-    """Return the names of all objects of a TrainJob.
-
-    Raises:
-        ValueError: A pod would have a name of more than 63 characters, which JobSet refuses.
-    """
+    """Return the names of all objects of a TrainJob."""
     name, topology = job.name, job.topology
     replicas = {replica.name: _replica_names(name, topology, replica) for replica in topology.replicas}
-    longest = max((names.host for names in replicas.values()), key=len)
-    if (excess := len(longest) + _RANDOM_SUFFIX - _LONGEST_POD_NAME) > 0:
-        raise ValueError(
-            f"name = {name!r} has {len(name)} characters; the TrainJob can have at most {len(name) - excess}, because "
-            f"the name of its pod {longest}-xxxxx can have {_LONGEST_POD_NAME}"
-        )
     is_mpi = topology.distribution_type == "MPI"
     return TrainJobNames(
         name,
