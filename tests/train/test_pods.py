@@ -76,6 +76,9 @@ FAILED_INSTALLATION = {"terminated": {"exitCode": 1, "reason": "Error", **INSTAL
         ),
         ({"training.kubeflow.org/job-role": "launcher"}, "launcher-0"),
         ({"batch.kubernetes.io/job-name": "a-job"}, "worker-0"),
+        ({"kfp-distributed/first-replica": "ps-0", "batch.kubernetes.io/job-completion-index": "1"}, "ps-1"),
+        ({"kfp-distributed/first-replica": "master-0", "batch.kubernetes.io/job-completion-index": "0"}, "master-0"),
+        ({"kfp-distributed/first-replica": "master-0", "batch.kubernetes.io/job-completion-index": "2"}, "worker-1"),
     ],
 )
 def test_replica_of(labels, name):

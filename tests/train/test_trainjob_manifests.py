@@ -1,5 +1,6 @@
 """Whole TrainJobs and TrainingRuntimes: one of each type is written out here."""
 
+import json
 import os
 import subprocess
 from copy import deepcopy
@@ -19,15 +20,18 @@ from train.test_manifests import (
     template,
 )
 
+from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION, JobKind
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.describe.manifests.train_job import (
+    DISTRIBUTION_ANNOTATION,
     TRAIN_JOB,
     TRAINING_RUNTIME,
     train_job_manifest,
     training_runtime_manifest,
 )
 from kfp_distributed.components.train.describe.manifests.train_job_names import ReplicaNames, train_job_names
+from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.library.content import content_hash
 from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.runtime.replica import replica_name
@@ -76,6 +80,8 @@ def job_specs_of(distribution_type, settings=SETTINGS, **keys):
 
 def train_job_of(planned, settings=SETTINGS):
     manifest = train_job_manifest(planned, settings)
+    annotated = json.loads(manifest["metadata"]["annotations"].pop(DISTRIBUTION_ANNOTATION))
+    assert plan_topology(parse_distribution(annotated)) == planned.topology
     assert len(manifest["metadata"]["annotations"].pop(HASH_ANNOTATION)) == 32
     return manifest
 
@@ -119,7 +125,7 @@ def failure_rules(action, permanent=True):
     return [*rules, {"action": "FailJob", "onExitCodes": {**codes, "values": list(range(1, 128))}}][: 2 + permanent]
 
 
-def replicated_job(name, count, pod, env, leads=False, backoff_limit=0, permanent=True, **more):
+def replicated_job(name, count, pod, env, leads=False, backoff_limit=0, permanent=True, first="", **more):
     """Return the expected replicatedJob.
 
     Args:
@@ -130,6 +136,7 @@ def replicated_job(name, count, pod, env, leads=False, backoff_limit=0, permanen
         leads: Whether the leader of the job is among the pods.
         backoff_limit: Restarts of single pods.
         permanent: Whether exit codes 1 to 127 are permanent failures.
+        first: Replica with index 0; index 0 of the role, if it is "".
         more: Fields of the spec of the Job.
     """
     pod = deepcopy(pod)
@@ -137,6 +144,7 @@ def replicated_job(name, count, pod, env, leads=False, backoff_limit=0, permanen
     names = {entry["name"] for entry in env}
     container["env"] = [*(entry for entry in container["env"] if entry["name"] not in names), *env]
     pod["spec"]["restartPolicy"] = "Never"
+    pod["metadata"]["labels"]["kfp-distributed/first-replica"] = first or f"{name}-0"
     spec = {
         "completionMode": "Indexed",
         "completions": count,
@@ -172,6 +180,7 @@ def test_the_manifests_of_a_pytorch_job():
         template("node", limits(**{"cpu": "1", "nvidia.com/gpu": "2"})),
         [*env, INDEX, {"name": "RANK", "valueFrom": INDEX_SOURCE}],
         leads=True,
+        first="master-0",
         **FIRST_INDEX,
     )
     expected = jobset("node", 16, RESTART_RULES, node)
@@ -316,7 +325,7 @@ def test_the_manifests_of_an_mpi_job():
     command = [*WATCHED, *UNLESS_TRAINED, *MPIRUN, *RANK_ARGUMENTS[:-7], *RANK_ARGUMENTS[-3:]]
     launcher = template("node", limits(cpu="1"), command=command)
     jobs = [
-        replicated_job("node", 3, worker, named("worker"), permanent=False),
+        replicated_job("node", 3, worker, named("worker"), permanent=False, first="worker-0"),
         {
             **replicated_job("launcher", 1, launcher, named("launcher"), leads=True, permanent=False),
             "dependsOn": [{"name": "node", "status": "Ready"}],

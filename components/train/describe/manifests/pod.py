@@ -21,6 +21,10 @@ _RESERVED = (GRACE_VARIABLE, JOB_VARIABLE, LOST_SECONDS_VARIABLE, REPLICA_VARIAB
 
 ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
 WORK = "/kfp-distributed/work"
+
+FIRST_REPLICA_LABEL = "kfp-distributed/first-replica"
+"""Label of the pods of a TrainJob: name of the replica that the pod with index 0 of the same Job is."""
+
 STORE_SUFFIX = "-object-store"
 
 _MESSAGE = f"{WORK}/{PEAK_MEMORY}"
@@ -32,6 +36,9 @@ INSTALLER = "packages"
 CONTAINERS = {"Job": "training", "TFJob": "tensorflow", "PyTorchJob": "pytorch", "MPIJob": "mpi"}
 """Name of the container that runs the training, by kind of the job. The operators of TFJob and PyTorchJob require
 theirs. A pod may have other containers, which an admission webhook of the cluster adds."""
+
+NODE_CONTAINER = "node"
+"""Name of the container that runs the training in all pods of a TrainJob, which Kubeflow Trainer requires."""
 
 _VOLUME_PREFIX = "kfp-distributed-"
 """Prefix of the names of volumes, which keeps them apart from the volumes of the task."""

@@ -12,7 +12,13 @@ from collections.abc import Sequence
 
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.describe.manifests.pod import ENTRY, labels_of, pod_template
+from kfp_distributed.components.train.describe.manifests.pod import (
+    ENTRY,
+    FIRST_REPLICA_LABEL,
+    NODE_CONTAINER,
+    labels_of,
+    pod_template,
+)
 from kfp_distributed.components.train.describe.manifests.run_policy import lifetime
 from kfp_distributed.components.train.describe.topology import Replica
 from kfp_distributed.components.train.describe.training_job import TrainingJob
@@ -29,9 +35,6 @@ INDEX: Object = {
 
 _TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 """Label of the replicatedJob to which Trainer applies mlPolicy.numNodes, and by which its users find the leader."""
-
-CONTAINER = "node"
-"""Name of the container that runs the training, which Trainer requires."""
 
 _PERMANENT_CODES = list(range(1, 128))
 _PREEMPTED: Object = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -59,10 +62,11 @@ def replicated_job(
         command: Command of the container.
         trains: Whether resources of the task apply where `distribution_specification` sets none.
     """
-    template = pod_template(job, settings, CONTAINER, replicas[0].resources, command=command, trains=trains)
+    template = pod_template(job, settings, NODE_CONTAINER, replicas[0].resources, command=command, trains=trains)
     container = template["spec"]["containers"][0]
     names = {variable["name"] for variable in variables}
     container["env"] = [*(entry for entry in container["env"] if entry["name"] not in names), *variables]
+    template["metadata"]["labels"][FIRST_REPLICA_LABEL] = replicas[0].name
     template["spec"]["restartPolicy"] = "Never"
     alone = all(replica.name in job.topology.restart_alone for replica in replicas)
     spec: Object = {
@@ -132,7 +136,7 @@ def _failure_rules(job: TrainingJob, template: Object, alone: bool) -> list[Obje
     the pod. `_restart_rules` reads it.
     """
     action = "Ignore" if alone else "FailJob"
-    outage = {"containerName": CONTAINER, "operator": "In", "values": _ignored_codes(job)}
+    outage = {"containerName": NODE_CONTAINER, "operator": "In", "values": _ignored_codes(job)}
     rules = [{"action": action, **_PREEMPTED}, {"action": action, "onExitCodes": outage}]
     if job.topology.distribution_type == "MPI":
         return rules  # mpirun ends with 1 when it has lost a worker, too.

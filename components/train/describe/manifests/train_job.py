@@ -4,9 +4,11 @@ The TrainingRuntime belongs to one job and has its name. It must exist before it
 the TrainJob is updated, for example when a queue suspends it.
 """
 
+import json
 from types import ModuleType
 
 from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.train.describe.distributions import types_of
 from kfp_distributed.components.train.describe.manifests import (
     HASH_ANNOTATION,
     QUEUE_LABEL,
@@ -26,6 +28,17 @@ from kfp_distributed.components.train.describe.training_job import TrainingJob
 
 TRAIN_JOB = JobKind("TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs")
 TRAINING_RUNTIME = JobKind("TrainingRuntime", "trainer.kubeflow.org", "v1alpha1", "trainingruntimes")
+
+DISTRIBUTION_ANNOTATION = "kfp-distributed/distribution"
+"""Annotation of a TrainJob with its `distribution_specification` in JSON, as far as it determines the replicas and when
+they restart. The fields of a TrainJob do not tell."""
+
+_ANNOTATED_KEYS = (
+    *("number_of_workers", "number_of_parameter_servers", "evaluator", "slots_per_worker", "min_workers"),
+    *("max_workers", "worker_cpus", "worker_memory", "worker_gpus", "launcher_cpus", "launcher_memory"),
+    *("ps_cpus", "ps_memory"),
+    *("restart_limit", "termination_grace_seconds"),
+)
 
 _MODULES: dict[str, ModuleType] = {"TF": tf_runtime, "PyTorch": torch_runtime, "MPI": mpi_runtime}
 _API_VERSION = f"{TRAIN_JOB.group}/{TRAIN_JOB.version}"
@@ -70,7 +83,10 @@ def train_job_manifest(job: TrainingJob, settings: ClusterSettings) -> Object:
     if job.specification.queue_name:
         metadata["labels"][QUEUE_LABEL] = job.specification.queue_name
     runtime = training_runtime_manifest(job, settings)["spec"]
-    metadata["annotations"] = {HASH_ANNOTATION: spec_hash([runtime, spec], job, settings)}
+    metadata["annotations"] = {
+        HASH_ANNOTATION: spec_hash([runtime, spec], job, settings),
+        DISTRIBUTION_ANNOTATION: json.dumps(_distribution(job)),
+    }
     return {"apiVersion": _API_VERSION, "kind": TRAIN_JOB.kind, "metadata": metadata, "spec": spec}
 
 
@@ -83,6 +99,13 @@ def owned_by_train_job(uid: str, job: TrainingJob) -> Object:
     """
     owner = {"apiVersion": _API_VERSION, "kind": TRAIN_JOB.kind, "name": job.name, "uid": uid}
     return {"metadata": {"ownerReferences": [owner]}}
+
+
+def _distribution(job: TrainingJob) -> Object:
+    spec = job.specification
+    values = {name: getattr(spec, name) for name in _ANNOTATED_KEYS if spec.distribution_type in types_of(name)}
+    known = {name: value for name, value in values.items() if value is not None}
+    return {"distribution_type": spec.distribution_type, **known}
 
 
 def _runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:

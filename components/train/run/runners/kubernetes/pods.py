@@ -4,13 +4,19 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.train.describe.manifests.pod import CONTAINERS, INSTALLER
+from kfp_distributed.components.train.describe.manifests.pod import (
+    CONTAINERS,
+    FIRST_REPLICA_LABEL,
+    INSTALLER,
+    NODE_CONTAINER,
+)
 from kfp_distributed.components.train.run.facts import State
 from kfp_distributed.components.train.run.runners.kubernetes.record_times import parse_time, seconds_of
 
 _TYPE = "training.kubeflow.org/replica-type"
 _ROLE = "training.kubeflow.org/job-role"
 _INDEX = "training.kubeflow.org/replica-index"
+_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 _TRAINERS = frozenset(CONTAINERS.values())
 """Names of the containers that run a training. All other containers of a pod, but the installer, are foreign: an
@@ -58,6 +64,10 @@ class PodState(NamedTuple):
 def replica_of(pod: Mapping[str, Any]) -> str:
     """Return the name of a pod's replica, from the labels of its operator. The pod of a Job is worker-0."""
     labels = pod["metadata"].get("labels", {})
+    if first := labels.get(FIRST_REPLICA_LABEL):
+        role, index = first.rpartition("-")[0], int(labels.get(_COMPLETION_INDEX, 0))
+        # The Job of a master may have the workers, too.
+        return first if not index else f"worker-{index - 1}" if role == "master" else f"{role}-{index}"
     # The master of a PyTorchJob has both labels; pods of MPIJob v2beta1 only have the role.
     role = labels.get(_TYPE) or labels.get(_ROLE) or "worker"
     return f"{role.lower()}-{labels.get(_INDEX, 0)}"
@@ -282,7 +292,13 @@ def started_containers(pod: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
 def _trainer(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the status of the container that runs the training; {} if it is not known yet."""
     statuses = pod.get("status", {}).get("containerStatuses", ())
-    return next((container for container in statuses if container["name"] in _TRAINERS), {})
+    return next((container for container in statuses if container["name"] in _trainers(pod)), {})
+
+
+def _trainers(pod: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names that the container of the training may have."""
+    is_of_train_job = FIRST_REPLICA_LABEL in pod["metadata"].get("labels", {})
+    return frozenset({NODE_CONTAINER}) if is_of_train_job else _TRAINERS
 
 
 def _installer(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -294,7 +310,7 @@ def _installer(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 def _sidecars(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the status of each foreign container that the pod's phase depends on. Native sidecars are not."""
     statuses = pod.get("status", {}).get("containerStatuses", ())
-    return [container for container in statuses if container["name"] not in _TRAINERS]
+    return [container for container in statuses if container["name"] not in _trainers(pod)]
 
 
 def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
@@ -339,7 +355,7 @@ def is_suspended(job: Mapping[str, Any]) -> bool:
 
 
 def _memory_limit(pod: Mapping[str, Any]) -> str | None:
-    container = next(container for container in pod["spec"]["containers"] if container["name"] in _TRAINERS)
+    container = next(container for container in pod["spec"]["containers"] if container["name"] in _trainers(pod))
     limit = container.get("resources", {}).get("limits", {}).get("memory")
     return limit and f"the limit is {limit}"
 
