@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import (
@@ -71,6 +72,20 @@ class JobObjects:
         """Path of the TrainingRuntimes in the namespace."""
         kind = TRAINING_RUNTIME
         return f"/apis/{kind.group}/{kind.version}/namespaces/{self.namespace}/{kind.plural}"
+
+    @property
+    def runtime_path(self) -> str:
+        """Path of the job's own TrainingRuntime."""
+        return f"{self.runtimes_path}/{self.job.name}"
+
+    @property
+    def awaited_deletion(self) -> Literal["Foreground", "Background"]:
+        """How the job is deleted if its pods must be gone before it is created again.
+
+        A deletion in the foreground waits for the pods, but a failed TrainJob that waits for its JobSet starts over:
+        Kubeflow Trainer creates the JobSet again.
+        """
+        return "Background" if self.kind == TRAIN_JOB else "Foreground"
 
     @property
     def title(self) -> str:

@@ -72,10 +72,16 @@ class Judge:
         job: The job.
         checkpoint: Name of the newest complete checkpoint. The caller sets it before it reports news of a failure.
         restarts: Restarts and preemptions that count for the limits.
+        launcher_restarts: Whether the cluster restarts all replicas after any failure of an MPI launcher. Otherwise its
+            operator decides.
+        all_stop_since: Time of the first failure after which the cluster stops all replicas and may start them again;
+            None if there was none. Their grace period may be long, and until it is over no failure is forgotten.
     """
 
     job: TrainingJob
     checkpoint: str = ""
+    launcher_restarts: bool = False
+    all_stop_since: float | None = None
     restarts: Restarts = field(init=False)
     _failures: dict[str, _Failure] = field(default_factory=dict)
     _disruptions: dict[str, _Disruption] = field(default_factory=dict)
@@ -125,7 +131,7 @@ class Judge:
             return "" if self.restarts.can_be_preempted else self.restarts.preemption_limit_reached
         if cause == "outage":
             return ""
-        if not is_retryable(failure.exit_code):
+        if not self._is_retried(failure):
             # The operator decides, but that of MPIJob v2beta1 lets the kubelet restart such a worker for ever.
             is_mpi_worker = self.job.topology.distribution_type == "MPI" and failure.replica != self.job.topology.leader
             return FOR_GOOD if is_mpi_worker else ""
@@ -134,9 +140,14 @@ class Judge:
 
     def recent(self, but: str = "") -> list[ReplicaChanged]:
         """Return the recent failures of replicas that the job needs, without those of one replica."""
-        since, ignored = clock() - RECENT_SECONDS, {*self.job.topology.spared, but}
+        since, ignored = self._now - RECENT_SECONDS, {*self.job.topology.spared, but}
         failures = (failure.fact for failure in self._failures.values())
         return [failure for failure in failures if failure.time >= since and failure.replica not in ignored]
+
+    @property
+    def _now(self) -> float:
+        """Time at which failures are judged: now, or when the cluster began to stop all replicas."""
+        return clock() if self.all_stop_since is None else self.all_stop_since
 
     def cause(self, failure: ReplicaChanged) -> Cause:
         """Return the cause of a failure, or of the disruption of another replica from which it follows."""
@@ -210,7 +221,32 @@ class Judge:
         cause = self.cause(root)
         if cause == "preemption":
             return self.restarts.can_be_preempted
-        return cause == "outage" or (is_retryable(root.exit_code) and self.has_restart_left)
+        return cause == "outage" or (self._is_retried(root) and self.has_restart_left)
+
+    def _is_retried(self, failure: ReplicaChanged) -> bool:
+        """Return whether a failure of the program is no permanent one."""
+        is_leader_of_mpi = self.job.topology.distribution_type == "MPI" and failure.replica == self.job.topology.leader
+        return is_retryable(failure.exit_code) or (self.launcher_restarts and is_leader_of_mpi)
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the first of the recent failures is permanent."""
+        recent = self.recent()
+        root = root_failure(recent) if recent else None
+        return root is not None and self.cause(root) == "program" and not self._is_retried(root)
+
+    @property
+    def end_of_restarts(self) -> str:
+        """Why the job ends although the cluster has just restarted all replicas; "" if the limits permit that.
+
+        The failure may not have been seen, if the API server did not answer.
+        """
+        recent = self.recent()
+        if not recent:
+            self.restarts = self.restarts.after_failure(self.checkpoint)
+        if recent and self.cause(root_failure(recent)) != "program":
+            return ""
+        return "" if self.has_restart_left else self.restarts.restart_limit_reached
 
     @property
     def has_restart_left(self) -> bool:
@@ -232,7 +268,7 @@ class Judge:
         disrupted = (self._disruption_behind(root) or root).replica
         if self._restart_counts_for == "outage":
             return JobEvent(clock(), outage_restart("the whole job", disrupted), "WARNING")
-        self._count_preemption(root, clock())
+        self._count_preemption(root, self._now)
         text = f"{self.restarts.last_preemption}: the whole job ({disrupted} was preempted)"
         return JobEvent(clock(), text, "WARNING")
 
@@ -241,6 +277,7 @@ class Judge:
         if self._restart_counts_for == "program":
             self.restarts = self.restarts.after_restart(replica.name for replica in self.job.topology.replicas)
         self._failures, self._disruptions, self._restart_counts_for = {}, {}, "program"
+        self.all_stop_since = None
 
     @property
     def _needed(self) -> list[str]:
@@ -251,7 +288,7 @@ class Judge:
         """Return why a job ends with a failure after which it is not restarted, as a sentence."""
         if self.cause(failure) == "preemption":
             return self.restarts.preemption_limit_reached
-        return self.restarts.restart_limit_reached if is_retryable(failure.exit_code) else FOR_GOOD
+        return self.restarts.restart_limit_reached if self._is_retried(failure) else FOR_GOOD
 
 
 def is_retryable(exit_code: int | None) -> bool:

@@ -6,31 +6,38 @@ from datetime import datetime
 
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, ReplicaChanged, clock
+from kfp_distributed.components.train.run.failures import FOR_GOOD
+from kfp_distributed.components.train.run.runners.kubernetes.deletions import is_cleanup, stops_all, stops_with_others
+from kfp_distributed.components.train.run.runners.kubernetes.jobset_attempt import Attempt, attempt_of
 from kfp_distributed.components.train.run.runners.kubernetes.judge import Judge
 from kfp_distributed.components.train.run.runners.kubernetes.pods import (
     INSTALLATION_FAILED,
     PodState,
     deletion_time,
     failed_sidecars,
+    failure_sentence,
     is_suspended,
     job_end,
     job_end_time,
+    owners_of,
     pod_state,
     preemption_of,
     replica_of,
     restarts_in_place,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import CLOCK_TOLERANCE, happened_before
+from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before
 from kfp_distributed.components.train.run.runners.kubernetes.replica_record import (
     ENDED,
     NOT_STARTED,
     UNKNOWN,
     Deletion,
     Record,
+    failed_by_sidecar,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.warning_events import TRANSIENT_SECONDS, read_event
+from kfp_distributed.components.train.run.runners.kubernetes.warning_events import ReportedWarnings, read_event
 
 _OPERATOR_SECONDS = 10.0
 """Seconds to wait for an operator to report status before warning that none is running."""
@@ -66,26 +73,33 @@ class ObjectFacts:
     is_held: bool = False
     end_time: datetime | None = None
     judge: Judge = field(init=False)
+    _is_train_job: bool = field(init=False)
     _limit_reached: bool = False
     _without_status_since: float | None = None
     _suspended: bool = False
+    _attempt: Attempt | None = None
+    """Attempt of the TrainJob that is followed; None for other kinds, or if no pod was seen yet."""
     _early_pods: dict[str, Object] = field(default_factory=dict)
     """Pods that were reported before the admission of their job by its queue."""
     _records: dict[str, Record] = field(default_factory=dict)
     _retired: set[str] = field(default_factory=set)
     """UIDs of pods that have a successor, or whose job was recreated. Late news of them are ignored."""
     _reported: set[tuple[object, ...]] = field(default_factory=set)
-    _mount_errors: dict[str, tuple[float, str, str]] = field(default_factory=dict)
-    """Transient mount errors by UID of the pod: time, name of the pod, text."""
+    _warnings: ReportedWarnings = field(default_factory=ReportedWarnings)
 
     def __post_init__(self) -> None:
-        self.judge = Judge(self.job)
+        self._is_train_job = self.kind == TRAIN_JOB.kind
+        self.judge = Judge(self.job, launcher_restarts=self._is_train_job)
         self._records = {replica.name: Record() for replica in self.job.topology.replicas}
 
     @property
     def leader_is_over(self) -> bool:
         """Whether the leader has ended."""
-        return self._records[self.job.topology.leader].state.state in ENDED
+        return self._leader_state in ENDED
+
+    @property
+    def _leader_state(self) -> str:
+        return self._records[self.job.topology.leader].state.state
 
     @property
     def can_restart(self) -> bool:
@@ -100,22 +114,17 @@ class ObjectFacts:
             return False
         if self.judge.recent():
             return self.judge.can_restart
-        return bool(self._failed_by_sidecar) and self.judge.has_restart_left
+        return bool(failed_by_sidecar(self._records)) and self.judge.has_restart_left
 
     def restart_event(self) -> JobEvent:
         """Return the event that announces the restart. Call it when `can_restart` becomes true: failures expire."""
-        return self.judge.restart_event(f"a sidecar of {self._failed_by_sidecar} failed")
-
-    @property
-    def _failed_by_sidecar(self) -> str:
-        """Name of a replica that succeeded while a sidecar failed its pod; "" if there is none."""
-        states = {name: record.state for name, record in self._records.items()}
-        return next((name for name, state in states.items() if state.state == "succeeded" and state.hidden_by), "")
+        return self.judge.restart_event(f"a sidecar of {failed_by_sidecar(self._records)} failed")
 
     def restart(self) -> Iterator[Fact]:
-        """Reset the state after the job was deleted and before it is recreated."""
+        """Reset the state after the job was deleted and before it is recreated, or after JobSet restarted it."""
         self.end, self.ended_by_itself, self.is_held, self.end_time = None, False, False, None
-        self._limit_reached, self._reported = False, set()
+        self._limit_reached, self._reported, self._attempt = False, set(), None
+        self._warnings.forget()
         self.judge.restart()
         self._retire_pods()
         for name, record in list(self._records.items()):
@@ -126,8 +135,7 @@ class ObjectFacts:
 
     def is_ours(self, pod: Object) -> bool:
         """Return whether a pod belongs to this job, not to an earlier one of its name. True for added workers, too."""
-        references = pod["metadata"].get("ownerReferences", ())
-        owners = [reference["uid"] for reference in references if reference["kind"] == self.kind]
+        owners = owners_of(pod, self.kind)
         return not self.uid or not owners or self.uid in owners
 
     def update_job(self, job: Object | None, deleted: bool = False) -> Iterator[Fact]:
@@ -139,7 +147,7 @@ class ObjectFacts:
             return
         self.created = str(job["metadata"].get("creationTimestamp", ""))
         if end := job_end(job):
-            self.end = (end[0], "" if end[0] else _sentence(f"{self.kind} failed", end[1]))
+            self.end = (end[0], "" if end[0] else failure_sentence(self.kind, end[1]))
             self.ended_by_itself, self.end_time = True, job_end_time(job)
             for name in self._records:
                 yield from self._resolve_deletion(name)
@@ -174,28 +182,18 @@ class ObjectFacts:
         for name, record in list(self._records.items()):
             if record.pending_end and now - record.pending_end[0] > _DELETION_SECONDS:
                 yield from self._resolve_deletion(name)
-        yield from self._report_mount_errors(now)
-
-    def _report_mount_errors(self, now: float) -> Iterator[Fact]:
-        for uid, (since, pod, text) in list(self._mount_errors.items()):
-            if now - since <= TRANSIENT_SECONDS:
-                continue
-            del self._mount_errors[uid]
+        for warning in self._warnings.lasting(now):
             for name, record in list(self._records.items()):
-                if record.uid == uid and record.state.state in NOT_STARTED:
-                    yield JobEvent(clock(), f"{pod}: {text}", "WARNING")
-                    yield from self._change(name, record._replace(state=record.state._replace(reason=text)))
+                if record.uid == warning.uid and record.state.state in NOT_STARTED:
+                    yield JobEvent(clock(), f"{warning.name}: {warning.text}", "WARNING")
+                    yield from self._change(name, record._replace(state=record.state._replace(reason=warning.text)))
 
     def add_event(self, event: Object) -> Iterator[Fact]:
         """Report a warning event once, if it is about the job or its pods."""
-        warning = read_event(event, self.job.name, self.created)
-        if warning is None or warning.key in self._reported:
+        warning = self._warnings.add(read_event(event, self.job.name, self.created), now := clock())
+        if warning is None:
             return
-        self._reported.add(warning.key)
-        if warning.is_transient:
-            self._mount_errors.setdefault(warning.uid, (clock(), warning.name, warning.text))
-            return
-        happened = happened_before(warning.happened, now := clock())
+        happened = happened_before(warning.happened, now)
         yield JobEvent(now, f"{warning.name}: {warning.text}", "WARNING", happened)
         if warning.is_about_creation:
             for replica, record in list(self._records.items()):
@@ -219,8 +217,9 @@ class ObjectFacts:
         name, metadata = replica_of(pod), pod["metadata"]
         record, container_restarts = self._records.get(name), restarts_in_place(pod)
         is_late = metadata["uid"] in self._retired or (record and metadata["creationTimestamp"] < record.created)
-        if record is None or is_late or not self.is_ours(pod):
+        if record is None or is_late or not self.is_ours(pod) or not (yield from self._see_attempt(pod)):
             return
+        record = self._records[name]
         is_deleted = deleted or "deletionTimestamp" in metadata
         if self._suspended:
             self._early_pods.pop(name, None)
@@ -242,7 +241,10 @@ class ObjectFacts:
         record = record._replace(node=pod.get("spec", {}).get("nodeName", ""), preemption=preemption_of(pod))
         self.judge.see_pod(name, record.uid, bool(record.preemption))
         if is_deleted:
-            record = record._replace(deletion=record.deletion or Deletion(deletion_time(pod), self._has_failed(name)))
+            record = record._replace(
+                deletion=record.deletion or Deletion(deletion_time(pod), self._is_after_failure(name))
+            )
+            self._end_before_the_others(record)
             # A worker that is being deleted may exit with 0. Only for the leader this means success.
             ends_by_deletion = state.exit_code == 0 and name != self.job.topology.leader
             if deleted or state.state == "failed" or ends_by_deletion:
@@ -251,6 +253,38 @@ class ObjectFacts:
         yield from self._change(name, record._replace(state=state))
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
+
+    def _see_attempt(self, pod: Object) -> Generator[Fact, None, bool]:
+        """Handle the attempt of JobSet that a pod is part of; return whether the pod is to be followed."""
+        attempt = attempt_of(pod)
+        if attempt == self._attempt or self._attempt is None:
+            self._attempt = attempt
+            return True
+        if attempt is None or self.end or (attempt.jobset == self._attempt.jobset and attempt < self._attempt):
+            return False
+        if reason := self.judge.end_of_restarts:
+            self.end, self._limit_reached = (False, reason), True
+            return False
+        yield self.judge.restart_event("a replica was deleted")
+        yield from self.restart()
+        self._attempt = attempt
+        return True
+
+    def _end_before_the_others(self, record: Record) -> None:
+        """End a TrainJob after a permanent failure. Unless it is to be kept, its end of all pods is not awaited."""
+        is_final = record.deletion and record.deletion.is_cleanup and self.judge.is_permanent
+        if self._is_train_job and is_final and not (self.end or self.job.specification.keep_job):
+            self.end, self._limit_reached = (False, FOR_GOOD), True
+
+    def _is_after_failure(self, replica: str) -> bool:
+        """Return whether another replica has failed or was deleted, so that the cluster deletes the pod of this one.
+
+        News of pods arrive in order, so it was earlier. The Job of a TrainJob restarts some replicas alone.
+        """
+        alone = self.job.topology.restart_alone if self._is_train_job else self.job.topology.spared
+        others = [name for name in self._records if name != replica and name not in alone]
+        has_failed = any(stops_all(failure, alone) for failure in self.judge.recent(but=replica))
+        return has_failed or any(self._records[name].deletion for name in others)
 
     def _next_start(self, name: str, pod: Object) -> Generator[Fact, None, Record]:
         """Return the record of a replica that has a new pod, or whose container was restarted."""
@@ -278,11 +312,6 @@ class ObjectFacts:
                     clock(), f"{replica}: sidecar {sidecar} failed with {end}, training continues", "WARNING"
                 )
 
-    def _has_failed(self, replica: str) -> bool:
-        """Return whether another replica has failed or was deleted. News of pods arrive in order, so it was earlier."""
-        others = [name for name in self._records if name != replica and name not in self.job.topology.spared]
-        return bool(self.judge.recent(but=replica)) or any(self._records[name].deletion for name in others)
-
     def _defer_end(self, name: str, record: Record, state: PodState = UNKNOWN) -> Iterator[Fact]:
         """Wait for the end of the job, which decides whether the deletion of a pod was a failure."""
         if record.pending_end or record.state.state in ENDED:
@@ -297,41 +326,19 @@ class ObjectFacts:
         has_ended = record.state.state in ENDED
         if not record.pending_end and not (self.ended_by_itself and record.deletion and not has_ended):
             return
-        time, state = record.pending_end or (clock(), record.state)
-        state = state._replace(
-            state="failed",
-            exit_code=state.exit_code or None,
-            reason=record.preemption or "pod deleted",
-            hidden_by=(),
-            preempted=bool(record.preemption),
-            # Of a pod that was deleted while it ran, that time is the start of its container.
-            happened=(state.happened if state.state in ENDED else None)
-            or (record.deletion and record.deletion.seconds),
-        )
-        if self.ended_by_itself and self._is_cleanup(record):
+        time, state = record.pending_end[0] if record.pending_end else clock(), record.lost()
+        succeeded = bool(self.end and self.end[0])
+        if self.ended_by_itself and is_cleanup(record, succeeded, self.end_time, bool(self.judge.recent())):
             if not record.pending_end:
                 return  # Its containers have not ended yet.
             state = state._replace(state="stopped", exit_code=None, reason="job ended", preempted=False)
         elif not self.ended_by_itself and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
             # An elastic job continues without the worker. Changing the number of workers is not limited.
             state = state._replace(state="stopped")
+        elif self._is_train_job and stops_with_others(record, self._leader_state == "succeeded"):
+            state = state._replace(state="stopped", exit_code=None, reason="stopped by JobSet")
         # The fact has the time of the deletion, which decides whether other failures followed from it.
         yield from self._change(name, record._replace(state=state, pending_end=None), time)
-
-    def _is_cleanup(self, record: Record) -> bool:
-        """Return whether the operator deleted a pod because the job had ended.
-
-        The times of both decide. If they are too close, the deletion was a cleanup if the job succeeded or another
-        replica had failed before. Otherwise the job failed because of the deletion. An operator preempts no pod.
-        """
-        deletion = record.deletion or Deletion(None, None)
-        if record.preemption and not (self.end and self.end[0]):
-            return False
-        if deletion.time and self.end_time and abs(deletion.time - self.end_time) > CLOCK_TOLERANCE:
-            return deletion.time > self.end_time
-        if self.end and self.end[0]:
-            return True
-        return bool(self.judge.recent()) if deletion.is_cleanup is None else deletion.is_cleanup
 
     def _change(self, name: str, record: Record, time: float = 0) -> Iterator[Fact]:
         """Store the record of a replica and report its state if it has changed."""
@@ -363,14 +370,15 @@ class ObjectFacts:
         The operator decides about permanent failures, and the launcher of an elastic MPI job about lost workers. When
         the leader has succeeded, the operator soon reports the end of the job.
         """
+        if self._is_train_job and stops_all(failure, self.job.topology.restart_alone):
+            self.judge.all_stop_since = self.judge.all_stop_since or failure.time
         reason = self.judge.add(failure, begun)
         if reason and self._decides_the_end(failure):
             self.end, self._limit_reached = (False, reason), True
 
     def _decides_the_end(self, failure: ReplicaChanged) -> bool:
         """Return whether a failure can end the job, which has neither ended nor trained its model."""
-        leader_succeeded = self._records[self.job.topology.leader].state.state == "succeeded"
-        return not (self.end or leader_succeeded or failure.replica in self.job.topology.spared)
+        return not (self.end or self._leader_state == "succeeded" or failure.replica in self.job.topology.spared)
 
     def _end_in_place_of_operator(self, end: ReplicaChanged, hidden_by: Sequence[str]) -> Iterator[Fact]:
         """End the job after the end of a replica that its operator does not see, because of running or failed sidecars.
@@ -388,8 +396,3 @@ class ObjectFacts:
         self.is_held, self.ended_by_itself = self.is_held or not self.ended_by_itself, True
         text = f"{end.replica} has ended, but its pod does not show it because of sidecar {', '.join(hidden_by)}"
         yield JobEvent(clock(), f"{text}: the step ends the {self.kind}", "WARNING")
-
-
-def _sentence(start: str, message: str) -> str:
-    text = ": ".join(filter(None, (start, message)))
-    return text if text.endswith(".") else f"{text}."

@@ -73,6 +73,11 @@ def replica_of(pod: Mapping[str, Any]) -> str:
     return f"{role.lower()}-{labels.get(_INDEX, 0)}"
 
 
+def owners_of(pod: Mapping[str, Any], kind: str) -> list[str]:
+    """Return the UIDs of the owners of a pod that have a kind."""
+    return [owner["uid"] for owner in pod["metadata"].get("ownerReferences", ()) if owner["kind"] == kind]
+
+
 def pod_state(pod: Mapping[str, Any]) -> PodState:
     """Return the state of a pod, its reason, and how long the installation of packages took."""
     state = _end_state(pod) or _unfinished_state(pod)
@@ -324,6 +329,12 @@ def job_end(job: Mapping[str, Any]) -> tuple[bool, str] | None:
         if name in true_conditions:
             return False, true_conditions[name].get("message", "")
     return (True, "") if true_conditions.keys() & set(_SUCCESS_CONDITIONS) else None
+
+
+def failure_sentence(kind: str, message: str) -> str:
+    """Return that a job of a kind has failed, with the message of its operator, as a sentence."""
+    text = ": ".join(filter(None, (f"{kind} failed", message)))
+    return text if text.endswith(".") else f"{text}."
 
 
 def job_end_time(job: Mapping[str, Any]) -> datetime | None:

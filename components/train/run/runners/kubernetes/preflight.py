@@ -7,6 +7,8 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JobKind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
+from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB, TRAINING_RUNTIME
+from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import RUNTIME_IS_MISSING
 
 
 def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:
@@ -17,8 +19,15 @@ def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = Fa
         secret: Whether the training creates a Secret. Default: False.
         claims: Whether the training creates PersistentVolumeClaims. Default: False.
     """
+    train_job: list[tuple[str, str, str]] = []
+    if kind == TRAIN_JOB:
+        runtimes = (TRAINING_RUNTIME.group, TRAINING_RUNTIME.plural)
+        train_job = [(verb, *runtimes) for verb in ("create", "patch", "delete")]
+        # To wait until those of an earlier TrainJob are deleted.
+        train_job += [("get", "jobset.x-k8s.io", "jobsets"), ("get", "batch", "jobs")]
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
+        *train_job,
         *((verb, "", "configmaps") for verb in ("create", "get")),
         *((verb, "", "pods") for verb in ("get", "list", "watch")),
         ("get", "", "pods/log"),
@@ -96,8 +105,9 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
                 {"dryRun": "All", "fieldValidation": "Strict"},
             )
         except ClusterError as error:
-            # An object that exists already is checked when the job starts.
-            if error.status != 409:
+            # An object that exists already is checked when the job starts. A TrainJob is denied until its runtime
+            # exists, but not before the API server has checked its fields.
+            if error.status != 409 and RUNTIME_IS_MISSING not in str(error):
                 raise ValueError(f"the API server would refuse the {manifest['kind']} of this job: {error}") from None
 
 

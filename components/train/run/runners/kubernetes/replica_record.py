@@ -1,5 +1,6 @@
 """What is known of a replica: its pod, its state and its restarts. Pure."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -58,6 +59,19 @@ class Record(NamedTuple):
     begun: float = 0.0
     preemption: str = ""
 
+    def lost(self) -> PodState:
+        """Return the state after the deletion of its pod, if that was a failure."""
+        state = self.pending_end[1] if self.pending_end else self.state
+        return state._replace(
+            state="failed",
+            exit_code=state.exit_code or None,
+            reason=self.preemption or "pod deleted",
+            hidden_by=(),
+            preempted=bool(self.preemption),
+            # Of a pod that was deleted while it ran, that time is the start of its container.
+            happened=(state.happened if state.state in ENDED else None) or (self.deletion and self.deletion.seconds),
+        )
+
     def change(self, replica: str, time: float, before: "Record") -> ReplicaChanged:
         """Return the fact that a replica has changed to this record.
 
@@ -81,3 +95,9 @@ class Record(NamedTuple):
             preempted=state.preempted,
             happened=None if goes_on else happened_before(state.happened, time),
         )
+
+
+def failed_by_sidecar(records: Mapping[str, Record]) -> str:
+    """Return the name of a replica that succeeded while a sidecar failed its pod; "" if there is none."""
+    states = {name: record.state for name, record in records.items()}
+    return next((name for name, state in states.items() if state.state == "succeeded" and state.hidden_by), "")

@@ -27,6 +27,12 @@ from kfp_distributed.components.train.run.runners.kubernetes.pods import job_end
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import check_cluster, served_mpi_version
 from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import await_pods_gone, pods_gone_seconds
 from kfp_distributed.components.train.run.runners.kubernetes.remote_token import RenewableToken
+from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import (
+    await_train_job_gone,
+    create_runtime,
+    create_train_job,
+    own_runtime,
+)
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import RequestFailed, Watcher
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.opener import open_store
@@ -69,6 +75,8 @@ class KubernetesRunner:
         self._is_adopted = False
         # UID of the job that this step may delete; "" before the API server has reported it.
         self._uid = ""
+        # UID of the TrainingRuntime that this step has created.
+        self._runtime_uid = ""
 
     def check(self, job: TrainingJob) -> None:
         """Check that the API server accepts the job: its kind, the step's permissions, and a dry run of all objects.
@@ -87,14 +95,17 @@ class KubernetesRunner:
                 self._is_ours = self._objects.is_same_job(existing) and not job_end(existing)
                 self._uid = existing["metadata"]["uid"]
             self._missing_claims = self._find_missing_claims()
-            objects = [self.manifest, *self._objects.parts, *self._missing_claims]
+            runtime = [self._objects.runtime] if self._objects.runtime else []
+            objects = [*runtime, self.manifest, *self._objects.parts, *self._missing_claims]
             check_cluster(self._api, self._objects.kind, objects, job_exists=bool(existing))
         except ClusterError as error:
             raise ValueError(str(error)) from None
 
     def _plan(self, job: TrainingJob) -> None:
         mpi_version = served_mpi_version(self._api) if job.topology.distribution_type == "MPI" else None
-        self._objects = plan_objects(job, settings_for(job, self._settings, mpi_version, os.environ))
+        self._objects = plan_objects(
+            job, settings_for(job, self._settings, mpi_version, os.environ, self._settings.operator)
+        )
         self.manifest = self._objects.manifest
         self._follower = Follower(self._api, self._watcher, self._objects)
 
@@ -185,19 +196,25 @@ class KubernetesRunner:
                 end = job_end(existing)
                 if end is None or (end[0] and self._has_model()):
                     return existing
-                delete(self._api, path, "Foreground", existing["metadata"]["uid"])
+                delete(self._api, path, self._objects.awaited_deletion, existing["metadata"]["uid"])
             if not await_gone(self._api, path, existing["metadata"]["uid"], deadline - time.monotonic()):
                 raise ClusterError(409, f"the deletion of {self._objects.title} has not ended within {limit:g} s")
-        await_pods_gone(self._api, self._objects.job.name, self._grace_seconds, self._log)
+        self._await_earlier_objects_gone()
         return None
+
+    def _await_earlier_objects_gone(self) -> None:
+        """Wait until the pods of a deleted job are gone, and what else Kubernetes deletes with a TrainJob."""
+        if self._objects.runtime:
+            await_train_job_gone(self._api, self._objects, pods_gone_seconds(self._grace_seconds))
+        await_pods_gone(self._api, self._objects.job.name, self._grace_seconds, self._log)
 
     @property
     def _grace_seconds(self) -> float:
         return self._objects.job.specification.termination_grace_seconds
 
     def _has_model(self) -> bool:
-        """Return whether the job has stored its model. An MPIJob whose step was lost may succeed without a model."""
-        if self._objects.kind.kind != "MPIJob":
+        """Return whether the job has stored its model. An MPI job whose step was lost may succeed without a model."""
+        if self._objects.job.topology.distribution_type != "MPI":
             return True
         description = self._objects.job.description
         with suppress(ModelIncomplete):
@@ -227,7 +244,11 @@ class KubernetesRunner:
                 if error.status != 409:  # The claim was created in the meantime.
                     raise
         try:
-            created = create(self._api, self._objects.jobs_path, self.manifest)
+            if self._objects.runtime:
+                self._runtime_uid = create_runtime(self._api, self._objects)
+                created = create_train_job(self._api, self._objects)
+            else:
+                created = create(self._api, self._objects.jobs_path, self.manifest)
         except ClusterError as error:
             # The job was created by a request whose response was lost, or by another attempt of this step.
             existing = self._existing() if error.status == 409 else None
@@ -244,6 +265,8 @@ class KubernetesRunner:
         owner = {key: created[key] for key in ("apiVersion", "kind")}
         owner |= {key: created["metadata"][key] for key in ("name", "uid")}
         self._uid = created["metadata"]["uid"]
+        if self._objects.runtime:
+            own_runtime(self._api, self._objects, self._uid)
         for part in self._objects.parts:
             create_part(self._api, part, owner)
         self._follower.attach(created)
@@ -265,15 +288,19 @@ class KubernetesRunner:
             yield from self._follower.restarted()
 
     def _recreate(self) -> Iterator[Fact]:
-        # Foreground deletion waits for the pods, because the pods of the new job have the same names.
-        delete(self._api, self._objects.path, "Foreground", self._uid)
-        seconds = pods_gone_seconds(self._grace_seconds)
-        deletion = self._watcher.run(lambda: await_gone(self._api, self._objects.path, self._uid, seconds))
+        # The pods must be gone, because the pods of the new job have the same names.
+        delete(self._api, self._objects.path, self._objects.awaited_deletion, self._uid)
+        deletion = self._watcher.run(self._await_job_gone)
         while not deletion.done():
             yield Quiet(clock())
             wait([deletion], timeout=1)
         deletion.result()
         self._create()
+
+    def _await_job_gone(self) -> None:
+        await_gone(self._api, self._objects.path, self._uid, pods_gone_seconds(self._grace_seconds))
+        if self._objects.runtime:
+            self._await_earlier_objects_gone()
 
     def stop(self) -> None:
         """Delete the job with the objects that it owns, and the heartbeat. `keep_job` keeps a finished job.
@@ -296,9 +323,14 @@ class KubernetesRunner:
         # The job is deleted first, because a cancel has time for one request. A finished job does not need its Secret.
         secrets = [part for part in self._objects.parts if part["kind"] == "Secret"]
         paths = [path_of(secret, self._objects.namespace) for secret in secrets]
-        for path in paths if is_kept else [job_path, *paths]:
+        uids = {job_path: self._uid}
+        if self._runtime_uid:
+            # The TrainJob owns it, unless the step ends before it could create or change one of both.
+            paths.append(self._objects.runtime_path)
+            uids[self._objects.runtime_path] = self._runtime_uid
+        for path in paths[: len(secrets)] if is_kept else [job_path, *paths]:
             try:
-                existed = delete(self._api, path, uid=self._uid if path == job_path else "")
+                existed = delete(self._api, path, uid=uids.get(path, ""))
             except ClusterError as error:
                 command = removal_command(self._api, path)
                 self._log("WARNING", f"cannot delete {path}: {error}; to delete it: {command}")

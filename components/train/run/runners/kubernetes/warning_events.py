@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.run.runners.kubernetes.record_times import seconds_of
@@ -79,3 +80,31 @@ def read_event(event: Mapping[str, Any], job_name: str, job_created: str) -> War
     happened = seconds_of(event.get("lastTimestamp") or event.get("eventTime"))
     is_about_creation = reason.startswith("FailedCreate")
     return WarningEvent(name, involved.get("uid", ""), text, is_transient, is_about_creation, happened)
+
+
+@dataclass
+class ReportedWarnings:
+    """Warnings that were reported, so that each is reported once."""
+
+    _keys: set[tuple[str, str]] = field(default_factory=set)
+    _mount_errors: dict[str, tuple[float, WarningEvent]] = field(default_factory=dict)
+    """Transient mount errors, and when they were read, by UID of the pod."""
+
+    def add(self, warning: WarningEvent | None, now: float) -> WarningEvent | None:
+        """Return a warning if it is to be reported at once. A mount error is reported later, if it lasts."""
+        if warning is None or warning.key in self._keys:
+            return None
+        self._keys.add(warning.key)
+        if warning.is_transient:
+            self._mount_errors.setdefault(warning.uid, (now, warning))
+            return None
+        return warning
+
+    def lasting(self, now: float) -> list[WarningEvent]:
+        """Return the mount errors that are no longer transient, each once."""
+        due = [uid for uid, (since, _) in self._mount_errors.items() if now - since > TRANSIENT_SECONDS]
+        return [self._mount_errors.pop(uid)[1] for uid in due]
+
+    def forget(self) -> None:
+        """Report warnings anew that were reported before: the job has been restarted."""
+        self._keys.clear()

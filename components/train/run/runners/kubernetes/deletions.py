@@ -1,0 +1,48 @@
+"""Why a pod was deleted: because its job ended or restarts, or as a failure of its own. Pure."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from kfp_distributed.components.train.run.facts import ReplicaChanged
+from kfp_distributed.components.train.run.runners.kubernetes.judge import is_retryable
+from kfp_distributed.components.train.run.runners.kubernetes.record_times import CLOCK_TOLERANCE
+from kfp_distributed.components.train.run.runners.kubernetes.replica_record import Deletion, Record
+
+
+def is_cleanup(record: Record, succeeded: bool, end_time: datetime | None, has_failures: bool) -> bool:
+    """Return whether the operator deleted a pod because the job had ended.
+
+    The times of both decide. If they are too close, the deletion was a cleanup if the job succeeded or another replica
+    had failed before. Otherwise the job failed because of the deletion. An operator preempts no pod.
+
+    Args:
+        record: Record of the replica.
+        succeeded: Whether the job succeeded.
+        end_time: Time at which it ended; None if unknown.
+        has_failures: Whether replicas have failed shortly before.
+    """
+    deletion = record.deletion or Deletion(None, None)
+    if record.preemption and not succeeded:
+        return False
+    if deletion.time and end_time and abs(deletion.time - end_time) > CLOCK_TOLERANCE:
+        return deletion.time > end_time
+    return succeeded or (has_failures if deletion.is_cleanup is None else deletion.is_cleanup)
+
+
+def stops_with_others(record: Record, leader_has_succeeded: bool) -> bool:
+    """Return whether JobSet deleted a pod because another replica has failed or the leader has succeeded.
+
+    It did so before the TrainJob ends, which is when all pods have ended.
+    """
+    is_after_other = bool(record.deletion and record.deletion.is_cleanup)
+    return leader_has_succeeded or (is_after_other and not record.preemption)
+
+
+def stops_all(failure: ReplicaChanged, alone: Collection[str]) -> bool:
+    """Return whether a failure makes the cluster stop the other replicas.
+
+    Args:
+        failure: The failure.
+        alone: Replicas that are restarted alone. Only a permanent failure of one of them stops all.
+    """
+    return failure.replica not in alone or not is_retryable(failure.exit_code)
