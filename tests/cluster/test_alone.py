@@ -61,7 +61,9 @@ def wait_until(condition, message: str, seconds: float = 180) -> None:
 
 
 def test_a_kind_that_the_cluster_does_not_serve_is_refused(start, no_pytorchjobs):
-    refused(start(function(""), {"distribution_type": "PyTorch"}), "PyTorchJob", "training operator")
+    # Otherwise a cluster with Kubeflow Trainer would run it.
+    keys = {"distribution_type": "PyTorch", "operator": "training-operator"}
+    refused(start(function(""), keys), "PyTorchJob", "training operator")
     # The other kinds of the same operator still work.
     step = start(function("print('trained', flush=True)"), TF)
     assert step.verdict()["succeeded"], step.log

@@ -20,11 +20,14 @@ _PAGES = {"html": b"<html>Log in</html>", "json": b'{"error": "log in"}'}
 
 _EVENT_FIELDS = {"type", "reason", "involvedObject.kind", "involvedObject.name", "involvedObject.uid"}
 
+_VERSIONS = {"kubeflow.org/v1", "kubeflow.org/v2beta1", "trainer.kubeflow.org/v1alpha1"}
+_SCHEMAS = "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1"
+
 _KINDS = {"tfjobs", "configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "events"}
 
 
 class KubernetesApi:
-    """Serves HTTP in threads of this process. It serves TFJobs, but there is no operator.
+    """Serves HTTP in threads of this process. It serves TFJobs unless told otherwise, but there is no operator.
 
     Objects have keys such as "tfjobs/a-job". Requests have names such as "POST tfjobs/a-job", "LIST pods" and "WATCH
     pods". A dry run is "TRY tfjobs/a-job", and the review of a permission is "MAY create tfjobs".
@@ -42,6 +45,8 @@ class KubernetesApi:
         lingers: Seconds that an object exists after its foreground deletion.
         breaks: Number of watches whose connection is cut when they begin. The next ones work.
         collects_after: Number of reads that still find an object after the deletion of its owner.
+        served: The plurals of each "group/version" that it serves. Default: TFJobs.
+        train_job_fields: Fields of the spec of a TrainJob in the published schema; None if there is no schema.
         pages: Sizes of the served pages of lists, in order.
         sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
     """
@@ -58,6 +63,8 @@ class KubernetesApi:
         self.lingers = 0.0
         self.breaks = 0
         self.collects_after = 0
+        self.served: dict[str, list[str]] = {"kubeflow.org/v1": ["tfjobs"]}
+        self.train_job_fields: list[str] | None = None
         self.pages: list[int] = []
         self.sent = Counter[str]()
         self._unread: dict[str, tuple[str, list[Object]]] = {}
@@ -173,6 +180,17 @@ class KubernetesApi:
         self.sent.update(f"{kind}/{item['metadata']['name']}" for item in items[:page_size])
         return 200, {"metadata": metadata, "items": items[:page_size]}
 
+    def discover(self, path: str) -> tuple[int, Object] | None:
+        """Return the response to a request about what is served; None for other requests."""
+        if path == _SCHEMAS and self.train_job_fields is not None:
+            spec = {"properties": {key: {} for key in self.train_job_fields}}
+            schemas = {"org.kubeflow.trainer.v1alpha1.TrainJob": {"properties": {"spec": spec}}}
+            return 200, {"components": {"schemas": schemas}}
+        version = path.removeprefix("/apis/")
+        if version in self.served:
+            return 200, {"resources": [{"name": name} for name in self.served[version]]}
+        return (404, {"message": "not found"}) if path == _SCHEMAS or version in _VERSIONS else None
+
     def execute(self, request: str, query: dict[str, str], body: Object) -> tuple[int, Object]:
         """Execute a request; return status and body of the response."""
         verb, _, key = request.partition(" ")
@@ -257,8 +275,8 @@ class _Handler(BaseHTTPRequestHandler):
         if request.startswith("WATCH"):
             self._watch(request, query, int(query["resourceVersion"]))
             return
-        if url.path == "/apis/kubeflow.org/v1":
-            status, response = 200, {"resources": [{"name": "tfjobs"}]}
+        if discovered := self.api.discover(url.path):
+            status, response = discovered
         else:
             status, response = self.api.execute(request, query, body)
         fault = "500" if request in self.api.broken else self.api.lose.pop(request, "")

@@ -49,6 +49,7 @@ DEFAULTS = DistributionSpecification(
     priority_class=None,
     scheduler_name=None,
     gang_scheduling=False,
+    operator="auto",
     tensorboard=False,
     restart_limit=3,
     preemption_limit=None,
@@ -276,6 +277,7 @@ def test_a_key_is_only_accepted_by_its_distribution_types(distribution_type, key
         "tolerations": [{"key": "a"}],
         "volumes": [{"name": "data", "path": "/data"}],
         "gang_scheduling": "true",
+        "operator": "trainer",
         "tensorboard": "true",
         "termination_grace_seconds": "5",
     }

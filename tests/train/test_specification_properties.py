@@ -74,7 +74,7 @@ ELASTIC = {
     "max_workers": st.integers(50, 10_000),
 }
 SIZES = {"launcher_cpus": CPU_VALUES, "launcher_memory": MEMORY_VALUES}
-GANG = {"gang_scheduling": BOOLEANS}
+GANG = {"gang_scheduling": BOOLEANS, "operator": st.sampled_from(("auto", "training-operator", "trainer"))}
 KEYS_OF_TYPE = {
     "Job": ({}, {}),
     "MPI": ({"number_of_workers": st.just(50)}, SIZES | GANG | ELASTIC),

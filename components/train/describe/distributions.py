@@ -35,7 +35,11 @@ from kfp_distributed.components.train.describe.pod_settings import (
     Toleration,
     Volume,
 )
-from kfp_distributed.components.train.describe.specification import DistributionSpecification, DistributionType
+from kfp_distributed.components.train.describe.specification import (
+    DistributionSpecification,
+    DistributionType,
+    OperatorKey,
+)
 
 Time = float | str | None
 """Seconds, or a text such as "10m" or "unlimited"; None for the default."""
@@ -158,7 +162,7 @@ class SingleJob(Distribution):
 
 @dataclass(frozen=True, kw_only=True)
 class Launched(Distribution):
-    """The keys of the jobs that the training operator runs."""
+    """The keys of the jobs that an operator runs."""
 
     launcher_cpus: Quantity = dict_key(
         CPUS, "CPU limit of the MPI launcher, TF chief or PyTorch master.", default_text="the cluster's"
@@ -170,6 +174,12 @@ class Launched(Distribution):
         BOOLEAN,
         "Whether to schedule all replicas at once or none; an elastic PyTorchJob needs min_workers.",
         False,
+    )
+    operator: OperatorKey | None = dict_key(
+        choice("auto", "training-operator", "trainer"),
+        "Operator of the job: training-operator (for MPI also the MPI operator), trainer (Kubeflow Trainer v2), or the "
+        "one that the cluster serves and the step may use.",
+        "auto",
     )
 
 

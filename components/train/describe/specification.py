@@ -7,6 +7,9 @@ from kfp_distributed.components.train.describe.kinds import Pairs, shown
 
 DistributionType = Literal["Job", "MPI", "TF", "PyTorch"]
 
+OperatorKey = Literal["auto", "training-operator", "trainer"]
+"""Value of the key `operator`: the operator that must run the job, or "auto" for one that the cluster has."""
+
 
 @dataclass(frozen=True)
 class DistributionSpecification:
@@ -43,6 +46,7 @@ class DistributionSpecification:
     priority_class: str | None
     scheduler_name: str | None
     gang_scheduling: bool
+    operator: OperatorKey
     tensorboard: bool
     restart_limit: int
     preemption_limit: int | None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
-from kfp_distributed.components.train.describe.manifests import JobKind
+from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB, TRAINING_RUNTIME
 from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import RUNTIME_IS_MISSING
@@ -19,15 +19,15 @@ def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = Fa
         secret: Whether the training creates a Secret. Default: False.
         claims: Whether the training creates PersistentVolumeClaims. Default: False.
     """
-    train_job: list[tuple[str, str, str]] = []
-    if kind == TRAIN_JOB:
-        runtimes = (TRAINING_RUNTIME.group, TRAINING_RUNTIME.plural)
-        train_job = [(verb, *runtimes) for verb in ("create", "patch", "delete")]
+    of_train_job = [
+        *((verb, kind.group, TRAINING_RUNTIME.plural) for verb in ("create", "patch", "delete")),
         # To wait until those of an earlier TrainJob are deleted.
-        train_job += [("get", "jobset.x-k8s.io", "jobsets"), ("get", "batch", "jobs")]
+        ("get", "jobset.x-k8s.io", "jobsets"),
+        ("get", "batch", "jobs"),
+    ]
     return [
         *((verb, kind.group, kind.plural) for verb in ("create", "get", "list", "watch", "patch", "delete")),
-        *train_job,
+        *(of_train_job if kind == TRAIN_JOB else ()),
         *((verb, "", "configmaps") for verb in ("create", "get")),
         *((verb, "", "pods") for verb in ("get", "list", "watch")),
         ("get", "", "pods/log"),
@@ -54,11 +54,15 @@ def served_mpi_version(api: ClusterApi) -> MpiVersion:
         ValueError: It serves no MPIJob.
         ClusterError: It does not respond.
     """
+    if version := find_mpi_version(api):
+        return version
+    raise ValueError(not_served(job_kind("MPI")))
+
+
+def find_mpi_version(api: ClusterApi) -> MpiVersion | None:
+    """Return the version of MPIJob that the API server serves; None if it serves none."""
     versions: tuple[MpiVersion, MpiVersion] = ("v2beta1", "v1")
-    for version in versions:
-        if "mpijobs" in served_kinds(api, "kubeflow.org", version):
-            return version
-    raise ValueError(_not_served("MPIJob"))
+    return next((version for version in versions if "mpijobs" in served_kinds(api, "kubeflow.org", version)), None)
 
 
 def missing_permissions(api: ClusterApi, needed: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -85,13 +89,13 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
         ClusterError: The API server does not respond.
     """
     if kind.plural not in served_kinds(api, kind.group, kind.version):
-        raise ValueError(_not_served(kind.kind))
+        raise ValueError(not_served(kind))
     kinds = {manifest["kind"] for manifest in objects}
     needed = needed_permissions(kind, secret="Secret" in kinds, claims="PersistentVolumeClaim" in kinds)
     if missing := missing_permissions(api, needed):
         raise ValueError(
             f"the account of this step lacks permissions in namespace {api.namespace}: {', '.join(missing)}; "
-            f"{install_advice(api.namespace)}"
+            f"{install_advice(api.namespace, trainer=kind == TRAIN_JOB)}"
             + (", and apply deploy/remote-object-store.yaml for Secrets" if "Secret" in kinds else "")
         )
     for manifest in () if job_exists else objects:
@@ -111,14 +115,26 @@ def check_cluster(api: ClusterApi, kind: JobKind, objects: Sequence[Object], *, 
                 raise ValueError(f"the API server would refuse the {manifest['kind']} of this job: {error}") from None
 
 
-def install_advice(namespace: str) -> str:
-    """Return what to do about a permission that a step lacks."""
-    return f"run kfp-distributed install --namespace {namespace} (and --service-account, if it is not pipeline-runner)"
+def install_advice(namespace: str, *, trainer: bool = False) -> str:
+    """Return what to do about a permission that a step lacks.
 
-
-def _not_served(kind: str) -> str:
-    other = " or the MPI operator" if kind == "MPIJob" else ""
+    Args:
+        namespace: Namespace of the job.
+        trainer: Whether the permission is one for Kubeflow Trainer. Default: False.
+    """
+    option = " --trainer" if trainer else ""
     return (
-        f"the cluster does not serve {kind}: install the Kubeflow training operator{other}, or choose another "
-        "distribution_type (Job needs no operator)"
+        f"run kfp-distributed install --namespace {namespace}{option} (and --service-account, if it is not "
+        "pipeline-runner)"
+    )
+
+
+def not_served(kind: JobKind) -> str:
+    """Return the error about a kind that the cluster does not serve, and what to do."""
+    operator = "the Kubeflow training operator" + (" or the MPI operator" if kind.kind == "MPIJob" else "")
+    if kind == TRAIN_JOB:
+        operator = "Kubeflow Trainer 2.3"
+    return (
+        f"the cluster does not serve {kind.kind}: install {operator}, or choose another distribution_type (Job needs "
+        "no operator)"
     )

@@ -12,6 +12,7 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects, plan_objects, settings_for
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, Log, Quiet, clock
+from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import choose_operator
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone
 from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
@@ -24,7 +25,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.object_requests imp
     removal_command,
 )
 from kfp_distributed.components.train.run.runners.kubernetes.pods import job_end
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import check_cluster, served_mpi_version
+from kfp_distributed.components.train.run.runners.kubernetes.preflight import check_cluster
 from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import await_pods_gone, pods_gone_seconds
 from kfp_distributed.components.train.run.runners.kubernetes.remote_token import RenewableToken
 from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import (
@@ -102,10 +103,11 @@ class KubernetesRunner:
             raise ValueError(str(error)) from None
 
     def _plan(self, job: TrainingJob) -> None:
-        mpi_version = served_mpi_version(self._api) if job.topology.distribution_type == "MPI" else None
-        self._objects = plan_objects(
-            job, settings_for(job, self._settings, mpi_version, os.environ, self._settings.operator)
-        )
+        choice = choose_operator(self._api, job.topology.distribution_type, job.specification.operator)
+        if choice.is_logged and not self.manifest:
+            self._log("INFO", choice.line)
+        settings = settings_for(job, self._settings, choice.mpi_version, os.environ, operator=choice.operator)
+        self._objects = plan_objects(job, settings)
         self.manifest = self._objects.manifest
         self._follower = Follower(self._api, self._watcher, self._objects)
 
