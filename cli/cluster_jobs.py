@@ -1,5 +1,6 @@
 """Read trainings from Kubernetes objects, for the commands `jobs`, `watch`, `logs` and `cancel`. Pure."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from kfp_distributed.components.train.describe.distributions import parse_distri
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL, JobKind
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
+from kfp_distributed.components.train.describe.manifests.train_job import DISTRIBUTION_ANNOTATION, TRAIN_JOB
 from kfp_distributed.components.train.describe.task_path import format_task
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
@@ -89,7 +91,7 @@ def job_rows(jobs: Iterable[ClusterJob], pods: Iterable[Object] | None, now: dat
 def _job_row(job: ClusterJob, known_states: Counter[str] | None, now: datetime) -> JobRow:
     """Return the row of a job with the number of its pods in each state; None if they could not be listed."""
     states = known_states or Counter[str]()
-    total = sum(_counts(_replica_specs(job)).values()) if _replica_specs(job) else 1
+    total = _number_of_replicas(job)
     metadata = job.manifest["metadata"]
     created = datetime.strptime(metadata["creationTimestamp"], "%Y-%m-%dT%H:%M:%S%z")
     return JobRow(
@@ -131,6 +133,8 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
 def read_distribution(job: ClusterJob) -> dict[str, Any]:
     """Return the distribution_specification of a job, as far as its object has it: replicas and restarts."""
     spec = job.manifest["spec"]
+    if job.kind == TRAIN_JOB:
+        return _annotated_distribution(job)
     backoff_limit = spec.get("runPolicy", spec).get("backoffLimit") or 0
     if job.kind.kind == "TFJob":
         counts = _counts(spec["tfReplicaSpecs"])
@@ -181,9 +185,32 @@ def objects_of(job: ClusterJob) -> JobObjects:
 def grace_seconds(job: ClusterJob) -> float:
     """Return the grace period of the pods of a job in seconds."""
     spec = job.manifest["spec"]
+    if job.kind == TRAIN_JOB:
+        return float(_annotated_distribution(job).get("termination_grace_seconds", 30))
     roles = next((value.values() for key, value in spec.items() if key.endswith("ReplicaSpecs")), [spec])
     # The default of Kubernetes is 30.
     return max(float(role["template"]["spec"].get("terminationGracePeriodSeconds") or 30) for role in roles)
+
+
+def _annotated_distribution(job: ClusterJob) -> dict[str, Any]:
+    """Return the distribution_specification in the annotation of a TrainJob.
+
+    Returns:
+        That of one worker, if somebody has removed the annotation or written another text.
+    """
+    text = job.manifest["metadata"].get("annotations", {}).get(DISTRIBUTION_ANNOTATION, "")
+    try:
+        distribution: dict[str, Any] = json.loads(text)
+        parse_distribution(distribution)
+    except ValueError:
+        return {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
+    return distribution
+
+
+def _number_of_replicas(job: ClusterJob) -> int:
+    if job.kind == TRAIN_JOB:
+        return len(plan_topology(parse_distribution(_annotated_distribution(job))).replicas)
+    return _counts(_replica_specs(job)).total() or 1
 
 
 def _replica_specs(job: ClusterJob) -> Mapping[str, Object]:

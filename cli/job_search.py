@@ -7,6 +7,7 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL, JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.pod import MANAGED
+from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import missing_permissions
 
 _KINDS = (
@@ -15,6 +16,7 @@ _KINDS = (
     job_kind("PyTorch"),
     job_kind("MPI", "v1"),
     job_kind("MPI", "v2beta1"),
+    TRAIN_JOB,
 )
 _SELECTOR = {"labelSelector": ",".join(f"{key}={value}" for key, value in MANAGED.items())}
 _AWAY_SECONDS = 5.0

@@ -5,28 +5,33 @@ from datetime import datetime, timezone
 import pytest
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, format_table, job_rows, objects_of
+from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, format_table, grace_seconds, job_rows, objects_of
 from kfp_distributed.cli.job_logs import read_entries
 from kfp_distributed.components.train.describe.distributions import parse_distribution
-from kfp_distributed.components.train.describe.manifests import job_kind, job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.run.log_entry import LogEntry
 
 NOW = datetime(2026, 11, 23, 14, 5, 12, tzinfo=timezone.utc)
 
 
-def cluster_job(distribution, mpi_version=None, status=None, **metadata):
+def cluster_job(distribution, mpi_version=None, status=None, operator="training-operator", **metadata):
     job = make_job((), distribution)
-    settings = ClusterSettings("team-a", image="image", mpi_version=mpi_version)
-    manifest = job_manifest(job, settings)
+    settings = ClusterSettings("team-a", image="image", mpi_version=mpi_version, operator=operator)
+    objects = plan_objects(job, settings)
+    manifest = objects.manifest
     about = {"creationTimestamp": "2026-11-23T14:00:00Z", **manifest["metadata"], **metadata}
-    kind = job_kind(job.topology.distribution_type, mpi_version)
-    return job, ClusterJob(kind, {**manifest, "metadata": about, "status": status or {}})
+    return job, ClusterJob(objects.kind, {**manifest, "metadata": about, "status": status or {}})
 
 
 @pytest.mark.parametrize(
-    ("distribution", "mpi_version"),
+    ("distribution", "operator"),
     [
+        ({"distribution_type": "TF", "number_of_workers": 2, "evaluator": True, "ps_cpus": 1}, "trainer"),
+        (workers(3, restart_limit=1), "trainer"),
+        ({"distribution_type": "PyTorch", "number_of_workers": 3, "worker_gpus": 2}, "trainer"),
+        ({"distribution_type": "PyTorch", "min_workers": 1, "number_of_workers": 2}, "trainer"),
+        ({"distribution_type": "MPI", "number_of_workers": 2, "slots_per_worker": 2, "restart_limit": 5}, "trainer"),
         ({}, None),
         ({"restart_limit": 0}, None),
         (workers(3, restart_limit=1), None),
@@ -39,8 +44,10 @@ def cluster_job(distribution, mpi_version=None, status=None, **metadata):
     ],
     ids=str,
 )
-def test_the_replicas_and_restarts_of_a_job_are_read_from_its_object(distribution, mpi_version):
-    job, in_cluster = cluster_job(distribution, mpi_version)
+def test_the_replicas_and_restarts_of_a_job_are_read_from_its_object(distribution, operator):
+    """`operator` is the version of MPIJob that an operator serves, or Kubeflow Trainer."""
+    settings = {"operator": operator} if operator == "trainer" else {"mpi_version": operator}
+    job, in_cluster = cluster_job(distribution, **settings)
     read = objects_of(in_cluster)
     assert (read.job.name, read.kind, read.path.rpartition("/")[2]) == (job.name, in_cluster.kind, job.name)
     assert [replica.name for replica in read.job.topology.replicas] == [
@@ -179,3 +186,15 @@ def test_log_entries_of_the_ranks_of_mpi():
             ("worker-0", "row 7"),
         )
     ]
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"number_of_workers": 0}'])
+def test_a_train_job_with_a_changed_annotation_is_listed(text):
+    _, in_cluster = cluster_job(
+        workers(3), operator="trainer", annotations={"kfp-distributed/distribution": text or ""}
+    )
+    if text is None:
+        del in_cluster.manifest["metadata"]["annotations"]
+    (row,) = job_rows([in_cluster], None, NOW)
+    assert (row.type, row.replicas) == ("TrainJob", "1")
+    assert grace_seconds(in_cluster) == 30

@@ -180,6 +180,9 @@ def start(training_namespace, bucket, store_environment, trainer_image):
         if isinstance(specification, dict):
             specification = {"image": trainer_image, **specification}
         number = uuid.uuid4().hex[:8]
+        distribution = {**(distribution or {})}
+        if distribution.get("distribution_type", "Job") != "Job" and os.environ.get("OPERATOR"):
+            distribution.setdefault("operator", os.environ["OPERATOR"])
         defaults = {
             "train_uri": f"s3://{bucket}/train_dataset",
             "validation_uri": f"s3://{bucket}/validation_dataset",

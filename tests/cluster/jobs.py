@@ -24,12 +24,14 @@ _JOB_KINDS = (
     ("apis/batch/v1", ("jobs",)),
     ("apis/kubeflow.org/v1", ("tfjobs", "pytorchjobs", "mpijobs")),
     ("apis/kubeflow.org/v2beta1", ("mpijobs",)),
+    ("apis/trainer.kubeflow.org/v1alpha1", ("trainjobs", "trainingruntimes")),
 )
 # Objects that a step, operators and gang schedulers create for a job. A cluster may not serve all of these kinds.
 _KINDS = (
     ("api/v1", ("pods", "services", "configmaps", "secrets", "serviceaccounts")),
     ("apis/rbac.authorization.k8s.io/v1", ("roles", "rolebindings")),
     *_JOB_KINDS,
+    ("apis/jobset.x-k8s.io/v1alpha2", ("jobsets",)),
     ("apis/scheduling.volcano.sh/v1beta1", ("podgroups",)),
     ("apis/scheduling.x-k8s.io/v1alpha1", ("podgroups",)),
 )

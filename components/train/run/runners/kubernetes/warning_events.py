@@ -30,6 +30,10 @@ _CREATED_BEFORE = re.compile(r' pods "\S+" already exists$')
 """End of a message of an operator whose cache does not have a pod yet that it has created. It tries again."""
 
 
+_RANDOM_SUFFIX = re.compile(r'(pods "\S+)-[a-z0-9]{5}"')
+"""End of the name of a pod in a message of the controller of Jobs, which is another one with each attempt."""
+
+
 class WarningEvent(NamedTuple):
     """A warning about a job or one of its pods.
 
@@ -73,6 +77,8 @@ def read_event(event: Mapping[str, Any], job_name: str, job_created: str) -> War
     if not is_ours or is_old or reason in _REDUNDANT_EVENTS:
         return None
     text = f"{reason}: {(event.get('message') or '').strip()}"
+    if involved.get("kind") == "Job":
+        text = _RANDOM_SUFFIX.sub(r'\1"', text)
     if name == job_name and _CREATED_BEFORE.search(text):
         return None
     is_transient = reason == "FailedMount" and bool(_TRANSIENT_MOUNT_ERROR.search(text))
