@@ -12,6 +12,9 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
 from kfp_distributed.storage.kfp_backend import STEP_ACCOUNT
 
+ROLE, TRAINER_ROLE = "kfp-distributed-train", "kfp-distributed-trainer"
+"""Names of the Role of the steps, and of the one for Kubeflow Trainer."""
+
 Action = Literal["keep", "create", "update", "replace", "delete"]
 
 DEFAULT_ACCOUNT = STEP_ACCOUNT
