@@ -123,10 +123,13 @@ def _choose_kind(
     name = f"operator of {job_type}"
     try:
         choice = choose(job_type, older, trainer, question.namespace)
-        check = Check(name, "ok", choice.line)
+        check = Check(name, "ok", f"auto takes {choice.operator}: {choice.reason}")
     except ValueError:
         choice = choose(job_type, *offers, question.namespace)
-        message = f"the account may use neither {older.kind.kind} nor TrainJob; with permissions, {choice.line}"
+        message = (
+            f"the account may use neither {older.kind.kind} nor TrainJob; with permissions, auto takes "
+            f"{choice.operator}: {choice.reason}"
+        )
         check = Check(name, "warning", message, install_command(question.namespace, question.account))
     return (TRAIN_JOB if choice.operator == "trainer" else older.kind), check
 

@@ -63,8 +63,8 @@ class OperatorChoice(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The choice of the operator and its reason, for people."""
-        return f"auto takes {self.operator}: {self.reason}"
+        """The choice and its reason, for the log."""
+        return f"operator auto takes {self.operator}: {self.reason}"
 
 
 def choose_operator(api: ClusterApi, distribution_type: DistributionType, key: OperatorKey) -> OperatorChoice:

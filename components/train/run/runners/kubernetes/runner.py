@@ -96,7 +96,7 @@ class KubernetesRunner:
     def _plan(self, job: TrainingJob) -> None:
         choice = choose_operator(self._api, job.topology.distribution_type, job.specification.operator)
         if choice.is_logged and not self.manifest:
-            self._log("INFO", f"operator {choice.line}")
+            self._log("INFO", choice.line)
         settings = settings_for(job, self._settings, choice.mpi_version, os.environ, operator=choice.operator)
         self._objects = plan_objects(job, settings)
         self.manifest = self._objects.manifest
