@@ -2,29 +2,20 @@
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from kfp_distributed.cli.installation import DEFAULT_ACCOUNT
+from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, ROLE, TRAINER_ROLE
 from kfp_distributed.cli.libraries import StepLibrary
 from kfp_distributed.cluster_api.objects import Object
-from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
-from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
-from kfp_distributed.components.train.describe.specification import DistributionType
+from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
+from kfp_distributed.components.train.describe.specification import DistributionType, OperatorKey
 from kfp_distributed.storage.kfp_backend import STORE_SECRET
 
 CheckLevel = Literal["ok", "warning", "failed"]
 
 TYPES: tuple[DistributionType, ...] = ("Job", "TF", "PyTorch", "MPI")
-
-_INSTALLS = {
-    "training-operator": "kubectl apply --server-side --kustomize "
-    "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.2'",
-    "mpi-operator": "kubectl apply --server-side --filename "
-    "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml",
-}
-
 
 _ACCOUNT = "system:serviceaccount:"
 _ANONYMOUS = "system:anonymous"
@@ -81,6 +72,7 @@ class Question:
         namespace: Namespace of the pipelines' pods.
         image: Image of the replicas; a Refusal if the command must name one.
         chosen: Type of job that must work. Default: None, any.
+        operator: Value of the key `operator`. Default: "auto".
         account: Service account of the steps. Default: "", the user of the command.
         bucket: URI in a bucket. Default: "", the bucket of the pipelines.
         volumes: Whether the training mounts PersistentVolumeClaims. Default: no.
@@ -94,6 +86,7 @@ class Question:
     namespace: str
     image: str | Refusal
     chosen: DistributionType | None = None
+    operator: OperatorKey = "auto"
     account: str = ""
     bucket: str = ""
     volumes: bool = False
@@ -141,75 +134,6 @@ def judge_namespace(
     return checks
 
 
-def kinds_of(served: Mapping[str, Collection[str]]) -> dict[DistributionType, JobKind]:
-    """Return the kind of each type of job that an API server serves.
-
-    Args:
-        served: The plurals of each "group/version".
-    """
-    versions: tuple[MpiVersion, MpiVersion] = ("v2beta1", "v1")
-    mpi = next((version for version in versions if "mpijobs" in served[f"kubeflow.org/{version}"]), None)
-    kinds: dict[DistributionType, JobKind] = {name: job_kind(name, mpi) for name in TYPES if name != "MPI" or mpi}
-    return {name: kind for name, kind in kinds.items() if kind.plural in served[f"{kind.group}/{kind.version}"]}
-
-
-def judge_kinds(question: Question, kinds: Mapping[DistributionType, JobKind]) -> Iterator[Check]:
-    """Yield a check for each kind of job: whether the API server serves it."""
-    for job_type in [question.chosen] if question.chosen else TYPES:
-        if kind := kinds.get(job_type):
-            yield Check(kind.kind, "ok", f"served as {kind.group}/{kind.version}")
-        else:
-            level: CheckLevel = "failed" if question.chosen else "warning"
-            # A training operator without MPIJob was installed for use with the MPI operator.
-            operator = "mpi-operator" if job_type == "MPI" and "TF" in kinds else "training-operator"
-            missing = f"not served, so distribution_type {job_type} cannot be used"
-            yield Check(f"{job_type.removesuffix('Job')}Job", level, missing, _INSTALLS[operator])
-
-
-def judge_operators(
-    question: Question, kinds: Mapping[DistributionType, JobKind], deployments: Sequence[Object] | Refusal
-) -> list[Check]:
-    """Return a check for each operator that these kinds need: whether it runs and watches the namespace."""
-    needed: dict[str, list[str]] = {}
-    for kind in kinds.values():
-        if kind.group != "batch":
-            operator = "mpi-operator" if kind.version == "v2beta1" else "training-operator"
-            needed.setdefault(operator, []).append(kind.kind)
-    return [_judge_operator(operator, names, question.namespace, deployments) for operator, names in needed.items()]
-
-
-def _judge_operator(
-    operator: str, kinds: Sequence[str], namespace: str, deployments: Sequence[Object] | Refusal
-) -> Check:
-    jobs = ", ".join(kinds)
-    if isinstance(deployments, Refusal):
-        fix = "ask somebody who may list Deployments: kubectl get deployments --all-namespaces"
-        return Check(operator, "warning", f"cannot check whether it runs, for {jobs}: {deployments}", fix)
-    operators = [
-        (deployment, watched)
-        for deployment in deployments
-        if (watched := _watched(deployment, operator, kinds, namespace))
-    ]
-    if not operators:
-        missing = f"no Deployment of it watches {namespace}, so the pods of {jobs} would not be created"
-        return Check(operator, "failed", missing, _INSTALLS[operator])
-    # One that is ready counts before others.
-    deployment, watched = max(operators, key=lambda entry: bool(_ready_replicas(entry[0])))
-    name = "deployment/{name} --namespace {namespace}".format(**deployment["metadata"])
-    if not _ready_replicas(deployment):
-        is_scaled_down = deployment["spec"].get("replicas") == 0
-        fix = f"kubectl scale {name} --replicas 1" if is_scaled_down else f"kubectl describe {name}, and check its pods"
-        return Check(operator, "failed", f"{name} is not ready, so {jobs} would wait", fix)
-    if unwatched := ", ".join(kind for kind in kinds if kind not in watched):
-        fix = f"kubectl edit {name}, and add the arguments --enable-scheme for {unwatched}"
-        return Check(operator, "failed", f"{name} does not watch {unwatched}", fix)
-    return Check(operator, "ok", f"{name} is ready and watches {jobs}")
-
-
-def _ready_replicas(deployment: Object) -> int:
-    return int(deployment.get("status", {}).get("readyReplicas") or 0)
-
-
 def judge_permissions(question: Question, user: str, refused: Sequence[Permission] | Refusal) -> Check:
     """Return the check of the permissions of the steps.
 
@@ -230,7 +154,8 @@ def judge_permissions(question: Question, user: str, refused: Sequence[Permissio
     message = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
     # The Role only names the Secret that Kubeflow Pipelines is installed with.
     others = [permission.name for permission in refused if permission.name not in ("", STORE_SECRET)]
-    return Check("permissions", "failed", message, _grant(question, user, others))
+    trainer = any(permission.group == TRAIN_JOB.group for permission in refused)
+    return Check("permissions", "failed", message, _grant(question, user, others, trainer=trainer))
 
 
 def judge_image(question: Question, nodes: Sequence[Object] | Refusal) -> Check:
@@ -257,21 +182,6 @@ def as_line(check: Check) -> str:
     return f"{line}\n         -> {check.fix}" if check.fix else line
 
 
-def _watched(deployment: Object, operator: str, names: Sequence[str], namespace: str) -> list[str]:
-    """Return the kinds that a Deployment watches in a namespace; none if it is not that of the operator."""
-    containers = deployment["spec"]["template"]["spec"]["containers"]
-    own_names = [deployment["metadata"]["name"]]
-    own_names += [container[key] for container in containers for key in ("name", "image")]
-    if not any(operator in name for name in own_names):
-        return []
-    arguments = [word for container in containers for key in ("command", "args") for word in container.get(key) or ()]
-    options = [word.lstrip("-").partition("=") for word in arguments]
-    if namespace not in ([value for key, _, value in options if key == "namespace" and value] or [namespace]):
-        return []
-    schemes = [value.lower() for key, _, value in options if key == "enable-scheme"]
-    return [name for name in names if not schemes or name.lower() in schemes]
-
-
 def _in_words(permissions: Sequence[Permission]) -> str:
     """Return permissions as people write them: "get, list jobs.batch; get secrets NAME"."""
     verbs: dict[str, list[str]] = {}
@@ -280,40 +190,42 @@ def _in_words(permissions: Sequence[Permission]) -> str:
     return "; ".join(f"{', '.join(names)} {resource}" for resource, names in verbs.items())
 
 
-def install_command(namespace: str, account: str = "") -> str:
+def install_command(namespace: str, account: str = "", *, trainer: bool = False) -> str:
     """Return the command that installs the library and the Role in a namespace.
 
     Args:
         namespace: The namespace.
         account: The ServiceAccount of the steps; "" for the default.
+        trainer: Whether to grant the permissions for Kubeflow Trainer. Default: False.
     """
-    words = ["kfp-distributed", "install", "--namespace", namespace]
+    words = ["kfp-distributed", "install", "--namespace", namespace, *(["--trainer"] if trainer else [])]
     return shlex.join(words + (["--service-account", account] if account not in ("", DEFAULT_ACCOUNT) else []))
 
 
-def _grant(question: Question, user: str, secrets: Sequence[str]) -> str:
+def _grant(question: Question, user: str, secrets: Sequence[str], *, trainer: bool) -> str:
     """Return the commands that create the Role and bind it to the user.
 
     Args:
         question: Options of `doctor`.
         user: User of the command, as the API server names it.
         secrets: Secrets to read that are not in the Role.
+        trainer: Whether permissions for Kubeflow Trainer are missing, which have a Role of their own.
     """
-    account, role = question.account, f"--namespace {question.namespace} --role kfp-distributed-train"
-    home = question.namespace
+    account, home = question.account, question.namespace
     if user.startswith(_ACCOUNT) and not account:
         home, _, account = user.removeprefix(_ACCOUNT).partition(":")
     bound = bool(account) and home == question.namespace
-    commands = [install_command(question.namespace, account if bound else "")]
-    if not bound:
-        # install only binds service accounts of the namespace.
-        who = f"--serviceaccount {home}:{account}" if account else f"--user {shlex.quote(user or 'NAME')}"
-        commands.append(f"kubectl create rolebinding kfp-distributed-train-{account or 'user'} {role} {who}")
+    commands = [install_command(question.namespace, account if bound else "", trainer=trainer)]
+    # install only binds service accounts of the namespace.
+    who = f"--serviceaccount {home}:{account}" if account else f"--user {shlex.quote(user or 'NAME')}"
+    for role in () if bound else (ROLE, *((TRAINER_ROLE,) if trainer else ())):
+        command = f"kubectl create rolebinding {role}-{account or 'user'}"
+        commands.append(f"{command} --namespace {question.namespace} --role {role} {who}")
     if secrets:
         rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get"]}
         patch = shlex.quote(json.dumps([{"op": "add", "path": "/rules/-", "value": rule}]))
         options = f"--namespace {question.namespace} --type json"
-        commands.append(f"kubectl patch role kfp-distributed-train {options} --patch {patch}")
+        commands.append(f"kubectl patch role {ROLE} {options} --patch {patch}")
     return " && ".join(commands)
 
 

@@ -12,6 +12,9 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
 from kfp_distributed.storage.kfp_backend import STEP_ACCOUNT
 
+ROLE, TRAINER_ROLE = "kfp-distributed-train", "kfp-distributed-trainer"
+"""Names of the Role of the steps, and of the one for Kubeflow Trainer."""
+
 Action = Literal["keep", "create", "update", "replace", "delete"]
 
 DEFAULT_ACCOUNT = STEP_ACCOUNT
@@ -40,17 +43,20 @@ class Change(NamedTuple):
     reason: str = ""
 
 
-def installed_objects(namespace: str, account: str) -> list[Object]:
-    """Return the Role, the RoleBinding and the ConfigMap with the library that is installed here.
+def installed_objects(namespace: str, account: str, *, trainer: bool = False) -> list[Object]:
+    """Return the Roles, the RoleBindings and, as the last one, the ConfigMap with the library that is installed here.
 
     Args:
         namespace: Their namespace; "" for objects that name none.
         account: The ServiceAccount of the steps.
+        trainer: Whether to add the Role and the RoleBinding for Kubeflow Trainer. Default: False.
     """
-    text = (files("kfp_distributed.deploy") / "rbac.yaml").read_text(encoding="utf-8")
-    role, binding = yaml.safe_load_all(text)
-    binding["subjects"] = [{"kind": "ServiceAccount", "name": account}]
-    objects: list[Object] = [role, binding, library_config_map(namespace)]
+    objects: list[Object] = []
+    for file in ("rbac.yaml", "trainer.yaml") if trainer else ("rbac.yaml",):
+        text = (files("kfp_distributed.deploy") / file).read_text(encoding="utf-8")
+        role, binding = yaml.safe_load_all(text)
+        objects += [role, {**binding, "subjects": [{"kind": "ServiceAccount", "name": account}]}]
+    objects.append(library_config_map(namespace))
     for item in objects:
         item["metadata"].pop("namespace", None)
         if namespace:

@@ -11,9 +11,11 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cluster_api.objects import Object
-from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion
+from kfp_distributed.components.train.describe.distributions import parse_distribution
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion, Operator
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects, settings_for
 from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import as_set
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
 from kfp_distributed.storage.kfp_backend import (
@@ -47,8 +49,11 @@ def rendered_objects(
     distribution_specification: Mapping[str, Any],
     namespace: str,
     mpi_version: MpiVersion,
+    operator: Operator | None = None,
 ) -> list[Object]:
     """Return the job, its ConfigMap, and the PersistentVolumeClaims that the step would create.
+
+    A TrainJob comes after its TrainingRuntime, which must exist before it.
 
     Args:
         train_specification: train_specification of `train`.
@@ -56,6 +61,7 @@ def rendered_objects(
         distribution_specification: distribution_specification of `train`.
         namespace: Namespace of the job.
         mpi_version: Version of MPIJob that is served.
+        operator: Operator that `auto` takes on the cluster. Default: the training operator.
 
     Raises:
         ValueError: One of the three dicts is wrong. The text is that of the step.
@@ -80,19 +86,34 @@ def rendered_objects(
     settings = ClusterSettings(
         namespace, environment=tuple(environment_entries(store)), library=read_library(REPLICA_PACKAGES)
     )
-    objects = plan_objects(job, settings_for(job, settings, mpi_version, os.environ))
-    return [objects.manifest, *objects.parts, *objects.claims]
+    key = job.specification.operator
+    taken = (operator or "training-operator") if key == "auto" else key
+    objects = plan_objects(job, settings_for(job, settings, mpi_version, os.environ, operator=taken))
+    runtime = [objects.runtime] if objects.runtime else []
+    return [*runtime, objects.manifest, *objects.parts, *objects.claims]
 
 
-def as_yaml(objects: list[Object], *, full: bool) -> str:
+def operator_line(distribution_specification: Mapping[str, Any], operator: Operator | None) -> str:
+    """Return the comment about the operator of the job and the reason; "" for a Job. The arguments are those above."""
+    specification = parse_distribution(distribution_specification)
+    if specification.distribution_type == "Job":
+        return ""
+    if specification.operator != "auto":
+        return f"# Operator: {specification.operator}, because {as_set(specification.operator)}.\n"
+    reason = f"--operator = {operator}" if operator else "auto prefers it; doctor says what auto takes on a cluster"
+    return f"# Operator: {operator or 'training-operator'}, because {reason}.\n"
+
+
+def as_yaml(objects: list[Object], *, full: bool, operator: str = "") -> str:
     """Return objects as YAML documents.
 
     Args:
         objects: Objects of `rendered_objects`.
         full: Whether to print the archive of the library in full.
+        operator: Line of `operator_line`. Default: none.
     """
     documents = [_document(item if full else _without_archives(item)) for item in objects]
-    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + "".join(documents)
+    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + operator + "".join(documents)
 
 
 def _document(item: Object) -> str:

@@ -10,21 +10,18 @@ from typing import TypeVar
 from kubernetes.config import list_kube_config_contexts
 
 from kfp_distributed.cli.checks import (
-    TYPES,
     Check,
     Login,
     Permission,
     Question,
     Refusal,
     judge_image,
-    judge_kinds,
     judge_login,
     judge_namespace,
-    judge_operators,
     judge_permissions,
-    kinds_of,
 )
 from kfp_distributed.cli.library_checks import judge_libraries
+from kfp_distributed.cli.operator_checks import Kinds, choose_kinds, judge_kinds, judge_operators, kinds_of
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
@@ -33,6 +30,12 @@ from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
 from kfp_distributed.cluster_api.kubernetes_internals import configured_users
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.reader import Read, reader
+from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
+from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import (
+    Offer,
+    own_permissions,
+    trainer_offer,
+)
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions, served_kinds
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
@@ -53,6 +56,7 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
         version = api.call("GET", "/version", away_seconds=3)["gitVersion"]
         groups = ("batch/v1", "kubeflow.org/v1", "kubeflow.org/v2beta1")
         served = {group: served_kinds(api, *group.split("/")) for group in groups}
+        trainer = trainer_offer(api)
     except ClusterError as error:
         if error.status in (401, 403):
             yield judge_login(_login(), str(error))
@@ -67,13 +71,14 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     )
     yield from judge_namespace(question, namespace, account)
     kinds = kinds_of(served)
-    yield from judge_kinds(question, kinds)
-    kinds = {name: kind for name, kind in kinds.items() if question.chosen in (None, name)}
+    yield from judge_kinds(question, kinds, trainer)
+    kinds, checks = choose_kinds(question, kinds, trainer, _refused_kinds(api, question, kinds, trainer))
+    yield from checks
     yield from judge_operators(question, kinds, _items(api, "/apis/apps/v1/deployments"))
 
     read = reader(api)
     uri, store = find_store(read, question.namespace, question.bucket)
-    used = [kinds[name] for name in TYPES if name in kinds]
+    used = kinds.values()
     needed = [Permission(*entry) for kind in used for entry in needed_permissions(kind, claims=question.claims)]
     if question.volumes:
         needed.append(Permission("get", "", "persistentvolumeclaims"))
@@ -84,6 +89,15 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     yield from _libraries(api, question)
     yield from _object_store(read, question, uri, store)
     yield judge_image(question, _items(api, "/api/v1/nodes"))
+
+
+def _refused_kinds(api: ClusterApi, question: Question, kinds: Kinds, trainer: Offer) -> list[Permission] | Refusal:
+    """Return the permissions that decide on an operator and are missing; none if there is nothing to choose."""
+    if not trainer.is_usable or question.operator != "auto":
+        return []
+    asked = [kind for name, kind in kinds.items() if name != "Job" and question.chosen in (None, name)]
+    needed = [Permission(*entry) for kind in (*asked, TRAIN_JOB) for entry in own_permissions(kind)]
+    return _refused(api, question, needed)
 
 
 def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:

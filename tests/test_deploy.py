@@ -10,11 +10,15 @@ import pytest
 import yaml
 
 from kfp_distributed.components.train.describe.manifests import job_kind
+from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
+from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import own_permissions
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions
 
 ROOT = Path(__file__).parent.parent
 IMAGES = sorted(path.parent for path in (ROOT / "images").glob("*/Containerfile"))
 ROLE, BINDING = yaml.safe_load_all((ROOT / "deploy" / "rbac.yaml").read_text())
+TRAINER_ROLE, TRAINER_BINDING = yaml.safe_load_all((ROOT / "deploy" / "trainer.yaml").read_text())
+ROLES = pytest.mark.parametrize(("file", "role"), [("rbac.yaml", ROLE), ("trainer.yaml", TRAINER_ROLE)])
 
 
 @pytest.mark.parametrize(
@@ -25,17 +29,43 @@ def test_role_grants_the_permissions_that_the_step_checks(kind):
     assert set(needed_permissions(kind)) <= {*granted}
 
 
-def test_every_rule_has_a_comment():
-    lines = (ROOT / "deploy" / "rbac.yaml").read_text().splitlines()
+@ROLES
+def test_every_rule_has_a_comment(file, role):
+    lines = (ROOT / "deploy" / file).read_text().splitlines()
     first_lines = [number for number, line in enumerate(lines) if line.startswith("  - apiGroups:")]
-    assert len(first_lines) == len(ROLE["rules"])
+    assert len(first_lines) == len(role["rules"])
     assert all(lines[number - 1].startswith("  # ") for number in first_lines)
 
 
-def test_every_verb_has_a_reason():
-    lines = (ROOT / "deploy" / "rbac.yaml").read_text().partition("\n---\n")[0].splitlines()
+@ROLES
+def test_every_verb_has_a_reason(file, role):
+    lines = (ROOT / "deploy" / file).read_text().partition("\n---\n")[0].splitlines()
     verbs = [match[1] for line in lines if (match := re.fullmatch(r"      - (\w+)  # \S.*", line))]
-    assert verbs == [verb for rule in ROLE["rules"] for verb in rule["verbs"]]
+    assert verbs == [verb for rule in role["rules"] for verb in rule["verbs"]]
+
+
+def test_role_of_trainer_grants_what_a_train_job_needs_besides_the_other_role():
+    granted = [
+        (verb, group, resource)
+        for rule in TRAINER_ROLE["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    ]
+    assert granted == own_permissions(TRAIN_JOB)
+    others = granted_permissions("resourceNames" not in rule for rule in ROLE["rules"])
+    assert set(needed_permissions(TRAIN_JOB, claims=True)) <= {*granted, *others}
+    assert {group for _, group, _ in others} == {"", "batch", "kubeflow.org"}
+
+
+def test_role_of_trainer_is_bound_to_the_accounts_of_the_other_role():
+    assert TRAINER_BINDING["subjects"] == BINDING["subjects"]
+    remote = yaml.safe_load((ROOT / "deploy" / "remote-trainer.yaml").read_text())
+    *_, other = yaml.safe_load_all((ROOT / "deploy" / "remote.yaml").read_text())
+    assert remote["subjects"] == other["subjects"]
+    role = {**BINDING["roleRef"], "name": TRAINER_ROLE["metadata"]["name"]}
+    assert [TRAINER_BINDING["roleRef"], remote["roleRef"]] == [role, role]
+    assert not any("namespace" in item["metadata"] for item in (TRAINER_ROLE, TRAINER_BINDING, remote))
 
 
 def test_role_grants_nothing_but_what_the_steps_request():

@@ -78,6 +78,9 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "model manifest": lambda: describe_attributes(ModelManifest),
         "kfp backend": describe_kfp_backend,
         "permissions": lambda: describe_role((root / "deploy" / "rbac.yaml").read_text(encoding="utf-8")),
+        "permissions for trainer": lambda: describe_role(
+            (root / "deploy" / "trainer.yaml").read_text(encoding="utf-8")
+        ),
     }
 
 

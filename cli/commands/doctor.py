@@ -80,6 +80,7 @@ def command(
         api.namespace,
         image or _default_image(chosen or "Job"),
         chosen,
+        specification.operator if specification else "auto",
         service_account,
         bucket,
         volumes=bool(volumes),

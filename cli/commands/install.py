@@ -17,6 +17,7 @@ from kfp_distributed.cli.installation import (
 from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library import VERSION
 
 _ATTEMPTS = 5
@@ -32,6 +33,11 @@ _ATTEMPTS = 5
     callback=check_account,
     help="ServiceAccount of the steps.",
 )
+@click.option(
+    "--trainer",
+    is_flag=True,
+    help="Add the Role and the RoleBinding kfp-distributed-trainer, for trainings with Kubeflow Trainer v2.",
+)
 @click.option("--dry-run", is_flag=True, help="Ask the API server what would change, and change nothing.")
 @click.option(
     "--output",
@@ -40,28 +46,41 @@ _ATTEMPTS = 5
 )
 @click.option("--prune", type=Age(), help="Delete the libraries of other versions that are older, such as 30d or 12h.")
 def command(
-    namespace: str, service_account: str, dry_run: bool, output: Literal["yaml"] | None, prune: timedelta | None
+    namespace: str,
+    service_account: str,
+    trainer: bool,
+    dry_run: bool,
+    output: Literal["yaml"] | None,
+    prune: timedelta | None,
 ) -> None:
     """Put the library and the permissions of the steps into a namespace.
 
     Creates or updates the Role and the RoleBinding kfp-distributed-train, and the ConfigMap with the installed version
-    of the library. Libraries of other versions stay. A second run changes nothing.
+    of the library. With --trainer, it also lets the steps use Kubeflow Trainer v2. Libraries of other versions stay. A second run changes nothing.
     """
     account = service_account or DEFAULT_ACCOUNT
     if output:
         if prune is not None:
             raise WrongArgument("--prune needs a cluster; use it without --output")
-        click.echo(_as_yaml(namespace, account), nl=False)
+        click.echo(_as_yaml(installed_objects(namespace, account, trainer=trainer)), nl=False)
         return
     api = connected(namespace)
     try:
-        _install(Namespace(api, api.namespace), api.namespace, account, prune, dry_run=dry_run)
+        objects = installed_objects(api.namespace, account, trainer=trainer)
+        changed = _install(Namespace(api, api.namespace), objects, prune, dry_run=dry_run)
     except ClusterError as error:
         raise refused(error) from None
+    name, library = api.namespace, objects[-1]["metadata"]["name"]
+    if dry_run:
+        click.echo(f"Dry run: nothing was changed in namespace {name}.")
+        return
+    click.echo(f"Namespace {name} {'now has' if changed else 'already had'} all that steps of {library} need.")
+    click.echo(f"Check the cluster: kfp-distributed doctor --namespace {name} --service-account {account}")
+    click.echo(f"Then upload a pipeline that kfp-distributed {VERSION} has compiled to Kubeflow Pipelines.")
 
 
-def _install(target: Namespace, name: str, account: str, prune: timedelta | None, *, dry_run: bool) -> None:
-    objects = installed_objects(name, account)
+def _install(target: Namespace, objects: list[Object], prune: timedelta | None, *, dry_run: bool) -> bool:
+    """Make the changes and print them; return whether something has changed."""
     library = objects[-1]["metadata"]["name"]
     changed = False
     for attempts_left in reversed(range(_ATTEMPTS)):
@@ -75,20 +94,15 @@ def _install(target: Namespace, name: str, account: str, prune: timedelta | None
                     target.apply([change])
                 click.echo(change_line(change, dry_run=dry_run))
                 changed |= change.action != "keep"
-            break
+            return changed
         except ClusterError as error:
             if error.status != HTTPStatus.CONFLICT or not attempts_left:
                 raise
             click.echo("Somebody else changed the namespace at the same time. Retrying.", err=True)
-    if dry_run:
-        click.echo(f"Dry run: nothing was changed in namespace {name}.")
-        return
-    click.echo(f"Namespace {name} {'now has' if changed else 'already had'} all that steps of {library} need.")
-    click.echo(f"Check the cluster: kfp-distributed doctor --namespace {name} --service-account {account}")
-    click.echo(f"Then upload a pipeline that kfp-distributed {VERSION} has compiled to Kubeflow Pipelines.")
+    return changed
 
 
-def _as_yaml(namespace: str, account: str) -> str:
+def _as_yaml(objects: list[Object]) -> str:
     # The archive is one line: YAML would fold it.
-    text: str = yaml.safe_dump_all(installed_objects(namespace, account), sort_keys=False, width=float("inf"))
+    text: str = yaml.safe_dump_all(objects, sort_keys=False, width=float("inf"))
     return text

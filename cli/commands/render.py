@@ -5,7 +5,8 @@ from typing import Any, Literal
 import click
 
 from kfp_distributed.cli.options import JsonOrFile, WrongArgument, check_image, check_namespace
-from kfp_distributed.cli.rendered_objects import as_yaml, rendered_objects
+from kfp_distributed.cli.rendered_objects import as_yaml, operator_line, rendered_objects
+from kfp_distributed.components.train.describe.manifests.cluster_settings import Operator
 
 _JSON = JsonOrFile()
 
@@ -25,6 +26,11 @@ _JSON = JsonOrFile()
     help="Version of MPIJob that the cluster serves, see doctor. Default: v2beta1, or v1 for elastic training.",
 )
 @click.option(
+    "--operator",
+    type=click.Choice(["training-operator", "trainer"]),
+    help="Operator that auto takes on the cluster, see doctor. Default: training-operator.",
+)
+@click.option(
     "--image", default="", callback=check_image, help="Image of the replicas. It replaces that of the specification."
 )
 @click.option("--full", is_flag=True, help="Print the archive of the library instead of its size.")
@@ -34,13 +40,14 @@ def command(
     distribution_specification: Any,  # noqa: ANN401
     namespace: str,
     mpi_version: Literal["v1", "v2beta1"] | None,
+    operator: Operator | None,
     image: str,
     full: bool,
 ) -> None:
     """Print the objects that a train step would create, as YAML.
 
-    These are the job, its ConfigMap, and PersistentVolumeClaims for volumes with a size. It needs neither a cluster nor
-    a dataset. The three dicts are JSON, or @ and the name of a file with JSON.
+    These are the job, its ConfigMap, the TrainingRuntime of a TrainJob, and PersistentVolumeClaims for volumes with a
+    size. It needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file with JSON.
     """
     if image and isinstance(train_specification, dict):
         train_specification = {**train_specification, "image": image}
@@ -51,8 +58,9 @@ def command(
     version = mpi_version or ("v1" if elastic else "v2beta1")
     try:
         objects = rendered_objects(
-            train_specification, train_parameters, distribution_specification, namespace, version
+            train_specification, train_parameters, distribution_specification, namespace, version, operator
         )
+        line = operator_line(distribution_specification, operator)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    click.echo(as_yaml(objects, full=full), nl=False)
+    click.echo(as_yaml(objects, full=full, operator=line), nl=False)

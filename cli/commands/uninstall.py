@@ -19,12 +19,12 @@ from kfp_distributed.cluster_api.objects import Object
 @namespace_option("Namespace of the installation.")
 @click.option(
     "--version",
-    help="Delete only the libraries of this version, such as 0.1.0, or the one ConfigMap of this name. The Role, the "
-    "RoleBinding and other versions stay.",
+    help="Delete only the libraries of this version, such as 0.1.0, or the one ConfigMap of this name. The Roles, the "
+    "RoleBindings and other versions stay.",
 )
 @click.option("--dry-run", is_flag=True, help="Ask the API server what would be deleted, and delete nothing.")
 def command(namespace: str, version: str | None, dry_run: bool) -> None:
-    """Delete the RoleBinding, the Role, and the libraries of all versions.
+    """Delete the RoleBindings, the Roles, and the libraries of all versions.
 
     Afterwards, steps fail unless their image has the library. With --version this applies only to steps that this
     version has compiled.
@@ -49,8 +49,8 @@ def command(namespace: str, version: str | None, dry_run: bool) -> None:
 
 
 def _installed(target: Namespace, name: str) -> list[Object | None]:
-    role, binding, _ = installed_objects(name, DEFAULT_ACCOUNT)
-    return [*target.read([binding, role]), *target.libraries()]
+    role, binding, trainer_role, trainer_binding, _ = installed_objects(name, DEFAULT_ACCOUNT, trainer=True)
+    return [*target.read([binding, role, trainer_binding, trainer_role]), *target.libraries()]
 
 
 def _libraries(target: Namespace, name: str, version: str) -> list[Object]:

@@ -1,4 +1,4 @@
-"""What the doctor makes of facts, by whole checks; those about the object store are in test_store_checks.py."""
+"""What the doctor makes of facts, by whole checks; others are in test_store_checks.py and test_operator_checks.py."""
 
 import pytest
 
@@ -10,41 +10,12 @@ from kfp_distributed.cli.checks import (
     Refusal,
     as_line,
     judge_image,
-    judge_kinds,
     judge_login,
     judge_namespace,
-    judge_operators,
     judge_permissions,
-    kinds_of,
 )
 
 QUESTION = Question("team", "python:3.11")
-BARE = {"batch/v1": {"jobs"}, "kubeflow.org/v1": set(), "kubeflow.org/v2beta1": set()}
-TRAINING = {**BARE, "kubeflow.org/v1": {"tfjobs", "pytorchjobs", "mpijobs", "xgboostjobs"}}
-BOTH = {**BARE, "kubeflow.org/v1": {"tfjobs", "pytorchjobs"}, "kubeflow.org/v2beta1": {"mpijobs"}}
-
-INSTALL_TRAINING = (
-    "kubectl apply --server-side --kustomize "
-    "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.2'"
-)
-OPERATOR = "deployment/training-operator --namespace kubeflow"
-INSTALL_MPI = (
-    "kubectl apply --server-side --filename "
-    "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml"
-)
-
-
-def deployment(name="training-operator", ready=1, replicas=1, args=(), image="operators:2"):
-    container = {"name": "manager", "image": image, "args": list(args)}
-    return {
-        "metadata": {"name": name, "namespace": "kubeflow"},
-        "spec": {"replicas": replicas, "template": {"spec": {"containers": [container]}}},
-        "status": {"readyReplicas": ready} if ready else {},
-    }
-
-
-def operators(served, deployments, question=QUESTION):
-    return [tuple(check) for check in judge_operators(question, kinds_of(served), deployments)]
 
 
 class TestNamespace:
@@ -61,90 +32,6 @@ class TestNamespace:
                 "there is no team/runner",
                 "kubectl create serviceaccount runner --namespace team",
             ),
-        ]
-
-
-class TestKinds:
-    def test_all_kinds_are_served(self):
-        assert list(judge_kinds(QUESTION, kinds_of(BOTH))) == [
-            Check("Job", "ok", "served as batch/v1"),
-            Check("TFJob", "ok", "served as kubeflow.org/v1"),
-            Check("PyTorchJob", "ok", "served as kubeflow.org/v1"),
-            Check("MPIJob", "ok", "served as kubeflow.org/v2beta1"),
-        ]
-
-    def test_a_missing_kind_is_a_warning_if_no_type_is_chosen(self):
-        assert list(judge_kinds(QUESTION, kinds_of(BARE)))[1:] == [
-            Check(f"{kind}Job", "warning", f"not served, so distribution_type {kind} cannot be used", INSTALL_TRAINING)
-            for kind in ("TF", "PyTorch", "MPI")
-        ]
-
-    def test_a_missing_kind_fails_if_its_type_is_chosen(self):
-        served = {**BARE, "kubeflow.org/v1": {"tfjobs"}}
-        assert list(judge_kinds(Question("team", "", "MPI"), kinds_of(served))) == [
-            Check("MPIJob", "failed", "not served, so distribution_type MPI cannot be used", INSTALL_MPI)
-        ]
-
-
-class TestOperators:
-    def test_a_batch_job_needs_no_operator(self):
-        assert operators(BARE, []) == []
-
-    def test_a_ready_operator_is_ok(self):
-        schemes = ["--enable-scheme=tfjob", "--enable-scheme=pytorchjob"]
-        assert operators(BOTH, [deployment(args=schemes), deployment("mpi", image="mpioperator/mpi-operator:0.6")]) == [
-            (
-                "training-operator",
-                "ok",
-                "deployment/training-operator --namespace kubeflow is ready and watches TFJob, PyTorchJob",
-                "",
-            ),
-            ("mpi-operator", "ok", "deployment/mpi --namespace kubeflow is ready and watches MPIJob", ""),
-        ]
-
-    @pytest.mark.parametrize(
-        ("deployments", "message", "fix"),
-        [
-            (
-                [deployment("another"), deployment(args=["--namespace=elsewhere"])],
-                "no Deployment of it watches team, so the pods of TFJob, PyTorchJob, MPIJob would not be created",
-                INSTALL_TRAINING,
-            ),
-            (
-                [deployment(ready=0)],
-                f"{OPERATOR} is not ready, so TFJob, PyTorchJob, MPIJob would wait",
-                "kubectl describe deployment/training-operator --namespace kubeflow, and check its pods",
-            ),
-            (
-                [deployment(ready=0, replicas=0)],
-                f"{OPERATOR} is not ready, so TFJob, PyTorchJob, MPIJob would wait",
-                "kubectl scale deployment/training-operator --namespace kubeflow --replicas 1",
-            ),
-            (
-                [deployment(args=["--enable-scheme=tfjob", "-enable-scheme=PyTorchJob"])],
-                "deployment/training-operator --namespace kubeflow does not watch MPIJob",
-                "kubectl edit deployment/training-operator --namespace kubeflow, and add the arguments "
-                "--enable-scheme for MPIJob",
-            ),
-        ],
-    )
-    def test_an_operator_that_is_missing_or_not_ready_fails(self, deployments, message, fix):
-        assert operators(TRAINING, deployments) == [("training-operator", "failed", message, fix)]
-
-    def test_a_ready_operator_takes_precedence_over_one_that_is_not_ready(self):
-        assert operators(TRAINING, [deployment(ready=0), deployment("training-operator-2")])[0][1] == "ok"
-
-    def test_an_operator_that_only_watches_this_namespace_is_ok(self):
-        assert operators(TRAINING, [deployment(args=["--namespace=team"])])[0][1] == "ok"
-
-    def test_deployments_that_cannot_be_listed_are_a_warning(self):
-        assert operators(TRAINING, Refusal("deployments.apps is forbidden")) == [
-            (
-                "training-operator",
-                "warning",
-                "cannot check whether it runs, for TFJob, PyTorchJob, MPIJob: deployments.apps is forbidden",
-                "ask somebody who may list Deployments: kubectl get deployments --all-namespaces",
-            )
         ]
 
 
@@ -191,6 +78,22 @@ class TestPermissions:
     def test_missing_permissions_fail_and_the_fix_grants_them(self, account, user, who, fix):
         result = judge_permissions(Question("team", "", account=account), user, self.REFUSED)
         assert result == Check("permissions", "failed", f"{who} {self.FOUND}", fix)
+
+    @pytest.mark.parametrize(
+        ("account", "fix"),
+        [
+            ("pipeline-runner", f"{INSTALL} --trainer"),
+            (
+                "",
+                f"{INSTALL} --trainer && {BIND.format('user')} --user ann && "
+                "kubectl create rolebinding kfp-distributed-trainer-user --namespace team --role "
+                "kfp-distributed-trainer --user ann",
+            ),
+        ],
+    )
+    def test_the_fix_grants_the_permissions_for_train_jobs(self, account, fix):
+        refused = [Permission("create", "trainer.kubeflow.org", "trainjobs")]
+        assert judge_permissions(Question("team", "", account=account), "ann", refused).fix == fix
 
     def test_the_fix_grants_access_to_a_secret_of_another_name(self):
         question = Question("team", "", account="pipeline-runner")

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from typing import ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -157,6 +158,7 @@ class MadeUp(ClusterApi):
     """A cluster with everything, but what may be refused."""
 
     refused: frozenset[str] = frozenset()
+    served: ClassVar[dict[str, list[str]]] = SERVED
 
     def __init__(self, configuration, namespace):
         self.namespace = namespace
@@ -173,9 +175,9 @@ class MadeUp(ClusterApi):
         answers["/apis/apps/v1/deployments"] = empty
         if path.endswith(PRESENT):
             return {"kind": "Something"}
-        if path not in SERVED and path not in answers:
+        if path not in self.served and path not in answers:
             raise ClusterError(404, f"{path} is not there")
-        return answers.get(path) or {"resources": [{"name": name} for name in SERVED[path]]}
+        return answers.get(path) or {"resources": [{"name": name} for name in self.served[path]]}
 
 
 @pytest.fixture
@@ -239,3 +241,47 @@ def test_the_fix_of_an_unchecked_bucket_repeats_the_same_command(ask):
     _, lines = ask(*options)
     fix = lines[[" bucket: " in line for line in lines].index(True) + 1]
     assert shlex.split(fix)[-len(options) - 2 :] == ["kfp-distributed", "doctor", *options]
+
+
+TRAIN_JOBS = {"/apis/trainer.kubeflow.org/v1alpha1": ["trainjobs", "trainingruntimes"]}
+PREFERS = "the cluster serves TFJob and TrainJob, and auto prefers TFJob"
+
+
+@pytest.mark.parametrize(
+    ("served", "refused", "choice", "fault"),
+    [
+        (SERVED | TRAIN_JOBS, [], f"ok       operator of TF: auto takes training-operator: {PREFERS}", ""),
+        (
+            SERVED | TRAIN_JOBS,
+            ["create tfjobs"],
+            "ok       operator of TF: auto takes trainer: the cluster serves TFJob and TrainJob, and the account lacks "
+            "create tfjobs.kubeflow.org",
+            "",
+        ),
+        (
+            SERVED | TRAIN_JOBS,
+            ["create tfjobs", "create trainjobs"],
+            "warning  operator of TF: the account may use neither TFJob nor TrainJob; with permissions, auto takes "
+            f"training-operator: {PREFERS}",
+            "create tfjobs.kubeflow.org",
+        ),
+        (
+            {"/apis/batch/v1": ["jobs"], "/apis/kubeflow.org/v1": [], "/apis/kubeflow.org/v2beta1": []} | TRAIN_JOBS,
+            ["get trainingruntimes"],
+            "ok       operator of TF: auto takes trainer: the cluster serves TrainJob and not TFJob",
+            "get trainingruntimes.trainer.kubeflow.org",
+        ),
+    ],
+)
+def test_the_operator_that_auto_takes_and_its_permissions(ask, monkeypatch, served, refused, choice, fault):
+    monkeypatch.setattr(MadeUp, "served", served)
+    _, lines = ask("--distribution", '{"distribution_type": "TF"}', refused=refused)
+    assert [line for line in lines if " operator of " in line] == [choice]
+    (permissions,) = [line for line in lines if " permissions: " in line]
+    assert permissions == (
+        f"failed   permissions: ann may not, in default: {fault}"
+        if fault
+        else "ok       permissions: ann has all permissions that a train step needs in default"
+    )
+    controllers = {line[9:].partition(":")[0] for line in lines} & {"training-operator", "kubeflow-trainer", "jobset"}
+    assert controllers == ({"training-operator"} if "training-operator:" in choice else {"kubeflow-trainer", "jobset"})

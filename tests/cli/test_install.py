@@ -94,6 +94,27 @@ def test_uninstall(api):
     assert run("uninstall") == (0, ["There is no installation of kfp-distributed in namespace team."])
 
 
+def test_permissions_for_kubeflow_trainer_are_opt_in_and_uninstalled_too(api):
+    names = ["Role kfp-distributed-trainer", "RoleBinding kfp-distributed-trainer"]
+    assert run("install")[0] == 0
+    code, lines = run("install", "--trainer")
+    assert (code, lines[:5]) == (
+        0,
+        [
+            f"unchanged Role {ROLE}",
+            f"unchanged RoleBinding {ROLE}",
+            *(f"created {name}" for name in names),
+            f"unchanged ConfigMap {LIBRARY}",
+        ],
+    )
+    assert run("install")[1][:3] == [lines[0], lines[1], lines[4]]
+    code, lines = run("uninstall")
+    assert (code, set(lines) >= {f"deleted {name}" for name in names}) == (0, True)
+    assert api.objects == {}
+    output = CliRunner().invoke(main, ["install", "--namespace", "team", "--trainer", "--output", "yaml"]).output
+    assert list(yaml.safe_load_all(output)) == installed_objects("team", "pipeline-runner", trainer=True)
+
+
 def library_of(version, hash_):
     labels = {**OLD["metadata"]["labels"], "app.kubernetes.io/version": version}
     return {**OLD, "metadata": {**OLD["metadata"], "name": f"kfp-distributed-{version}-{hash_}", "labels": labels}}

@@ -43,6 +43,15 @@ def test_the_objects():
     ]
 
 
+def test_the_objects_for_kubeflow_trainer_are_added_on_request():
+    deploy = Path(__file__).parents[2] / "deploy"
+    role, binding = yaml.safe_load_all((deploy / "trainer.yaml").read_text())
+    about = {"name": "kfp-distributed-trainer", "namespace": "team"}
+    added = [{**role, "metadata": about}, {**binding, "metadata": about, "subjects": [EDITOR]}]
+    objects = installed_objects("team", "default-editor")
+    assert installed_objects("team", "default-editor", trainer=True) == [*objects[:2], *added, objects[2]]
+
+
 def test_without_a_namespace_the_objects_have_none():
     objects = installed_objects("", "pipeline-runner")
     assert [item["metadata"].get("namespace") for item in objects] == [None, None, None]

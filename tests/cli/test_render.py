@@ -100,6 +100,7 @@ CHECK
 JOB = """\
 # The objects that a train step would create in namespace team. Words in capitals stand for values of a run. The
 # hash and the job's name depend on them. The object store is the one that Kubeflow Pipelines is installed with.
+# Operator: training-operator, because auto prefers it; doctor says what auto takes on a cluster.
 ---
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -313,6 +314,31 @@ def test_each_kind_is_rendered(distribution, options, kind):
     job, code = objects({"command": ["python", "main.py"]}, distribution, {}, *options)
     assert f"{job['apiVersion']} {job['kind']}" == kind
     assert (code["kind"], code["metadata"]["name"].rpartition("-")[2]) == ("ConfigMap", "code")
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "operator", "kinds"),
+    [
+        ({}, [], "training-operator, because auto prefers it; doctor says what auto takes on a cluster", ["TFJob"]),
+        ({}, ["--operator", "trainer"], "trainer, because --operator = trainer", ["TrainingRuntime", "TrainJob"]),
+        (
+            {"operator": "trainer"},
+            ["--operator", "training-operator"],
+            "trainer, because distribution_specification has operator = trainer",
+            ["TrainingRuntime", "TrainJob"],
+        ),
+        (
+            {"operator": "training-operator"},
+            ["--operator", "trainer"],
+            "training-operator, because distribution_specification has operator = training-operator",
+            ["TFJob"],
+        ),
+    ],
+)
+def test_the_operator_and_its_reason_are_printed(keys, options, operator, kinds):
+    output = render({"command": ["run"]}, {"distribution_type": "TF", **keys}, None, *options).output
+    assert [line for line in output.splitlines() if line.startswith("# Operator")] == [f"# Operator: {operator}."]
+    assert [item["kind"] for item in yaml.safe_load_all(output)] == [*kinds, "ConfigMap"]
 
 
 def test_a_list_of_numbers_is_one_line():

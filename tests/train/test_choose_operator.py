@@ -156,7 +156,7 @@ CURRENT, PAST = ["runtimeRef", "runtimePatches"], ["runtimeRef", "podTemplateOve
         ({}, None, (), "training-operator", 0),
         (TRAIN_JOBS, CURRENT, (), "training-operator", 6),
         (TRAIN_JOBS, CURRENT, ("watch tfjobs",), "trainer", 16),
-        (TRAIN_JOBS, PAST, (), "training-operator", 6),
+        (TRAIN_JOBS, PAST, ("create tfjobs",), "training-operator", 0),
         (TRAIN_JOBS, None, ("create tfjobs",), "trainer", 16),
         ({"trainer.kubeflow.org/v1alpha1": ["trainjobs"]}, CURRENT, (), "training-operator", 0),
         ({"kubeflow.org/v1": [], **TRAIN_JOBS}, CURRENT, (), "trainer", 0),

@@ -92,7 +92,7 @@ def choose_operator(api: ClusterApi, distribution_type: DistributionType, key: O
             raise ValueError(OUTDATED if trainer.is_outdated else not_served(TRAIN_JOB))
         return OperatorChoice(key, None, as_set(key))
     older, common = older_offer(api, distribution_type), list[str]()
-    if older.is_served and trainer.is_served:
+    if older.is_served and trainer.is_usable:
         older = older._replace(missing=missing_permissions(api, own_permissions(older.kind)))
         if not older.is_usable:
             trainer = trainer._replace(missing=missing_permissions(api, own_permissions(TRAIN_JOB)))
