@@ -76,11 +76,18 @@ def test_role_grants_nothing_but_what_the_steps_request():
     assert set(granted_permissions("resourceNames" in rule for rule in ROLE["rules"])) == named
 
 
-def granted_permissions(counts):
-    """Return (verb, API group, resource) of the rules of the Role that count."""
+def test_role_of_trainer_grants_what_a_train_job_needs_besides():
+    others = needed_permissions(job_kind("Job"), claims=True)
+    needed = {permission for permission in needed_permissions(TRAIN_JOB, claims=True) if permission not in others}
+    rules = TRAINER_ROLE["rules"]
+    assert set(granted_permissions([True] * len(rules), rules)) == needed
+
+
+def granted_permissions(counts, rules=ROLE["rules"]):
+    """Return (verb, API group, resource) of the rules of a Role that count."""
     return [
         (verb, group, resource)
-        for rule, is_counted in zip(ROLE["rules"], counts, strict=True)
+        for rule, is_counted in zip(rules, counts, strict=True)
         for verb in rule["verbs"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]

@@ -267,9 +267,9 @@ PREFERS = "the cluster serves TFJob and TrainJob, and auto prefers TFJob"
         ),
         (
             {"/apis/batch/v1": ["jobs"], "/apis/kubeflow.org/v1": [], "/apis/kubeflow.org/v2beta1": []} | TRAIN_JOBS,
-            ["get trainingruntimes"],
+            ["patch trainingruntimes"],
             "ok       operator of TF: auto takes trainer: the cluster serves TrainJob and not TFJob",
-            "get trainingruntimes.trainer.kubeflow.org",
+            "patch trainingruntimes.trainer.kubeflow.org",
         ),
     ],
 )

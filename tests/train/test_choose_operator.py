@@ -115,9 +115,9 @@ def test_auto_takes_what_is_served_and_permitted(older, trainer, choice):
         ),
         (
             refused(TF, "create tfjobs.kubeflow.org"),
-            refused(TRAINER, "create trainjobs.trainer.kubeflow.org", "get trainingruntimes.trainer.kubeflow.org"),
+            refused(TRAINER, "create trainjobs.trainer.kubeflow.org", "patch trainingruntimes.trainer.kubeflow.org"),
             "distribution_type TF: for TFJob the account lacks create tfjobs.kubeflow.org; for TrainJob the account "
-            "lacks create trainjobs.trainer.kubeflow.org, get trainingruntimes.trainer.kubeflow.org",
+            "lacks create trainjobs.trainer.kubeflow.org, patch trainingruntimes.trainer.kubeflow.org",
             "run kfp-distributed install --namespace team (and --service-account, if it is not pipeline-runner)",
         ),
         (
@@ -225,10 +225,10 @@ def test_a_named_operator_that_the_cluster_lacks_is_refused(api, key, served, er
 def test_an_account_without_permissions_is_told_all_of_them(api):
     api.served |= TRAIN_JOBS
     api.train_job_fields = CURRENT
-    api.denied = {"create tfjobs", "create trainjobs", "get trainingruntimes", "create configmaps"}
+    api.denied = {"create tfjobs", "create trainjobs", "patch trainingruntimes", "create configmaps"}
     error = (
         "for TFJob the account lacks create tfjobs.kubeflow.org; for TrainJob the account lacks create "
-        "trainjobs.trainer.kubeflow.org, get trainingruntimes.trainer.kubeflow.org; for both it lacks create "
+        "trainjobs.trainer.kubeflow.org, patch trainingruntimes.trainer.kubeflow.org; for both it lacks create "
         "configmaps. To solve this, run kfp-distributed install --namespace default (and "
     )
     with pytest.raises(ValueError, match=re.escape(error)):
@@ -261,7 +261,7 @@ def test_a_train_job_needs_permissions_for_its_runtime_too():
     group = "trainer.kubeflow.org"
     assert [entry for entry in needed_permissions(TRAIN_JOB) if entry[1] == group] == [
         *((verb, group, "trainjobs") for verb in ("create", "get", "list", "watch", "patch", "delete")),
-        *((verb, group, "trainingruntimes") for verb in ("create", "get", "patch", "delete")),
+        *((verb, group, "trainingruntimes") for verb in ("create", "patch", "delete")),
     ]
     older = JobKind("TFJob", "kubeflow.org", "v1", "tfjobs")
     others = [[entry for entry in needed_permissions(kind) if entry[1] == ""] for kind in (older, TRAIN_JOB)]

@@ -140,8 +140,12 @@ def choose(
 
 
 def own_permissions(kind: JobKind) -> list[tuple[str, str, str]]:
-    """Return the permissions that a training needs for its operator's objects, as (verb, API group, resource)."""
-    return [entry for entry in needed_permissions(kind) if entry[1] == kind.group]
+    """Return the permissions that a training needs for its operator's objects, as (verb, API group, resource).
+
+    These are the ones that a Job does not need.
+    """
+    common = needed_permissions(job_kind("Job"))
+    return [entry for entry in needed_permissions(kind) if entry not in common]
 
 
 def older_offer(api: ClusterApi, distribution_type: DistributionType) -> Offer:
