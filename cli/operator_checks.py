@@ -145,13 +145,17 @@ def _types(question: Question) -> Sequence[DistributionType]:
     return [question.chosen] if question.chosen else TYPES
 
 
-def judge_operators(question: Question, kinds: Kinds, deployments: Sequence[Object] | Refusal) -> list[Check]:
+def judge_operators(
+    question: Question, kinds: Kinds, deployments: Sequence[Object] | Refusal, *, has_trainer: bool = False
+) -> list[Check]:
     """Return a check for each operator that these kinds need: whether it runs and watches the namespace.
 
     Args:
         question: Options of `doctor`.
         kinds: The kinds of `choose_kinds`.
         deployments: The Deployments of the cluster.
+        has_trainer: Whether `operator` "trainer" is an alternative to the training operator. Default: False. One
+            that was removed may have left its kinds, which `auto` prefers.
     """
     needed: dict[str, list[str]] = {}
     for kind in dict.fromkeys(kinds.values()):
@@ -160,7 +164,14 @@ def judge_operators(question: Question, kinds: Kinds, deployments: Sequence[Obje
         elif kind.group != "batch":
             operator = "mpi-operator" if kind.version == "v2beta1" else "training-operator"
             needed.setdefault(operator, []).append(kind.kind)
-    return [_judge_operator(operator, names, question.namespace, deployments) for operator, names in needed.items()]
+    checks = [_judge_operator(operator, names, question.namespace, deployments) for operator, names in needed.items()]
+    other = 'or set operator to "trainer" in the distribution_specification'
+    return [
+        check._replace(fix=f"{check.fix}, {other}")
+        if has_trainer and check.level == "failed" and check.name in ("training-operator", "mpi-operator")
+        else check
+        for check in checks
+    ]
 
 
 def _judge_operator(

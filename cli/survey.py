@@ -74,7 +74,9 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     yield from judge_kinds(question, kinds, trainer)
     kinds, checks = choose_kinds(question, kinds, trainer, _refused_kinds(api, question, kinds, trainer))
     yield from checks
-    yield from judge_operators(question, kinds, _items(api, "/apis/apps/v1/deployments"))
+    has_trainer = trainer.is_usable and question.operator == "auto"
+    deployments = _items(api, "/apis/apps/v1/deployments")
+    yield from judge_operators(question, kinds, deployments, has_trainer=has_trainer)
 
     read = reader(api)
     uri, store = find_store(read, question.namespace, question.bucket)

@@ -56,7 +56,8 @@ def command(
     """Put the library and the permissions of the steps into a namespace.
 
     Creates or updates the Role and the RoleBinding kfp-distributed-train, and the ConfigMap with the installed version
-    of the library. With --trainer, it also lets the steps use Kubeflow Trainer v2. Libraries of other versions stay. A second run changes nothing.
+    of the library. With --trainer, it also lets the steps use Kubeflow Trainer v2. Libraries of other versions stay. A
+    second run changes nothing.
     """
     account = service_account or DEFAULT_ACCOUNT
     if output:

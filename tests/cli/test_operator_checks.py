@@ -217,6 +217,12 @@ class TestOperators:
             )
         ]
 
+    def test_a_removed_operator_may_have_left_its_kinds_on_a_cluster_with_kubeflow_trainer(self):
+        (check,) = judge_operators(QUESTION, {"TF": job_kind("TF")}, [], has_trainer=True)
+        fix = f'{INSTALL_TRAINING}, or set operator to "trainer" in the distribution_specification'
+        missing = "no Deployment of it watches team, so the pods of TFJob would not be created"
+        assert check == Check("training-operator", "failed", missing, fix)
+
     def test_a_train_job_needs_its_controller_and_that_of_jobsets(self):
         controllers = [deployment("kubeflow-trainer-controller-manager"), deployment("jobset-controller-manager")]
         kinds = {"TF": TRAIN_JOB, "MPI": TRAIN_JOB, "Job": job_kind("Job")}

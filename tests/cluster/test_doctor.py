@@ -57,8 +57,13 @@ def doctor(namespace, *options):
     """Run `doctor`; return its exit code, the level of each check by name, and its output."""
     arguments = ["doctor", "--namespace", namespace, "--service-account", "pipeline-runner", *options]
     result = CliRunner().invoke(main, arguments)
-    lines = [line for line in result.output.splitlines() if not line.startswith("  ")]
-    return result.exit_code, {line[9:].partition(": ")[0]: line.split()[0] for line in lines}, result.output
+    return result.exit_code, levels_of(result.output), result.output
+
+
+def levels_of(output):
+    """Return the level of each check in the output of `doctor` by name."""
+    lines = [line for line in output.splitlines() if not line.startswith("  ")]
+    return {line[9:].partition(": ")[0]: line.split()[0] for line in lines}
 
 
 def doctor_with_retries(namespace, *options):
@@ -104,6 +109,53 @@ def test_the_commands_of_the_output_prepare_an_empty_namespace(empty_namespace, 
             subprocess.run([program, *arguments], check=True)
     code, levels, output = doctor_with_retries(empty_namespace, *options)
     assert (code, "failed" in levels.values()) == (0, False), output
+
+
+@pytest.mark.trainer
+def test_auto_takes_the_operator_that_the_account_may_use(api, empty_namespace):
+    """First with the permissions for both, then only with those for Kubeflow Trainer."""
+    api.create_namespaced_service_account(empty_namespace, {"metadata": {"name": "pipeline-runner"}})
+    installed = CliRunner().invoke(main, ["install", "--namespace", empty_namespace, "--trainer"])
+    assert installed.exit_code == 0, installed.output
+    options = ("--distribution", '{"distribution_type": "TF"}')
+    older = "auto takes training-operator: the cluster serves TFJob and TrainJob, and auto prefers TFJob"
+    output = output_with(older, empty_namespace, *options)
+    assert {"training-operator", "TFJob", "TrainJob"} <= levels_of(output).keys()
+    assert {"kubeflow-trainer", "jobset"}.isdisjoint(levels_of(output))
+    rbac = client.RbacAuthorizationV1Api()
+    role = rbac.read_namespaced_role("kfp-distributed-train", empty_namespace)
+    role.rules = [rule for rule in role.rules if rule.api_groups != ["kubeflow.org"]]
+    rbac.replace_namespaced_role(role.metadata.name, empty_namespace, role)
+    newer = (
+        "auto takes trainer: the cluster serves TFJob and TrainJob, and the account lacks create tfjobs.kubeflow.org, "
+    )
+    levels = levels_of(output_with(newer, empty_namespace, *options))
+    names = ("operator of TF", "kubeflow-trainer", "jobset", "permissions")
+    assert {name: levels[name] for name in names} == dict.fromkeys(names, "ok")
+    assert "training-operator" not in levels
+
+
+@pytest.mark.trainer
+def test_the_permissions_for_a_required_trainer_are_granted_by_the_fix(api, empty_namespace):
+    api.create_namespaced_service_account(empty_namespace, {"metadata": {"name": "pipeline-runner"}})
+    CliRunner().invoke(main, ["install", "--namespace", empty_namespace])
+    options = ("--distribution", '{"distribution_type": "PyTorch", "operator": "trainer"}')
+    output = output_with(
+        "; create, get, patch, delete trainingruntimes.trainer.kubeflow.org\n", empty_namespace, *options
+    )
+    (fix,) = re.findall(r"^failed +permissions: .*\n +-> (.*)$", output, re.MULTILINE)
+    assert fix == f"kfp-distributed install --namespace {empty_namespace} --trainer"
+    assert CliRunner().invoke(main, fix.split()[1:]).exit_code == 0
+    output_with("pipeline-runner has all permissions that a train step needs", empty_namespace, *options)
+
+
+def output_with(text, namespace, *options):
+    """Run `doctor` until its output has a text, because the API server applies new roles with a short delay."""
+    deadline = time.monotonic() + 30
+    while text not in (output := doctor(namespace, *options)[2]):
+        assert time.monotonic() < deadline, output
+        time.sleep(0.5)
+    return output
 
 
 def test_permissions_for_volumes_are_checked(empty_namespace):

@@ -103,6 +103,39 @@ def account(api):
         api.delete_namespace(name)
 
 
+TRAINER_NEEDED = [
+    *(f"{verb} trainjobs.trainer.kubeflow.org" for verb in ("create", "get", "list", "watch", "patch", "delete")),
+    *(f"{verb} trainingruntimes.trainer.kubeflow.org" for verb in ("create", "get", "patch", "delete")),
+]
+TRAINER_REFUSED = [
+    *(f"{verb} trainingruntimes.trainer.kubeflow.org" for verb in ("list", "watch", "update")),
+    "get clustertrainingruntimes.trainer.kubeflow.org",
+    "patch trainjobs.trainer.kubeflow.org/status",
+    "get jobsets.jobset.x-k8s.io",
+]
+
+
+def test_the_permissions_for_kubeflow_trainer_have_a_role_of_their_own(account, api):
+    assert [request for request in TRAINER_NEEDED if account.may(request)] == []
+    name = "kfp-distributed-other"
+    role, binding = yaml.safe_load_all((RBAC.parent / "trainer.yaml").read_text())
+    subject = {"kind": "ServiceAccount", "name": name}
+    api.create_namespaced_service_account(account.namespace, {"metadata": {"name": name}})
+    rbac = client.RbacAuthorizationV1Api()
+    rbac.create_namespaced_role(account.namespace, role, field_validation="Strict")
+    binding = {**binding, "subjects": [subject]}
+    rbac.create_namespaced_role_binding(account.namespace, binding, field_validation="Strict")
+    token = api.create_namespaced_service_account_token(name, account.namespace, {"spec": {}}).status.token
+    settings = client.Configuration.get_default_copy()
+    settings.cert_file = settings.key_file = None
+    settings.api_key = {"authorization": f"Bearer {token}"}
+    with client.ApiClient(settings) as session:
+        other = Account(account.namespace, session)
+        _wait(lambda: other.may(TRAINER_NEEDED[-1]))
+        assert [request for request in TRAINER_NEEDED if not other.may(request)] == []
+        assert [request for request in TRAINER_REFUSED if other.may(request)] == []
+
+
 @pytest.mark.parametrize("request_", NEEDED)
 def test_required_permissions_are_granted(account, request_):
     assert account.may(request_)

@@ -56,7 +56,7 @@ class KubernetesRunner:
 
         Args:
             api: The cluster with the namespace of the job.
-            settings: Settings of the cluster. The runner sets image, packages and mpi_version.
+            settings: Settings of the cluster. The runner sets image, packages, mpi_version and operator.
             log: Receives lines of the step's log about what the runner does itself.
             token: Token of another cluster's account, whose expiry is checked. Default: None, the step's own account.
         """
