@@ -53,15 +53,24 @@ class ReplicaProgress:
     last_epoch_time: float = 0
     burst_begin: float = 0
 
-    def seconds_left(self, now: float) -> float | None:
-        """Return the estimated seconds until the last epoch is done, or None before there is an estimate."""
+    @property
+    def estimated_end(self) -> float | None:
+        """Time at which the last epoch is probably done; None before there is an estimate.
+
+        It only changes when an epoch ends, and is in the past if the next epoch takes longer than those before it.
+        """
         if self.first_epoch is None or self.state != "running":
             return None
         time, number = self.first_epoch
         if self.epoch <= number or self.epochs <= self.epoch:
             return None
         seconds_of_epoch = (self.last_epoch_time - time) / (self.epoch - number)
-        return max(0.0, seconds_of_epoch * (self.epochs - self.epoch) - (now - self.last_epoch_time))
+        return self.last_epoch_time + seconds_of_epoch * (self.epochs - self.epoch)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the estimated seconds until the last epoch is done, or None before there is an estimate."""
+        end = self.estimated_end
+        return None if end is None else max(0.0, end - now)
 
 
 class TrainingProgress:
