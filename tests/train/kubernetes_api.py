@@ -44,6 +44,7 @@ class KubernetesApi:
         collects_after: Number of reads that still find an object after the deletion of its owner.
         pages: Sizes of the served pages of lists, in order.
         sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
+        logs: Text of the log of each pod, by the name of the pod. Each line begins with its timestamp.
     """
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class KubernetesApi:
         self.collects_after = 0
         self.pages: list[int] = []
         self.sent = Counter[str]()
+        self.logs: dict[str, str] = {}
         self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
@@ -193,6 +195,8 @@ class KubernetesApi:
                 return 404, {"message": f"{key} not found"}
             stored = self.objects[key]
             if verb == "PATCH":
+                if body["metadata"].get("uid", stored["metadata"]["uid"]) != stored["metadata"]["uid"]:
+                    return 422, {"message": f"{key} is invalid: metadata.uid: Invalid value: field is immutable"}
                 return 200, self.put(key, _merge(stored, body))
             expected = body.get("preconditions", {}).get("uid", stored["metadata"]["uid"])
             if verb == "DELETE" and stored["metadata"]["uid"] != expected:
@@ -253,6 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if field := _unsupported_field(request, query):
             self._send(400, json.dumps({"message": f"field label not supported: {field}"}).encode())
+            return
+        if (pod := request.removeprefix("GET ").removesuffix("/log")) in self.api.logs:
+            self._send(200, self.api.logs[pod].encode())
             return
         if request.startswith("WATCH"):
             self._watch(request, query, int(query["resourceVersion"]))
@@ -329,7 +336,8 @@ def _is_selected(item: Object, query: Mapping[str, str]) -> bool:
 
 
 def _merge(stored: Object, patch: Object) -> Object:
-    """Apply a JSON merge patch that removes nothing."""
-    return stored | {
+    """Apply a JSON merge patch. The value null removes a key."""
+    merged = stored | {
         key: _merge(stored.get(key, {}), value) if isinstance(value, dict) else value for key, value in patch.items()
     }
+    return {key: value for key, value in merged.items() if value is not None}

@@ -25,9 +25,6 @@ PATCH_SECONDS = 10.0
 _TIMEOUT_SECONDS = 5.0
 """Timeout of a patch, and the time by which the last patch may delay the end of the step."""
 
-_OTHER_JOB = (404, 409, 422)
-"""Status codes if the job is gone, or if another one has its name: the UID of an object cannot be changed."""
-
 _NAMES = (EPOCH, PERCENTAGE, ESTIMATED_END, METRICS, PROGRESS)
 
 
@@ -106,8 +103,13 @@ class ProgressPatches:
         )
 
     def _warn(self, error: Exception) -> None:
-        if self._is_warned or (isinstance(error, ClusterError) and error.status in _OTHER_JOB):
+        if self._is_warned or (isinstance(error, ClusterError) and _is_of_another_job(error)):
             return
         self._is_warned = True
         text = f"cannot write the progress to the annotations of {self._objects.title}, retrying: {error}"
         self._log("WARNING", text)
+
+
+def _is_of_another_job(error: ClusterError) -> bool:
+    """Return whether the job is gone, or another one has its name. No request can change the UID of an object."""
+    return error.status in (404, 409) or (error.status == 422 and "metadata.uid" in str(error))
