@@ -93,7 +93,7 @@ def training(start):
 
 
 PROGRESS = "custom-columns=NAME:.metadata.name,PROGRESS:.metadata.annotations.kfp-distributed/progress"
-"""The columns of docs/how-to/watch-with-kubectl.md."""
+"""The columns of docs/how-to/kubectl.md."""
 
 
 def progress_of(step):

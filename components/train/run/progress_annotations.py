@@ -9,9 +9,12 @@ from kfp_distributed.components.train.run.facts import JobEnded
 from kfp_distributed.components.train.run.log_entry import TIME_FORMAT
 from kfp_distributed.components.train.run.training_progress import ReplicaProgress, TrainingProgress
 
-EPOCH, PERCENTAGE, ESTIMATED_END, METRICS, PROGRESS = (
+ALL_ANNOTATIONS = tuple(
     f"kfp-distributed/{name}" for name in ("epoch", "percentage", "estimated-end", "metrics", "progress")
 )
+"""Names of the annotations. docs/reference/annotations.md describes their values."""
+
+EPOCH, PERCENTAGE, ESTIMATED_END, METRICS, PROGRESS = ALL_ANNOTATIONS
 
 MAX_METRICS = 100
 """Number of metrics in METRICS, the first ones. The API server limits the size of all annotations to 256 KiB."""

@@ -8,14 +8,7 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, Log, LogLine, Quiet, ReplicaChanged
-from kfp_distributed.components.train.run.progress_annotations import (
-    EPOCH,
-    ESTIMATED_END,
-    METRICS,
-    PERCENTAGE,
-    PROGRESS,
-    progress_annotations,
-)
+from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS, progress_annotations
 from kfp_distributed.components.train.run.training_progress import TrainingProgress
 from kfp_distributed.trainers.runtime.samples import split_sample
 
@@ -24,8 +17,6 @@ PATCH_SECONDS = 10.0
 
 _TIMEOUT_SECONDS = 5.0
 """Timeout of a patch, and the time by which the last patch may delay the end of the step."""
-
-_NAMES = (EPOCH, PERCENTAGE, ESTIMATED_END, METRICS, PROGRESS)
 
 
 class ProgressPatches:
@@ -92,7 +83,7 @@ class ProgressPatches:
 
     def _send(self, uid: str, annotations: Mapping[str, str]) -> None:
         # The value null removes an annotation.
-        metadata = {"uid": uid, "annotations": {name: annotations.get(name) for name in _NAMES}}
+        metadata = {"uid": uid, "annotations": {name: annotations.get(name) for name in ALL_ANNOTATIONS}}
         self._api.call(
             "PATCH",
             self._objects.path,
