@@ -45,6 +45,7 @@ class KubernetesApi:
         pages: Sizes of the served pages of lists, in order.
         sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
         logs: Text of the log of each pod, by the name of the pod. Each line begins with its timestamp.
+        connections: Port of the client in each request, in the order of `requests` if they do not overlap.
     """
 
     def __init__(self) -> None:
@@ -62,6 +63,7 @@ class KubernetesApi:
         self.pages: list[int] = []
         self.sent = Counter[str]()
         self.logs: dict[str, str] = {}
+        self.connections: list[int] = []
         self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
@@ -247,6 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         request = _name_request(self.command, url.path, query, body)
+        self.api.connections.append(self.client_address[1])
         self.api.before(request)
         if self.api.refuses:
             self.api.requests.append(request)
