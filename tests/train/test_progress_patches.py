@@ -6,9 +6,11 @@ import threading
 import pytest
 from step_lines import brief_lines
 from train.kubernetes_api import KubernetesApi
-from train.programs.jobs import wait_until
-from train.test_kubernetes_runner import JOB, SUCCEEDED, checked_runner, start_job
+from train.programs.jobs import make_job, wait_until, workers
+from train.test_kubernetes_runner import JOB, SUCCEEDED, checked_runner
 
+from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.run.facts import JobEnded, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.run.runners.kubernetes import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes import runner as runners
@@ -51,10 +53,10 @@ def warnings():
 
 @pytest.fixture
 def patches(api, warnings):
-    """Patches of an existing job, which `start_job` has created."""
-    runner = start_job(api)
-    yield ProgressPatches(api.connect(), runner._objects, lambda *line: warnings.append(line))
-    runner.stop()
+    """Patches of an existing job."""
+    objects = plan_objects(make_job((), workers(2)), ClusterSettings("default", image="image"))
+    api.connect().call("POST", objects.jobs_path, objects.manifest)
+    return ProgressPatches(api.connect(), objects, lambda *line: warnings.append(line))
 
 
 def observe(patches, *facts):
