@@ -90,6 +90,20 @@ def test_time_left(epochs, left):
     assert result == (left if left is None else pytest.approx(left))
 
 
+@pytest.mark.parametrize("pause", [["failed"], ["failed", "waiting", "pulling"], ["queued"], ["stopped", "starting"]])
+def test_the_time_left_after_a_pause_follows_from_the_epochs_after_it(pause):
+    progress = TrainingProgress()
+    epochs = [
+        LogLine(time, "worker-0", f"epoch {number}/10") for time, number in ((10, 1), (20, 2), (110, 3), (114, 4))
+    ]
+    changes = [ReplicaChanged(21, "worker-0", state) for state in pause]
+    for fact in [*epochs[:2], *changes, ReplicaChanged(100, "worker-0", "running"), epochs[2]]:
+        progress.add_fact(fact)
+    assert progress.replicas["worker-0"].seconds_left(111) is None
+    progress.add_fact(epochs[3])
+    assert progress.replicas["worker-0"].seconds_left(116) == 6 * 4 - 2
+
+
 def drawn(groups, width=110, **options):
     console = Console(width=width, force_terminal=False, color_system=None, _environ={})
     with console.capture() as capture:

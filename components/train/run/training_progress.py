@@ -124,8 +124,8 @@ class TrainingProgress:
 
     def _change(self, name: str, state: str, reason: str) -> None:
         replica = self._replica(name)
-        if state in ("starting", "running") and replica.state in ("failed", "stopped"):
-            # It was restarted, so its speed is measured anew.
+        if state == "running" and replica.state != "running":
+            # It was restarted. Its speed is measured anew, without the pause.
             replica.first_epoch = None
         replica.state, replica.reason = state, reason
 
