@@ -159,6 +159,8 @@ class ClusterApi:
         query: Mapping[str, str] | None = None,
         away_seconds: float = AWAY_SECONDS,
         timeout_seconds: float = 30.0,
+        *,
+        apart: bool = False,
     ) -> Object:
         """Send a request, retry it while the server is away, and return the response.
 
@@ -169,6 +171,8 @@ class ClusterApi:
             query: Query parameters. Default: none.
             away_seconds: Seconds during which the request is retried. Default: 60.
             timeout_seconds: Timeout of each attempt. Default: 30.
+            apart: Whether to use a connection of the streams, for a request that may be slow and that must not occupy
+                the connection that a cancel needs. Default: False.
 
         Raises:
             ClusterError: The request was refused, or there was no response in time.
@@ -176,7 +180,7 @@ class ClusterApi:
         deadline, delay = time.monotonic() + away_seconds, 0.2
         while True:
             try:
-                response = self._send(method, path, body, query, timeout_seconds, preload=True)
+                response = self._send(method, path, body, query, timeout_seconds, preload=True, apart=apart)
                 answer: Object = json.loads(response.data)
                 return answer
             except ValueError:
@@ -303,7 +307,7 @@ class ClusterApi:
         Raises:
             ClusterError: The request was refused, or there was no response for `idle_seconds`.
         """
-        return ByteStream(self._send("GET", path, None, query, idle_seconds, preload=False))
+        return ByteStream(self._send("GET", path, None, query, idle_seconds, preload=False, apart=True))
 
     def _send(
         self,
@@ -314,12 +318,13 @@ class ClusterApi:
         timeout_seconds: float,
         *,
         preload: bool,
+        apart: bool,
     ) -> BaseHTTPResponse:
         """Send a request; repeat it once if the API server refuses the token and there is a new one."""
-        response, token = self._send_once(method, path, body, query, timeout_seconds, preload=preload)
+        response, token = self._send_once(method, path, body, query, timeout_seconds, preload=preload, apart=apart)
         if response.status == 401 and self._renew_token and self._renew_token(token):
             response.close()
-            response, _ = self._send_once(method, path, body, query, timeout_seconds, preload=preload)
+            response, _ = self._send_once(method, path, body, query, timeout_seconds, preload=preload, apart=apart)
         if response.status >= 300:
             raise ClusterError(response.status, _message(response))
         return response
@@ -333,6 +338,7 @@ class ClusterApi:
         timeout_seconds: float,
         *,
         preload: bool,
+        apart: bool,
     ) -> tuple[BaseHTTPResponse, str]:
         """Send a request; return the response and the token that was sent."""
         content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -341,7 +347,7 @@ class ClusterApi:
         try:
             # Reads a renewed token, too. The token file may be missing or empty while it is replaced.
             self._client.update_params_for_auth(headers, [], ["BearerToken"])
-            response: BaseHTTPResponse = connections(self._client if preload else self._streams).request(
+            response: BaseHTTPResponse = connections(self._streams if apart else self._client).request(
                 method,
                 f"{host}{path}{_query_text(query)}",
                 body=None if body is None else json.dumps(body),

@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.table import Table
 
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.training_progress import TrainingProgress
 from kfp_distributed.components.train.tell.log_format import parse_line as parse_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table
-from kfp_distributed.pipelines.training_progress import TrainingProgress
 from kfp_distributed.trainers.runtime.progress import parse_progress
 from kfp_distributed.trainers.runtime.samples import split_sample
 

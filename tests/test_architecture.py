@@ -72,9 +72,11 @@ RUN_LAYERS = (
         "history",
         "log_entry",
         "printed_lines",
+        "progress_annotations",
         "restarts",
         "signals",
         "stored_metrics",
+        "training_progress",
     ),
     ("runners",),
     (

@@ -20,11 +20,11 @@ from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.status import JobStatus, advance, begin, failure_cause
+from kfp_distributed.components.train.run.training_progress import TrainingProgress
 from kfp_distributed.components.train.tell.log_format import error_lines
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.pipelines.progress_table import progress_table
-from kfp_distributed.pipelines.training_progress import TrainingProgress
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.trainers.runtime.progress import parse_progress
 

@@ -16,6 +16,7 @@ from cluster.jobs import left_behind
 from cluster.test_launch import function
 from kubernetes import client
 from process_hygiene import started
+from train.programs.jobs import wait_until
 
 from kfp_distributed.cli.main import main
 
@@ -91,8 +92,23 @@ def training(start):
     return step
 
 
+PROGRESS = "custom-columns=NAME:.metadata.name,PROGRESS:.metadata.annotations.kfp-distributed/progress"
+"""The columns of docs/how-to/kubectl.md."""
+
+
+def progress_of(step):
+    """Return the name and the progress of the job of a step, as kubectl shows them."""
+    words = ["kubectl", "get", "tfjobs", step.name, "-n", step.namespace, "--no-headers", "-o", PROGRESS]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split(maxsplit=1)
+
+
 def test_a_training_is_listed_watched_and_cancelled(training):
     step, namespace = training, ["--namespace", training.namespace]
+    # A patch follows the one before it after ten seconds.
+    shown = wait_until(lambda: re.match(r"epoch [2-9]\d+/10000 ", progress_of(step)[1]) and progress_of(step))
+    line = r"epoch \d+/10000 \(0%\), ends about \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, loss=0\.\d{4}\n"
+    assert shown[0] == step.name
+    assert re.fullmatch(line, shown[1]), shown
     code, lines = run("jobs", *namespace)
     row = next(line.split() for line in lines if line.startswith(step.name))
     assert (code, lines[0].split()) == (0, ["NAME", "TYPE", "STATE", "REPLICAS", "AGE", "TASK", "RUN"])

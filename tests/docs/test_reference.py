@@ -16,7 +16,9 @@ from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.prepare_data import data_warnings
 from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
+from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.components.train.run.facts import Level, State
+from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import MODEL_MANIFEST
@@ -267,3 +269,9 @@ def test_the_output_of_doctor_is_that_of_the_code(page):
     assert len(messages) > 4
     patterns = [*message_patterns("cli"), "https?://.*"]
     assert [message for message in messages if not any(re.fullmatch(p, message) for p in patterns)] == []
+
+
+def test_the_table_of_annotations_has_each_annotation_of_a_job():
+    # The first row is the head.
+    names = [row[0].strip("`") for row in rows_of((PAGES / "annotations.md").read_text("utf-8"))[1:]]
+    assert names == [*ALL_ANNOTATIONS, HASH_ANNOTATION]

@@ -5,9 +5,9 @@ from rich.console import Console
 
 from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.training_progress import ReplicaProgress, TrainingProgress
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table, shown_replicas
-from kfp_distributed.pipelines.training_progress import ReplicaProgress, TrainingProgress
 from kfp_distributed.trainers.runtime.samples import Sample
 
 FACTS = [
@@ -88,6 +88,20 @@ def test_time_left(epochs, left):
     now = epochs[-1][0] + 2 if epochs else 2
     result = progress.replicas["worker-0"].seconds_left(now)
     assert result == (left if left is None else pytest.approx(left))
+
+
+@pytest.mark.parametrize("pause", [["failed"], ["failed", "waiting", "pulling"], ["queued"], ["stopped", "starting"]])
+def test_the_time_left_after_a_pause_follows_from_the_epochs_after_it(pause):
+    progress = TrainingProgress()
+    epochs = [
+        LogLine(time, "worker-0", f"epoch {number}/10") for time, number in ((10, 1), (20, 2), (110, 3), (114, 4))
+    ]
+    changes = [ReplicaChanged(21, "worker-0", state) for state in pause]
+    for fact in [*epochs[:2], *changes, ReplicaChanged(100, "worker-0", "running"), epochs[2]]:
+        progress.add_fact(fact)
+    assert progress.replicas["worker-0"].seconds_left(111) is None
+    progress.add_fact(epochs[3])
+    assert progress.replicas["worker-0"].seconds_left(116) == 6 * 4 - 2
 
 
 def drawn(groups, width=110, **options):

@@ -49,6 +49,8 @@ class KubernetesApi:
         train_job_fields: Fields of the spec of a TrainJob in the published schema; None if there is no schema.
         pages: Sizes of the served pages of lists, in order.
         sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
+        logs: Text of the log of each pod, by the name of the pod. Each line begins with its timestamp.
+        connections: Port of the client in each request, in the order of `requests` if they do not overlap.
     """
 
     def __init__(self) -> None:
@@ -67,6 +69,8 @@ class KubernetesApi:
         self.train_job_fields: list[str] | None = None
         self.pages: list[int] = []
         self.sent = Counter[str]()
+        self.logs: dict[str, str] = {}
+        self.connections: list[int] = []
         self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
         self._changes: list[tuple[int, str, Object]] = []
@@ -211,6 +215,8 @@ class KubernetesApi:
                 return 404, {"message": f"{key} not found"}
             stored = self.objects[key]
             if verb == "PATCH":
+                if body["metadata"].get("uid", stored["metadata"]["uid"]) != stored["metadata"]["uid"]:
+                    return 422, {"message": f"{key} is invalid: metadata.uid: Invalid value: field is immutable"}
                 return 200, self.put(key, _merge(stored, body))
             expected = body.get("preconditions", {}).get("uid", stored["metadata"]["uid"])
             if verb == "DELETE" and stored["metadata"]["uid"] != expected:
@@ -261,6 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
         request = _name_request(self.command, url.path, query, body)
+        self.api.connections.append(self.client_address[1])
         self.api.before(request)
         if self.api.refuses:
             self.api.requests.append(request)
@@ -271,6 +278,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if field := _unsupported_field(request, query):
             self._send(400, json.dumps({"message": f"field label not supported: {field}"}).encode())
+            return
+        if (pod := request.removeprefix("GET ").removesuffix("/log")) in self.api.logs:
+            self._send(200, self.api.logs[pod].encode())
             return
         if request.startswith("WATCH"):
             self._watch(request, query, int(query["resourceVersion"]))
@@ -347,7 +357,8 @@ def _is_selected(item: Object, query: Mapping[str, str]) -> bool:
 
 
 def _merge(stored: Object, patch: Object) -> Object:
-    """Apply a JSON merge patch that removes nothing."""
-    return stored | {
+    """Apply a JSON merge patch. The value null removes a key."""
+    merged = stored | {
         key: _merge(stored.get(key, {}), value) if isinstance(value, dict) else value for key, value in patch.items()
     }
+    return {key: value for key, value in merged.items() if value is not None}

@@ -74,6 +74,17 @@ def test_a_change_between_two_pages_is_reported_by_the_watch(server, monkeypatch
     watcher.close()
 
 
+def test_a_request_apart_leaves_the_open_connection_to_a_cancel(server):
+    """The connection of a request that gets no response in time is closed."""
+    server.put("pods/a", {"metadata": {"name": "a"}})
+    api = server.connect()
+    api.call("GET", f"{PODS}/a")
+    api.call("PATCH", f"{PODS}/a", {"metadata": {}}, apart=True)
+    api.call("DELETE", f"{PODS}/a", {"propagationPolicy": "Background"})
+    first, apart, last = server.connections
+    assert (first == last, first == apart) == (True, False)
+
+
 @pytest.mark.parametrize("page", ["html", "json"])
 def test_a_page_of_a_proxy_is_no_list(server, page):
     server.lose["LIST pods"] = page

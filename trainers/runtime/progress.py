@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_LINE = re.compile(r"epoch (\d+)/(\d+)((?: \w+=-?(?:\d+\.\d+|nan|inf))*)")
+_LINE = re.compile(r"epoch (\d{1,9})/(\d{1,9})((?: \w+=-?(?:\d+\.\d+|nan|inf))*)")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.object_requests imp
 from kfp_distributed.components.train.run.runners.kubernetes.pods import job_end
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import check_cluster
 from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import await_pods_gone, pods_gone_seconds
+from kfp_distributed.components.train.run.runners.kubernetes.progress_patches import PATCH_SECONDS, ProgressPatches
 from kfp_distributed.components.train.run.runners.kubernetes.remote_token import RenewableToken
 from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import (
     await_train_job_gone,
@@ -70,6 +71,7 @@ class KubernetesRunner:
         # Set by `check`.
         self._objects: JobObjects
         self._follower: Follower
+        self._progress: ProgressPatches
         self._missing_claims: list[Object] = []
         # Whether this step may delete the job.
         self._is_ours = False
@@ -110,6 +112,7 @@ class KubernetesRunner:
         self._objects = plan_objects(job, settings)
         self.manifest = self._objects.manifest
         self._follower = Follower(self._api, self._watcher, self._objects)
+        self._progress = ProgressPatches(self._api, self._objects, self._log)
 
     def _find_missing_claims(self) -> list[Object]:
         """Return the claims to create.
@@ -275,6 +278,10 @@ class KubernetesRunner:
 
     def facts(self) -> Iterator[Fact]:
         """Yield the facts of the started job until it has ended; restart the whole job if necessary."""
+        self._watcher.repeat(lambda: self._progress.patch(self._uid), PATCH_SECONDS)
+        yield from self._progress.observe(self._facts())
+
+    def _facts(self) -> Iterator[Fact]:
         title = self._objects.title
         if self._is_adopted:
             yield self._follower.adopted(f"adopted the existing {title}")
@@ -340,4 +347,5 @@ class KubernetesRunner:
             if existed and path == job_path and not has_ended:
                 self._log("INFO", f"deleted {title}")
         if is_kept:
+            self._progress.finish(self._uid)
             self._log("INFO", f"kept {title} (keep_job); to delete it: {removal_command(self._api, job_path)}")

@@ -53,15 +53,24 @@ class ReplicaProgress:
     last_epoch_time: float = 0
     burst_begin: float = 0
 
-    def seconds_left(self, now: float) -> float | None:
-        """Return the estimated seconds until the last epoch is done, or None before there is an estimate."""
+    @property
+    def estimated_end(self) -> float | None:
+        """Time at which the last epoch is probably done; None before there is an estimate.
+
+        It only changes when an epoch ends, and is in the past if the next epoch takes longer than those before it.
+        """
         if self.first_epoch is None or self.state != "running":
             return None
         time, number = self.first_epoch
         if self.epoch <= number or self.epochs <= self.epoch:
             return None
         seconds_of_epoch = (self.last_epoch_time - time) / (self.epoch - number)
-        return max(0.0, seconds_of_epoch * (self.epochs - self.epoch) - (now - self.last_epoch_time))
+        return self.last_epoch_time + seconds_of_epoch * (self.epochs - self.epoch)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the estimated seconds until the last epoch is done, or None before there is an estimate."""
+        end = self.estimated_end
+        return None if end is None else max(0.0, end - now)
 
 
 class TrainingProgress:
@@ -115,8 +124,8 @@ class TrainingProgress:
 
     def _change(self, name: str, state: str, reason: str) -> None:
         replica = self._replica(name)
-        if state in ("starting", "running") and replica.state in ("failed", "stopped"):
-            # It was restarted, so its speed is measured anew.
+        if state == "running" and replica.state != "running":
+            # It was restarted. Its speed is measured anew, without the pause.
             replica.first_epoch = None
         replica.state, replica.reason = state, reason
 
