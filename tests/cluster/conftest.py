@@ -172,7 +172,13 @@ def bucket(store_environment, training_namespace):
 
 
 @pytest.fixture
-def start(training_namespace, bucket, store_environment, trainer_image):
+def operator(request):
+    """What runs the TF, PyTorch and MPI jobs of a test. The mark `both_operators` runs a test with each."""
+    return getattr(request, "param", "training-operator")
+
+
+@pytest.fixture
+def start(training_namespace, bucket, store_environment, trainer_image, operator):
     """A function that starts a train step on the digits. Running steps are cancelled at the end of the test."""
     steps = []
 
@@ -181,8 +187,8 @@ def start(training_namespace, bucket, store_environment, trainer_image):
             specification = {"image": trainer_image, **specification}
         number = uuid.uuid4().hex[:8]
         distribution = {**(distribution or {})}
-        if distribution.get("distribution_type", "Job") != "Job" and os.environ.get("OPERATOR"):
-            distribution.setdefault("operator", os.environ["OPERATOR"])
+        if distribution.get("distribution_type", "Job") != "Job":
+            distribution.setdefault("operator", operator)
         defaults = {
             "train_uri": f"s3://{bucket}/train_dataset",
             "validation_uri": f"s3://{bucket}/validation_dataset",

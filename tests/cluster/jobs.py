@@ -12,9 +12,11 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from kubernetes import client
 
 from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of
 
 SECONDS = 15
 """Maximum seconds until a failure is reported, as documented in docs/reference/failures.md, on a busy machine."""
@@ -37,6 +39,14 @@ _KINDS = (
 )
 
 
+both_operators = pytest.mark.parametrize(
+    "operator", ["training-operator", pytest.param("trainer", marks=pytest.mark.trainer)], indirect=True
+)
+"""Mark of a test that runs with the training operator, and where the cluster has it with Kubeflow Trainer."""
+
+_KINDS_OF_TYPES = {"Job": "Job", "TF": "TFJob", "PyTorch": "PyTorchJob", "MPI": "MPIJob"}
+
+
 @dataclass
 class Step:
     """A train step. `lines` has the lines of its log so far, with their times."""
@@ -57,6 +67,22 @@ class Step:
             # Lines of a traceback have no timestamp.
             has_stamp = re.fullmatch(r"\d+\.\d{3}", stamp)
             self.lines.append((float(stamp), text) if has_stamp else (time.time(), line.rstrip("\n")))
+
+    @property
+    def kind(self) -> str:
+        """Kind of its job, such as "TFJob"."""
+        distribution = self.request["distribution_specification"]
+        distribution_type = distribution.get("distribution_type", "Job")
+        is_train_job = distribution_type != "Job" and distribution.get("operator") == "trainer"
+        return "TrainJob" if is_train_job else _KINDS_OF_TYPES[distribution_type]
+
+    def pod_of(self, replica: str) -> str:
+        """Return the name of the newest pod of a replica."""
+        pods = client.CoreV1Api().list_namespaced_pod(
+            self.namespace, label_selector=f"kfp-distributed/job={self.name}", _preload_content=False
+        )
+        items = [pod for pod in json.loads(pods.data)["items"] if replica_of(pod) == replica]
+        return max(items, key=lambda pod: pod["metadata"]["creationTimestamp"])["metadata"]["name"]
 
     @property
     def log(self) -> str:
@@ -105,10 +131,7 @@ class Step:
             self.process.kill()
             self.process.wait()
         if self.process.returncode == -signal.SIGKILL:
-            with client.ApiClient() as api:
-                for group, plurals in _JOB_KINDS:
-                    for plural in plurals:
-                        _call(api, f"/{group}/namespaces/{self.namespace}/{plural}/{self.name}", "DELETE")
+            delete_job(self)
 
 
 def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
@@ -126,6 +149,14 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
     process.stdin.write(json.dumps(request))
     process.stdin.close()
     return Step(process, job_name(request.get("task_name", "train"), identity), namespace, request)
+
+
+def delete_job(step: Step) -> None:
+    """Delete the job of a step, if it exists."""
+    with client.ApiClient() as api:
+        for group, plurals in _JOB_KINDS:
+            for plural in plurals:
+                _call(api, f"/{group}/namespaces/{step.namespace}/{plural}/{step.name}", "DELETE")
 
 
 def left_behind(step: Step, seconds: float = 60) -> list[str]:

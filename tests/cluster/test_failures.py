@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from cluster.jobs import SECONDS, left_behind
+from cluster.jobs import SECONDS, both_operators, delete_job, left_behind
 from cluster.test_launch import function
 from kubernetes import client
 
@@ -70,14 +70,15 @@ def test_an_unschedulable_pod_ends_the_job(start):
     failed(step, "scheduling_timeout ran out after 20 s", "Unschedulable", "Insufficient cpu")
 
 
+@both_operators
 @pytest.mark.takes(25)
 def test_an_exceeded_quota_ends_the_job(start, open_namespace, api):
     api.create_namespaced_resource_quota(
         open_namespace, {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
     )
     step = start(function(""), {**TF, "scheduling_timeout": 20}, namespace=open_namespace)
-    assert step.wait_for("exceeded quota") - step.wait_for("created TFJob") < 15
-    failed(step, "scheduling_timeout ran out after 20 s", "exceeded quota", "FailedCreatePod")
+    assert step.wait_for("exceeded quota") - step.wait_for(f"created {step.kind}") < 15
+    failed(step, "scheduling_timeout ran out after 20 s", "exceeded quota", "FailedCreate")
 
 
 def test_a_missing_namespace_is_refused(start):
@@ -135,18 +136,20 @@ def test_the_exit_code_of_user_code_is_the_cause(start):
     failed(step, "worker-0 failed with exit code 3", since=r"\[worker-0\] ends")
 
 
+@both_operators
 def test_out_of_memory_ends_the_job_at_the_restart_limit(start):
     program = function("print('allocating', flush=True)\ndata = bytearray(2 * 1024 ** 3)\nprint(len(data))")
     step = start(program, {**TF, "worker_memory": "400Mi", "restart_limit": 1})
     failed(step, "exit code 137", "OOMKilled", "restart_limit=1", since=r"\] allocating")
 
 
+@both_operators
 def test_the_deletion_of_a_job_ends_the_step(start):
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), TF)
     step.wait_for("begun")
     deleted = time.time()
-    client.CustomObjectsApi().delete_namespaced_custom_object("kubeflow.org", "v1", step.namespace, "tfjobs", step.name)
-    failed(step, "TFJob was deleted", since=deleted)
+    delete_job(step)
+    failed(step, f"{step.kind} was deleted", since=deleted)
 
 
 def test_progress_timeout_ends_a_training_that_hangs(start):
@@ -231,6 +234,7 @@ def test_a_leader_out_of_memory_restarts_and_resumes_from_its_checkpoint(start):
     assert left_behind(step) == []
 
 
+@both_operators
 @pytest.mark.takes(55)
 def test_an_evicted_worker_restarts(start, api):
     source = function(RESUMES.replace("WHO", "'none'").replace("STEPS", "40"))["source"].replace(
@@ -240,7 +244,7 @@ def test_an_evicted_worker_restarts(start, api):
     # The checkpoint of step 5 is uploaded about four seconds later.
     for worker in (0, 1):
         step.wait_for(rf"\[worker-{worker}\] step 14$")
-    pod = f"{step.name}-worker-1"
+    pod = step.pod_of("worker-1")
     evicted = time.time()
     api.create_namespaced_pod_eviction(pod, step.namespace, {"metadata": {"name": pod}})
     step.assert_logged_within(SECONDS, evicted, r"^worker-1: failed \(")
@@ -252,10 +256,11 @@ def test_an_evicted_worker_restarts(start, api):
     assert left_behind(step) == []
 
 
+@both_operators
 def test_a_deleted_pod_ends_the_job_if_restart_limit_is_0(start, api):
     """The operator fails the job or creates a new pod. Both end the step with the deletion as the cause."""
     step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), {**TF, "restart_limit": 0})
     step.wait_for(r"\[worker-1\] begun")
     deleted = time.time()
-    api.delete_namespaced_pod(f"{step.name}-worker-1", step.namespace, grace_period_seconds=0)
+    api.delete_namespaced_pod(step.pod_of("worker-1"), step.namespace, grace_period_seconds=0)
     failed(step, "worker-1 failed", "pod deleted", since=deleted)

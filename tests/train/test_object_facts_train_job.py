@@ -141,6 +141,20 @@ def test_a_preempted_replica_does_not_count(monkeypatch):
     assert (facts.end, facts.judge.restarts.preemptions, facts.judge.restarts.restarts) == (None, 1, {})
 
 
+def test_pods_that_are_gone_when_jobset_starts_others_are_judged_before():
+    """All within the seconds that the end of a deleted pod is not judged."""
+    facts = facts_of(workers(2, restart_limit=0))
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    list(facts.update_pod(node("worker-1", deleted_at=10, conditions=[disruption], **STOPPED), deleted=True))
+    list(facts.update_pod(node("worker-0", deleted_at=11, **STOPPED), deleted=True))
+    assert summarize(facts.update_pod(node("worker-1", 1, **RUNNING)))[:3] == [
+        ("worker-0", "stopped", None, "stopped by JobSet", 0),
+        ("worker-1", "failed", 143, "preempted: EvictionByEvictionAPI", 0),
+        "preemption 1: the whole job (worker-1 was preempted)",
+    ]
+    assert facts.end is None
+
+
 def test_a_permanent_failure_ends_the_job_before_its_other_pods_have_ended():
     """The TrainJob fails when all pods have ended, which may take their grace period."""
     facts = facts_of(workers(2))

@@ -241,9 +241,8 @@ class ObjectFacts:
         record = record._replace(node=pod.get("spec", {}).get("nodeName", ""), preemption=preemption_of(pod))
         self.judge.see_pod(name, record.uid, bool(record.preemption))
         if is_deleted:
-            record = record._replace(
-                deletion=record.deletion or Deletion(deletion_time(pod), self._is_after_failure(name))
-            )
+            deletion = Deletion(deletion_time(pod), self._is_after_failure(name))
+            record = record._replace(deletion=record.deletion or deletion)
             self._end_before_the_others(record)
             # A worker that is being deleted may exit with 0. Only for the leader this means success.
             ends_by_deletion = state.exit_code == 0 and name != self.job.topology.leader
@@ -262,6 +261,9 @@ class ObjectFacts:
             return True
         if attempt is None or self.end or (attempt.jobset == self._attempt.jobset and attempt < self._attempt):
             return False
+        for name, record in list(self._records.items()):
+            if record.deletion and record.deletion.is_cleanup is not None:
+                yield from self._resolve_deletion(name)
         if reason := self.judge.end_of_restarts:
             self.end, self._limit_reached = (False, reason), True
             return False
@@ -282,9 +284,9 @@ class ObjectFacts:
         News of pods arrive in order, so it was earlier. The Job of a TrainJob restarts some replicas alone.
         """
         alone = self.job.topology.restart_alone if self._is_train_job else self.job.topology.spared
-        others = [name for name in self._records if name != replica and name not in alone]
-        has_failed = any(stops_all(failure, alone) for failure in self.judge.recent(but=replica))
-        return has_failed or any(self._records[name].deletion for name in others)
+        others = [record for name, record in self._records.items() if name != replica and name not in alone]
+        failures = self.judge.recent(but=replica)
+        return any(stops_all(failure, alone) for failure in failures) or any(record.deletion for record in others)
 
     def _next_start(self, name: str, pod: Object) -> Generator[Fact, None, Record]:
         """Return the record of a replica that has a new pod, or whose container was restarted."""

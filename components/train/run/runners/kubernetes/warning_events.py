@@ -23,8 +23,13 @@ _REDUNDANT_EVENTS = (
     "ImagePullBackOff",
     "Error",
     "FailedToUpdateEndpoint",
+    "BackoffLimitExceeded",
+    "PodFailurePolicy",
 )
-"""Reasons of events that the state of a pod contains too, or that follow from its deletion."""
+"""Reasons of events that the state of a pod contains too, or that follow from its end or deletion."""
+
+_FAILURE_POLICY = re.compile("FailurePolicy_.*|.*FailurePolicyAction")
+"""Reasons of events of a JobSet that fails or restarts its Jobs after the failure of a pod."""
 
 _CREATED_BEFORE = re.compile(r' pods "\S+" already exists$')
 """End of a message of an operator whose cache does not have a pod yet that it has created. It tries again."""
@@ -74,7 +79,7 @@ def read_event(event: Mapping[str, Any], job_name: str, job_created: str) -> War
     name = involved.get("name", "")
     is_ours = name == job_name or name.startswith(f"{job_name}-")
     is_old = str(event.get("metadata", {}).get("creationTimestamp") or job_created) < job_created
-    if not is_ours or is_old or reason in _REDUNDANT_EVENTS:
+    if not is_ours or is_old or reason in _REDUNDANT_EVENTS or _FAILURE_POLICY.fullmatch(reason):
         return None
     text = f"{reason}: {(event.get('message') or '').strip()}"
     if involved.get("kind") == "Job":
