@@ -17,7 +17,11 @@ KEYS = {
             {"key": "team", "value": "a"},
         ],
     },
-    "queue and priority": {"queue_name": "team-a", "priority_class": "PRIORITY"},
+    "queue and priority": {
+        "queue_name": "team-a",
+        "required_topology": "topology.kubernetes.io/zone",
+        "priority_class": "PRIORITY",
+    },
     "volumes": {
         "volumes": [
             {"name": "existing", "path": "/existing", "read_only": True},

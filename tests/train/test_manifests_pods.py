@@ -18,6 +18,7 @@ from train.test_manifests import (
 )
 
 from kfp_distributed.components.train.describe.manifests import job_manifest, volume_claims
+from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.library.packages import install_command
 
 
@@ -35,6 +36,18 @@ def test_queue_name_only_sets_a_label_of_the_job():
     assert manifest["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name") == "team"
     assert manifest == without
     assert "suspend" not in json.dumps(manifest)
+
+
+@pytest.mark.parametrize("name", ["required", "preferred"])
+@pytest.mark.parametrize(("distribution_type", "operator"), [("Job", "trainer"), ("MPI", "trainer"), ("TF", None)])
+def test_kueue_places_the_pods_of_every_template_by_a_topology(name, distribution_type, operator):
+    settings = replace(SETTINGS, operator=operator or "training-operator")
+    level = "topology.kubernetes.io/zone"
+    planned = job(distribution_type, queue_name="team", **{f"{name}_topology": level})
+    objects = plan_objects(planned, settings)
+    text = json.dumps([objects.manifest, objects.runtime])
+    annotations = f'{{"sidecar.istio.io/inject": "false", "kueue.x-k8s.io/podset-{name}-topology": "{level}"}}'
+    assert text.count(annotations) == text.count("sidecar.istio.io/inject") > 0
 
 
 @pytest.mark.parametrize(

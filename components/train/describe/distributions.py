@@ -19,6 +19,7 @@ from kfp_distributed.components.train.describe.kinds import (
     LIMIT,
     MAPPING,
     MEMORY,
+    NODE_LABEL,
     RESOURCE_NAME,
     SECONDS,
     choice,
@@ -83,6 +84,10 @@ class Distribution:
         VOLUMES, "PersistentVolumeClaims to mount in each replica.", [], "none"
     )
     queue_name: str | None = dict_key(object_name(63), "Kueue queue that admits the job.", default_text="none")
+    required_topology: str | None = dict_key(
+        NODE_LABEL, "Node label of a level of Kueue's topology; all pods get nodes with one value.", default_text="none"
+    )
+    preferred_topology: str | None = dict_key(NODE_LABEL, "The same, if that is possible.", default_text="none")
     priority_class: str | None = dict_key(object_name(253), "PriorityClass of the pods.", default_text="the cluster's")
     scheduler_name: str | None = dict_key(object_name(253), "Scheduler of the pods.", default_text="the cluster's")
     tensorboard: bool | None = dict_key(

@@ -206,4 +206,5 @@ GRACE = _whole_numbers(
         _whole,
     )
 )
+NODE_LABEL = text('the key of a node label, such as "topology.kubernetes.io/zone"', f"({DNS_NAME}/)?{NAME}")
 RESOURCE_NAME = text('the name of an extended resource, such as "nvidia.com/gpu"', f"{DNS_NAME}/{NAME}")

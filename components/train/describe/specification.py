@@ -43,6 +43,8 @@ class DistributionSpecification:
     shared_memory: str | None
     volumes: tuple[Pairs, ...]
     queue_name: str | None
+    required_topology: str | None
+    preferred_topology: str | None
     priority_class: str | None
     scheduler_name: str | None
     gang_scheduling: bool
@@ -74,6 +76,11 @@ class DistributionSpecification:
             ),
             ("min_workers", (self.min_workers or 1) > workers, f"is more than number_of_workers, {workers}"),
             ("max_workers", (self.max_workers or workers) < workers, f"is less than number_of_workers, {workers}"),
+            (
+                "preferred_topology",
+                self.preferred_topology and self.required_topology,
+                "contradicts required_topology; remove one of the two",
+            ),
             *(
                 (
                     name,

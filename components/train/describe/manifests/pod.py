@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.code import CHECKED, CODE_SUFFIX, JOB_KEY, MOUNT, checked
+from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.describe.topology import Resources
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.library.packages import install_command
@@ -104,8 +105,15 @@ def pod_template(
         "schedulerName": spec.scheduler_name,
         "terminationGracePeriodSeconds": spec.termination_grace_seconds,
     }
-    metadata = {"labels": labels_of(job), "annotations": {"sidecar.istio.io/inject": "false"}}
+    annotations = {"sidecar.istio.io/inject": "false", **_topology(spec)}
+    metadata = {"labels": labels_of(job), "annotations": annotations}
     return {"metadata": metadata, "spec": {key: value for key, value in pod.items() if value not in (None, {}, [])}}
+
+
+def _topology(spec: DistributionSpecification) -> dict[str, str]:
+    """Return the annotations by which Kueue places the pods of a template."""
+    levels = {"required": spec.required_topology, "preferred": spec.preferred_topology}
+    return {f"kueue.x-k8s.io/podset-{name}-topology": level for name, level in levels.items() if level}
 
 
 def _main_container(name: str, command: list[str], env: list[Object], mounts: list[Object]) -> Object:
