@@ -159,6 +159,19 @@ def delete_job(step: Step) -> None:
                 _call(api, f"/{group}/namespaces/{step.namespace}/{plural}/{step.name}", "DELETE")
 
 
+def job_of(step: Step, namespace: str = "") -> dict:
+    """Return the object of the job of a step.
+
+    Args:
+        step: The step.
+        namespace: Namespace of the job. Default: that of the step.
+    """
+    groups = {"Job": ("batch", "v1"), "TrainJob": ("trainer.kubeflow.org", "v1alpha1")}
+    group = groups.get(step.kind, ("kubeflow.org", "v1"))
+    name = (namespace or step.namespace, f"{step.kind.lower()}s", step.name)
+    return client.CustomObjectsApi().get_namespaced_custom_object(*group, *name)
+
+
 def left_behind(step: Step, seconds: float = 60) -> list[str]:
     """Return the remaining objects of a job in its namespace, once there are none or after `seconds`."""
     deadline = time.monotonic() + seconds

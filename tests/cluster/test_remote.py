@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cluster.jobs import SECONDS, left_behind
+from cluster.jobs import SECONDS, both_operators, job_of, left_behind
 from cluster.test_failures import as_account
 from cluster.test_launch import function
 from compiled import Run
@@ -43,8 +43,8 @@ def remote(api):
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.create_namespace({"metadata": {"name": name, "labels": labels}})
     try:
-        files = [("--kustomize", DEPLOY), ("--filename", DEPLOY / "remote.yaml")]
-        for option, file in [*files, ("--filename", DEPLOY / "remote-object-store.yaml")]:
+        names = ("remote.yaml", "remote-object-store.yaml", "trainer.yaml", "remote-trainer.yaml")
+        for option, file in [("--kustomize", DEPLOY), *(("--filename", DEPLOY / name) for name in names)]:
             subprocess.run(["kubectl", "apply", "--namespace", name, option, file], check=True)
         deadline = time.monotonic() + 30
         # The API server applies the roles with a short delay.
@@ -115,13 +115,14 @@ def assert_no_secret_in(text, remote, store) -> None:
     assert store["object_store_secret_key"] not in text
 
 
+@both_operators
 def test_a_job_runs_on_the_other_cluster(start, create_secret, api, remote, store, store_environment, bucket):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
     step = start(program, TF, model_uri=uri, **create_secret({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")
     namespace = remote["namespace"]
-    job = client.CustomObjectsApi().get_namespaced_custom_object("kubeflow.org", "v1", namespace, "tfjobs", step.name)
+    job = job_of(step, namespace)
     assert "ownerReferences" not in job["metadata"]
     assert_no_secret_in(json.dumps(job), remote, store)
     secret = api.read_namespaced_secret(f"{step.name}-object-store", namespace)
@@ -183,8 +184,9 @@ def test_a_kept_job_has_no_secret(start, create_secret, remote, store):
     assert_nothing_is_left(step, remote)
 
 
+@both_operators
 def test_a_cancelled_step_leaves_no_objects_on_the_other_cluster(start, create_secret, remote, store):
-    step = start(function(SLEEP), **create_secret({**remote, **store}))
+    step = start(function(SLEEP), TF, **create_secret({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")
     os.kill(step.process.pid, signal.SIGTERM)
     step.process.wait(30)
