@@ -203,3 +203,10 @@ def test_a_repeated_step_returns_the_model_of_its_job_if_the_api_server_refuses_
     api.refuses = HTTPStatus.FORBIDDEN
     outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print)
     assert outcome.model.job == NAME
+
+
+def test_a_repeated_step_returns_the_model_of_its_job_if_the_operator_was_uninstalled(api, training):
+    save_model(training)
+    api.served.clear()
+    outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print)
+    assert outcome.model.job == NAME

@@ -160,7 +160,7 @@ def _follow_previous(
         if runner.adopt(job):
             on_start(job)
             return follow_job(runner, job, tell)
-    except ClusterError as error:
+    except (ClusterError, ValueError) as error:
         tell(JobEvent(clock(), f"the job of the earlier attempt cannot be found: {error}", "WARNING"))
     on_start(job)
     stopped = [ReplicaChanged(clock(), name, "stopped", reason="an earlier attempt") for name in status.replicas]

@@ -46,6 +46,7 @@ class Runner(Protocol):
 
         Raises:
             ClusterError: The cluster refuses a request or does not answer.
+            ValueError: The cluster does not serve the kind of the job.
         """
 
     def facts(self) -> Iterator[Fact]:
