@@ -24,6 +24,7 @@ _VERSIONS = {"kubeflow.org/v1", "kubeflow.org/v2beta1", "trainer.kubeflow.org/v1
 _SCHEMAS = "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1"
 
 _KINDS = {"tfjobs", "configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "events"}
+_KINDS |= {"trainjobs", "trainingruntimes", "jobsets", "jobs"}
 
 
 class KubernetesApi:
@@ -45,6 +46,8 @@ class KubernetesApi:
         lingers: Seconds that an object exists after its foreground deletion.
         breaks: Number of watches whose connection is cut when they begin. The next ones work.
         collects_after: Number of reads that still find an object after the deletion of its owner.
+        learns_after: Number of TrainJobs that the webhook denies because it does not know their TrainingRuntime yet.
+        policies: Propagation policy of the last DELETE of each object, by key.
         served: The plurals of each "group/version" that it serves. Default: TFJobs.
         train_job_fields: Fields of the spec of a TrainJob in the published schema; None if there is no schema.
         pages: Sizes of the served pages of lists, in order.
@@ -65,6 +68,8 @@ class KubernetesApi:
         self.lingers = 0.0
         self.breaks = 0
         self.collects_after = 0
+        self.learns_after = 0
+        self.policies: dict[str, str] = {}
         self.served: dict[str, list[str]] = {"kubeflow.org/v1": ["tfjobs"]}
         self.train_job_fields: list[str] | None = None
         self.pages: list[int] = []
@@ -210,6 +215,9 @@ class KubernetesApi:
                     return 403, {"message": f"exceeded quota: {self.full}"}
                 if key in self.objects:
                     return 409, {"message": f"{key} already exists"}
+                if key.startswith("trainjobs/") and not self._knows_runtime(key):
+                    text = "TrainingRuntime not found. TrainingRuntime must be created before the TrainJob is created"
+                    return 403, {"message": f"admission webhook denied the request: {text}"}
                 return 201, self.put(key, body) if verb == "POST" else body
             if key not in self.objects:
                 return 404, {"message": f"{key} not found"}
@@ -221,6 +229,8 @@ class KubernetesApi:
             expected = body.get("preconditions", {}).get("uid", stored["metadata"]["uid"])
             if verb == "DELETE" and stored["metadata"]["uid"] != expected:
                 return 409, {"message": f"{key} has another UID than {expected}"}
+            if verb == "DELETE":
+                self.policies[key] = body["propagationPolicy"]
             if verb == "DELETE" and body["propagationPolicy"] == "Foreground" and self.lingers:
                 if "deletionTimestamp" not in stored["metadata"]:
                     stored["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -229,6 +239,12 @@ class KubernetesApi:
             elif verb == "DELETE":
                 self.delete(key)
             return 200, stored
+
+    def _knows_runtime(self, key: str) -> bool:
+        if f"trainingruntimes/{key.partition('/')[2]}" not in self.objects:
+            return False
+        self.learns_after -= 1
+        return self.learns_after < 0
 
     def _end_deletion(self, key: str, uid: str) -> None:
         with self._changed:
