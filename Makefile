@@ -106,10 +106,12 @@ TRAININGS ?= 100
 FIRST ?= 1
 # The page is written only by a soak from the first training.
 SOAK_PAGE ?= $(if $(filter 1,$(FIRST)),--page benchmarks/soak.md)
+# OPERATORS limits the choice of what runs the trainings: training-operator, trainer. Default: what the cluster serves.
+OPERATORS ?=
 SOAK = PYTHONPATH=tests $(BIN)/python -m cluster.soak --image '$(call image,tensorflow)' --mpi-image '$(call image,horovod)'
 
 soak: cluster-named $(STAMP)  ## runs TRAININGS=100 with random faults of SEED on the cluster of KUBECONFIG; writes benchmarks/soak.md
-	$(SOAK) --seed $(SEED) --trainings $(TRAININGS) --first $(FIRST) $(SOAK_PAGE)
+	$(SOAK) --seed $(SEED) --trainings $(TRAININGS) --first $(FIRST) $(SOAK_PAGE) $(if $(OPERATORS),--operators $(OPERATORS))
 
 images: $(IMAGES:%=image-%)  ## builds the images that do not exist
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 import yaml
 from click.testing import CliRunner
-from cluster.jobs import left_behind
+from cluster.jobs import both_operators, left_behind
 from cluster.test_launch import function
 from kubernetes import client
 from process_hygiene import started
@@ -75,7 +75,7 @@ def end(step, code):
         "exec",
         "-n",
         step.namespace,
-        f"{step.name}-worker-0",
+        step.pod_of("worker-0"),
         "--",
         "sh",
         "-c",
@@ -98,10 +98,11 @@ PROGRESS = "custom-columns=NAME:.metadata.name,PROGRESS:.metadata.annotations.kf
 
 def progress_of(step):
     """Return the name and the progress of the job of a step, as kubectl shows them."""
-    words = ["kubectl", "get", "tfjobs", step.name, "-n", step.namespace, "--no-headers", "-o", PROGRESS]
+    words = ["kubectl", "get", f"{step.kind.lower()}s", step.name, "-n", step.namespace, "--no-headers", "-o", PROGRESS]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split(maxsplit=1)
 
 
+@both_operators
 def test_a_training_is_listed_watched_and_cancelled(training):
     step, namespace = training, ["--namespace", training.namespace]
     # A patch follows the one before it after ten seconds.
@@ -112,7 +113,7 @@ def test_a_training_is_listed_watched_and_cancelled(training):
     code, lines = run("jobs", *namespace)
     row = next(line.split() for line in lines if line.startswith(step.name))
     assert (code, lines[0].split()) == (0, ["NAME", "TYPE", "STATE", "REPLICAS", "AGE", "TASK", "RUN"])
-    assert (*row[:4], row[-1]) == (step.name, "TFJob", "running", "2/2", step.request["identity"][0])
+    assert (*row[:4], row[-1]) == (step.name, step.kind, "running", "2/2", step.request["identity"][0])
 
     code, lines = run("logs", step.name, *namespace, "--replica", "worker-1")
     assert code == 0
@@ -135,13 +136,14 @@ def test_a_training_is_listed_watched_and_cancelled(training):
     assert last == [f"Stopped watching. {step.name} continues; to watch it again: {again}"]
     step.wait_for(r"\[worker-0\] epoch ", after=len(step.lines))
 
+    pods = {step.pod_of(f"worker-{index}") for index in range(2)}
     code, lines = run("cancel", step.name, *namespace)
     assert (code, lines[0], set(lines[1:])) == (
         0,
-        f"deleted TFJob {step.namespace}/{step.name}",
-        {f"deleted Pod {step.namespace}/{step.name}-worker-{index}" for index in range(2)},
+        f"deleted {step.kind} {step.namespace}/{step.name}",
+        {f"deleted Pod {step.namespace}/{pod}" for pod in pods},
     )
-    assert re.search(r"TFJob was deleted|deleted the TFJob", step.verdict()["cause"])
+    assert re.search(f"{step.kind} was deleted|deleted the {step.kind}", step.verdict()["cause"])
     assert left_behind(step) == []
     code, lines = run("watch", step.name, *namespace)
     assert code == 1
@@ -150,6 +152,7 @@ def test_a_training_is_listed_watched_and_cancelled(training):
     )
 
 
+@both_operators
 @pytest.mark.parametrize(("code", "outcome"), [(0, "succeeded"), (7, "failed")])
 def test_watch_ends_with_the_training(training, code, outcome):
     """In a terminal, which `script` provides."""
@@ -167,7 +170,7 @@ def test_watch_ends_with_the_training(training, code, outcome):
         assert process.wait(60) == (1 if code else 0), text
     assert re.search(r"^worker-0 .* \d+/10000 +loss 0\.\d+ ", text, re.MULTILINE), text
     lines = [line for line in text.splitlines() if line.strip()]
-    assert lines[-1] == f"TFJob {step.namespace}/{step.name} {outcome}."
+    assert lines[-1] == f"{step.kind} {step.namespace}/{step.name} {outcome}."
     if code:
         assert f" ERROR job worker-0 failed with exit code {code}, " in text
     assert step.verdict()["succeeded"] == (code == 0)

@@ -7,10 +7,11 @@ import pytest
 from cluster.jobs import SECONDS, left_behind
 from cluster.test_failures import TF
 from cluster.test_launch import function
-from cluster.test_mpi import MPI, pod_of
+from cluster.test_mpi import MPI
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
+PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
 PREEMPTED = "preempted: EvictionByEvictionAPI"
 
 # Long enough to be evicted at the first start. A later start finds the file and ends at once.
@@ -42,13 +43,15 @@ def assert_resumed(step, replica: str, evicted: float):
 
 @pytest.mark.takes(40)
 @pytest.mark.parametrize(
-    ("distribution", "replica"),
+    ("operator", "distribution", "replica"),
     [
-        ({}, "worker-0"),
-        (TF, "worker-1"),
-        ({"distribution_type": "PyTorch", "number_of_workers": 1}, "worker-0"),
+        ("training-operator", {}, "worker-0"),
+        ("training-operator", TF, "worker-1"),
+        ("training-operator", PYTORCH, "worker-0"),
+        pytest.param("trainer", PYTORCH, "worker-0", marks=pytest.mark.trainer),
     ],
-    ids=["Job", "TFJob", "PyTorchJob"],
+    indirect=["operator"],
+    ids=["Job", "TFJob", "PyTorchJob", "trainer"],
 )
 def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribution, replica):
     keys = {**distribution, "restart_limit": 0, "termination_grace_seconds": 10}
@@ -58,16 +61,20 @@ def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribut
     for name in {leader, replica}:
         step.wait_for(rf"\[{name}\] starts 10$")
     time.sleep(8)
-    label = f"kfp-distributed/job={step.name}"
-    pods = [pod.metadata.name for pod in api.list_namespaced_pod(step.namespace, label_selector=label).items]
-    (pod,) = (name for name in pods if not distribution or name.endswith(replica))
-    assert_resumed(step, replica, evict(api, step, pod))
+    assert_resumed(step, replica, evict(api, step, step.pod_of(replica)))
     assert re.search(rf"^\[{leader}\] resumes 10$", step.log, re.MULTILINE), step.log
 
 
-@pytest.mark.mpi
 @pytest.mark.takes(60)
-@pytest.mark.parametrize("replica", ["launcher-0", "worker-1"])
+@pytest.mark.parametrize(
+    ("operator", "replica"),
+    [
+        pytest.param("training-operator", "launcher-0", marks=pytest.mark.mpi),
+        pytest.param("training-operator", "worker-1", marks=pytest.mark.mpi),
+        pytest.param("trainer", "worker-1", marks=pytest.mark.trainer),
+    ],
+    indirect=["operator"],
+)
 def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespace, image_name, replica):
     keys = {**MPI, "restart_limit": 0, "termination_grace_seconds": 10}
     program = {**function(TRAINS), "image": image_name("horovod")}
@@ -75,5 +82,5 @@ def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespa
     for name in ("worker-0", "worker-1"):
         step.wait_for(rf"\[{name}\] starts 10$")
     time.sleep(8)
-    assert_resumed(step, replica, evict(api, step, pod_of(api, step, replica)))
+    assert_resumed(step, replica, evict(api, step, step.pod_of(replica)))
     assert re.search(r"^\[worker-0\] resumes 10$", step.log, re.MULTILINE), step.log

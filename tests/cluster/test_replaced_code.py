@@ -51,14 +51,16 @@ def replace_code(api, namespace: str, name: str) -> None:
 
 @pytest.mark.takes(25)
 @pytest.mark.parametrize(
-    ("distribution", "packages"),
+    ("operator", "distribution", "packages"),
     [
-        ({}, []),
-        ({}, ["numpy"]),
-        (TF, []),
-        pytest.param(MPI, [], marks=pytest.mark.mpi),
+        ("training-operator", {}, []),
+        ("training-operator", {}, ["numpy"]),
+        ("training-operator", TF, []),
+        pytest.param("training-operator", MPI, [], marks=pytest.mark.mpi),
+        pytest.param("trainer", TF, [], marks=pytest.mark.trainer),
     ],
-    ids=["Job", "Job with packages", "TFJob", "MPIJob"],
+    indirect=["operator"],
+    ids=["Job", "Job with packages", "TFJob", "MPIJob", "trainer"],
 )
 def test_pods_refuse_code_that_was_replaced_before_they_started(
     distribution, packages, start, admit, api, open_namespace, image_name

@@ -6,6 +6,8 @@ from cluster.test_launch import cancel
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.takes(20)]
 
+ALONE = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
+
 # At SIGTERM the program takes ten seconds to write a checkpoint.
 TRAINING = """
 state="$KFP_DISTRIBUTED_CHECKPOINT_DIR/epochs"
@@ -21,7 +23,14 @@ while :; do sleep 0.1; done
 
 
 @pytest.mark.parametrize(
-    "distribution", [{}, {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}]
+    ("operator", "distribution"),
+    [
+        ("training-operator", {}),
+        ("training-operator", ALONE),
+        pytest.param("trainer", ALONE, marks=pytest.mark.trainer),
+    ],
+    indirect=["operator"],
+    ids=["Job", "TFJob", "trainer"],
 )
 def test_a_step_that_is_ended_and_retried_resumes_its_training(start, distribution):
     program = {"command": ["bash", "-c", TRAINING]}

@@ -5,14 +5,15 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 from cluster.soak.judge import Observed, judge
-from cluster.soak.place import Place, open_place
-from cluster.soak.plan import JOBS, Plan, draw
+from cluster.soak.place import Place, open_place, served_operators
+from cluster.soak.plan import OPERATORS, Plan, draw, undisturbed
 from cluster.soak.table import Circumstances, Result, page
 from cluster.soak.training import run_training
 from kubernetes import client
@@ -29,28 +30,32 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=4, help="trainings at the same time")
     parser.add_argument("--image", required=True, help="image for all types but MPIJob")
     parser.add_argument("--mpi-image", required=True)
+    parser.add_argument("--operators", nargs="+", choices=OPERATORS, help="default: those that the cluster serves")
     parser.add_argument("--page", type=Path, help="file to write; default: none")
     parser.add_argument("--logs", type=Path, default=Path("build/soak"), help="folder of the logs of trainings")
     options = parser.parse_args()
     options.logs.mkdir(parents=True, exist_ok=True)
     images = dict.fromkeys(("Job", "TFJob", "PyTorchJob"), options.image) | {"MPIJob": options.mpi_image}
-    plans = [draw(options.seed, options.first + index) for index in range(options.trainings)]
-    if options.page:  # It compares with trainings without faults, whose numbers are 0, -1, -2 and -3.
-        plans = [*(Plan(options.seed, -index, job, 0, ()) for index, job in enumerate(JOBS)), *plans]
+    operators = options.operators or served_operators()
+    plans = [draw(options.seed, options.first + index, operators) for index in range(options.trainings)]
+    if options.page:  # It compares with trainings without faults.
+        plans = [*undisturbed(options.seed, operators), *plans]
     started = time.monotonic()
     with open_place() as place, ThreadPoolExecutor(options.parallel) as pool:
         results = list(pool.map(lambda plan: _run(plan, place, images, options.logs), plans))
         if options.page:
-            circumstances = _circumstances(options, (time.monotonic() - started) / 60)
+            circumstances = _circumstances(options, operators, (time.monotonic() - started) / 60)
             options.page.write_text(page(results, circumstances), encoding="utf-8")
     return 1 if any(result.violations for result in results) else 0
 
 
-def _circumstances(options: argparse.Namespace, minutes: float) -> Circumstances:
+def _circumstances(options: argparse.Namespace, operators: Sequence[str], minutes: float) -> Circumstances:
     first = f" FIRST={options.first}" if options.first != 1 else ""
+    first += f" OPERATORS='{' '.join(options.operators)}'" if options.operators else ""
     return Circumstances(
         date.today().isoformat(),
         f"make soak SEED={options.seed} TRAININGS={options.trainings}{first}",
+        operators,
         client.VersionApi().get_code().git_version,
         version("kfp-distributed"),
         f"the steps on a shared machine with {os.cpu_count()} cores",

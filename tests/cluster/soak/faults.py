@@ -1,9 +1,11 @@
 """Injects the faults of a training."""
 
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from cluster.jobs import Step, start_step
 from cluster.soak import plan as kinds
@@ -13,6 +15,8 @@ from cluster.soak.program import ROWS
 from faulty_proxy import Fault as StoreFault
 from kubernetes import client
 from kubernetes.stream import stream
+
+from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of
 
 _ALWAYS = 10**9
 """Number of requests that a store which is away refuses: all."""
@@ -112,14 +116,10 @@ class Training:
 
     def _pod(self, replica: str) -> str:
         """Return the name of the running pod of a replica; "" if there is none."""
-        selector = f"kfp-distributed/job={self.steps[0].name}"
-        pods = self._place.api.list_namespaced_pod(self._place.namespace, label_selector=selector).items
-        running = [
-            pod.metadata.name for pod in pods if pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
-        ]
-        # The name of a launcher ends without an index or with a random suffix, and so does that of a Job's pod.
-        part = "" if self.plan.job == "Job" else replica.removesuffix("-0") if "launcher" in replica else replica
-        return next((name for name in running if part in name), "")
+        options = {"label_selector": f"kfp-distributed/job={self.steps[0].name}", "_preload_content": False}
+        pods = json.loads(self._place.api.list_namespaced_pod(self._place.namespace, **options).data)["items"]
+        running = [pod for pod in pods if _is_running(pod) and replica_of(pod) == replica]
+        return str(running[0]["metadata"]["name"]) if running else ""
 
     def _ask_to_fail(self, fault: Fault, how: str) -> None:
         if pod := self._pod(fault.replica):
@@ -188,6 +188,10 @@ class Training:
         """Return a part of the log of the replica with the model, whose lines a launcher prints; "" without a pod."""
         pod = self._pod("launcher-0" if self.plan.job == "MPIJob" else self.plan.leader)
         return self._place.api.read_namespaced_pod_log(pod, self._place.namespace, **options) if pod else ""
+
+
+def _is_running(pod: Mapping[str, Any]) -> bool:
+    return pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
 
 
 @contextmanager

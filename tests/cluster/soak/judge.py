@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.soak.plan import CAUSES, STORE_AWAY, STORE_FAILS, Plan
+from cluster.soak.plan import CAUSES, EVICTED, GROUPS, STORE_AWAY, STORE_FAILS, Plan
 from cluster.soak.program import EPOCHS, ROWS, expected_model
 
 from kfp_distributed.trainers.runtime.checkpoints import KEPT
@@ -78,7 +78,8 @@ class Observed:
 
 def judge(plan: Plan, observed: Observed) -> list[str]:
     """Return the violations of the invariants, each as a line that begins with the name of the invariant."""
-    return [*_judge_end(plan, observed), *_judge_lines(plan, observed), *_judge_remains(observed)]
+    ends = (*_judge_end(plan, observed), *_judge_restarts(plan, observed))
+    return [*ends, *_judge_lines(plan, observed), *_judge_remains(observed)]
 
 
 def _judge_end(plan: Plan, observed: Observed) -> Iterator[str]:
@@ -111,6 +112,21 @@ def _judge_metrics(plan: Plan, verdict: Mapping[str, Any]) -> Iterator[str]:
     epochs = [(entry["epoch"], entry["rows"]) for entry in verdict["metrics"].get(plan.leader, [])]
     if epochs != [(epoch, ROWS) for epoch in range(1, EPOCHS + 1)]:
         yield f"epochs: the metrics of {plan.leader} have the epochs and rows {epochs}"
+
+
+def _judge_restarts(plan: Plan, observed: Observed) -> Iterator[str]:
+    """Yield the violations of: a replica starts once, and once more for each fault that may restart it.
+
+    A step that is killed, or whose API server is away, cannot prevent that the cluster restarts a replica.
+    """
+    faults = [kind for kind in observed.injected if kind in GROUPS["replica"]]
+    is_unseen = {*observed.injected} & {*GROUPS["step"], *GROUPS["cluster"]}
+    allowed = 1 + (len(faults) if plan.restart_limit or EVICTED in faults or is_unseen else 0)
+    matches = [match for attempt in observed.attempts for line in attempt.lines if (match := _LINE.fullmatch(line))]
+    for replica in sorted({match[1] for match in matches}):
+        starts = {match[2] for match in matches if match[1] == replica}
+        if len(starts) > allowed:
+            yield f"restarts: {replica} was started {len(starts)} times, allowed are {allowed}"
 
 
 def _judge_lines(plan: Plan, observed: Observed) -> Iterator[str]:

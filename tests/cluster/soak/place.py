@@ -13,13 +13,16 @@ from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 from cluster.api_proxy import ApiProxy
+from cluster.soak.plan import OPERATORS
 from faulty_proxy import FaultyProxy, faulty_proxy
 from kubernetes import client, config, watch
 
 from kfp_distributed.components import prepare_data
+from kfp_distributed.components.train.describe.manifests.cluster_settings import Operator
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.store import Store
 
+_GROUPS: dict[Operator, str] = {"training-operator": "kubeflow.org", "trainer": "trainer.kubeflow.org"}
 _SECRET = "mlpipeline-minio-artifact"
 _DEFAULT_ENDPOINT = "http://minio-service.kubeflow:9000"
 
@@ -55,6 +58,13 @@ class Proxies:
     api: ApiProxy
     store: FaultyProxy
     environment: dict[str, str]
+
+
+def served_operators() -> list[Operator]:
+    """Return the operators whose API groups the cluster serves; the training operator if there are none."""
+    config.load_config()
+    groups = {group.name for group in client.ApisApi().get_api_versions().groups}
+    return [operator for operator in OPERATORS if _GROUPS[operator] in groups] or [OPERATORS[0]]
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """Draws the trainings of the soak and their faults from a seed. Pure: a number of a seed always has the same plan."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from cluster.soak.program import EPOCHS, ROWS
+
+from kfp_distributed.components.train.describe.manifests.cluster_settings import Operator
 
 REPLICA_KILLED = "replica killed"
 POD_DELETED = "pod deleted"
@@ -55,7 +58,15 @@ REPLICAS = {
 
 JOBS = tuple(REPLICAS)
 
-_DISTRIBUTIONS = {
+OPERATORS: tuple[Operator, ...] = ("training-operator", "trainer")
+"""What may run a training that is no Job: the training operator (or the MPI operator), or Kubeflow Trainer."""
+
+TRAIN_JOBS = {"TFJob": "TrainJob of TF", "PyTorchJob": "TrainJob of PyTorch", "MPIJob": "TrainJob of MPI"}
+"""Names of the kinds with which Kubeflow Trainer runs the same trainings."""
+
+KINDS = (*JOBS, *TRAIN_JOBS.values())
+
+_DISTRIBUTIONS: Mapping[str, Mapping[str, object]] = {
     "Job": {},
     "TFJob": {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0},
     "PyTorchJob": {"distribution_type": "PyTorch", "number_of_workers": 1},
@@ -90,6 +101,7 @@ class Plan:
         job: Type of the job, one of `JOBS`.
         restart_limit: The key of the distribution_specification.
         faults: One or two faults.
+        operator: The key of the distribution_specification. It does not matter for a Job.
     """
 
     seed: int
@@ -97,6 +109,12 @@ class Plan:
     job: str
     restart_limit: int
     faults: tuple[Fault, ...]
+    operator: Operator = "training-operator"
+
+    @property
+    def kind(self) -> str:
+        """Kind of the job's object, one of `KINDS`."""
+        return TRAIN_JOBS.get(self.job, self.job) if self.operator == "trainer" else self.job
 
     @property
     def leader(self) -> str:
@@ -117,12 +135,13 @@ class Plan:
     def distribution(self) -> dict[str, object]:
         """The distribution_specification."""
         keys = {**_DISTRIBUTIONS[self.job], "restart_limit": self.restart_limit, "termination_grace_seconds": 10}
+        keys |= {"operator": self.operator} if self.job in TRAIN_JOBS else {}
         return keys | ({"worker_memory": "500Mi"} if OUT_OF_MEMORY in self.kinds else {})
 
     def __str__(self) -> str:
         """Describe the plan in one line."""
         faults = " and ".join(_describe(fault) for fault in self.faults) or "no fault"
-        return f"training {self.number} of seed {self.seed}: {self.job}, restart_limit {self.restart_limit}, {faults}"
+        return f"training {self.number} of seed {self.seed}: {self.kind}, restart_limit {self.restart_limit}, {faults}"
 
 
 def _describe(fault: Fault) -> str:
@@ -130,10 +149,16 @@ def _describe(fault: Fault) -> str:
     return f"{fault.kind}{fault.replica and f' ({fault.replica})'}{seconds} at row {fault.row}"
 
 
-def draw(seed: int, number: int) -> Plan:
+def draw(seed: int, number: int, operators: Sequence[Operator] = OPERATORS[:1]) -> Plan:
     """Return the plan of a training.
 
     Of the trainings 1 to 13, 14 to 26 and so on, each has another kind of fault as its first one.
+
+    Args:
+        seed: Seed of the soak.
+        number: Number of the training, from 1.
+        operators: The operators of the cluster. They only decide about the operator of the training, and nothing else.
+            Default: the training operator.
     """
     block, index = divmod(number - 1, len(FAULTS))
     kind = Random(f"{seed} block {block}").sample(FAULTS, len(FAULTS))[index]
@@ -144,7 +169,19 @@ def draw(seed: int, number: int) -> Plan:
         kinds.append(random.choice([other for other in FAULTS if _fit(kind, other)]))
     longest = LONGEST_OUTAGE_OF_A_START if set(kinds) & set(GROUPS["step"]) else LONGEST_OUTAGE
     faults = tuple(_draw_fault(random, job, kind, longest) for kind in kinds)
-    return Plan(seed, number, job, random.choice((0, 3, 3, 3)), faults)
+    restart_limit = random.choice((0, 3, 3, 3))
+    return Plan(seed, number, job, restart_limit, faults, _draw_operator(seed, number, operators))
+
+
+def _draw_operator(seed: int, number: int, operators: Sequence[Operator]) -> Operator:
+    # A generator of its own, so that the rest of the plan is the same on each cluster.
+    return Random(f"{seed} operator of training {number}").choice(operators)
+
+
+def undisturbed(seed: int, operators: Sequence[Operator]) -> list[Plan]:
+    """Return a training without faults of each kind that the operators serve, with the numbers 0, -1, -2 and so on."""
+    pairs = [(job, operator) for operator in operators for job in JOBS if job in TRAIN_JOBS or operator == operators[0]]
+    return [Plan(seed, -index, job, 0, (), operator) for index, (job, operator) in enumerate(pairs)]
 
 
 def _fit(first: str, second: str) -> bool:

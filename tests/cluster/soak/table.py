@@ -4,25 +4,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.soak.judge import Observed
-from cluster.soak.plan import FAULTS, JOBS, Plan
+from cluster.soak.plan import FAULTS, KINDS, Plan
 
 SUCCEEDED, NAMED, WRONG = "succeeded", "failed with its fault named", "violated an invariant"
 UNDISTURBED = "none"
-_HEADER = ("fault", *JOBS, SUCCEEDED, NAMED, WRONG, "not begun", "longest")
+_HEADER = ("fault", *KINDS, SUCCEEDED, NAMED, WRONG, "not begun", "longest")
 
 _TEXT = """\
 # Trainings with random faults
 
-`make soak` runs small trainings of every type of job on the cluster of `KUBECONFIG`, injects faults that are drawn
+`make soak` runs small trainings of every kind of job on the cluster of `KUBECONFIG`, injects faults that are drawn
 from a seed, and writes this page. Latest run: {day}, `{command}`,
 Kubernetes {kubernetes}, kfp-distributed {version}, {node}.
 {count} trainings, {parallel} at the same time, took {minutes:.0f} minutes.
+
+The training operator runs each TFJob, PyTorchJob and MPIJob. (On some clusters the MPI operator runs the MPIJobs.)
+Kubeflow Trainer v2 runs each TrainJob, whose training is of TF, PyTorch or MPI. A Job needs neither. The seed draws the
+operator of each training from those that the cluster serves, in this run: {operators}.
 
 Each training must keep these invariants:
 
 - It ends as SUCCEEDED, with the model of an undisturbed training. Or it ends as FAILED, because the faults exceed
   `restart_limit`, and the cause names the injected fault. The model is a chain of hashes over all rows, so a row that
   is lost, repeated or swapped changes it.
+- A replica starts once, and once more for each fault that may restart it within `restart_limit`.
 - Its metrics have each epoch once, with all of its rows.
 - Each attempt of the step shows the numbered lines of each start of a replica from the first one, once and in order.
   The last lines of a start that a fault has ended may be missing. Those of the start that saved the model may not.
@@ -31,7 +36,7 @@ Each training must keep these invariants:
 - No object of it is left in the cluster, and the bucket has only its model, its records, its metrics and its last
   checkpoints.
 
-The numbers in the columns of the types are trainings in which the fault began. A training with two faults counts in the
+The numbers in the columns of the kinds are trainings in which the fault began. A training with two faults counts in the
 rows of both. *Not begun* are faults whose training ended before. *Longest* is the time from the start of the step to
 its verdict, of which {undisturbed} without a fault.
 
@@ -77,10 +82,22 @@ class Result:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """How a soak was run: date, command, versions, machine, trainings at the same time, and duration in minutes."""
+    """How a soak was run.
+
+    Attributes:
+        day: Its date.
+        command: Its command.
+        operators: What ran its trainings.
+        kubernetes: Version of the cluster.
+        version: Version of kfp-distributed.
+        node: The machine.
+        parallel: Number of trainings at the same time.
+        minutes: Its duration.
+    """
 
     day: str
     command: str
+    operators: Sequence[str]
     kubernetes: str
     version: str
     node: str
@@ -92,7 +109,7 @@ def page(results: Sequence[Result], circumstances: Circumstances) -> str:
     """Return the page."""
     undisturbed = [result.observed.seconds for result in results if not result.plan.faults]
     return _TEXT.format(
-        **vars(circumstances),
+        **vars(circumstances) | {"operators": " and ".join(circumstances.operators)},
         count=len(results),
         undisturbed=f"{min(undisturbed):.0f} to {max(undisturbed):.0f} s" if undisturbed else "nothing is known",
         table=fault_table(results),
@@ -108,7 +125,7 @@ def fault_table(results: Sequence[Result]) -> str:
         began = [result for result in planned if fault in (*result.observed.injected, UNDISTURBED)]
         longest = f"{max(result.observed.seconds for result in began):.0f} s" if began else ""
         counts = [
-            *(sum(result.plan.job == job for result in began) for job in JOBS),
+            *(sum(result.plan.kind == kind for result in began) for kind in KINDS),
             *(sum(result.outcome == outcome for result in began) for outcome in (SUCCEEDED, NAMED, WRONG)),
             len(planned) - len(began),
         ]

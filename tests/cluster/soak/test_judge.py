@@ -94,6 +94,10 @@ def test_the_last_lines_of_a_start_that_a_fault_has_ended_may_be_missing():
             lines(LINES[0], LINES[2], LINES[1]),
             "lines: attempt 1 shows of worker-0, start 0123abcd: line 2 in place of line 1, of 3",
         ),
+        (
+            lines(*LINES, *(line.replace("0123abcd", start) for start in ("4567abcd", "89ababcd") for line in LINES)),
+            "restarts: worker-0 was started 3 times, allowed are 2",
+        ),
         (lines(*LINES[:2]), "lines: no attempt shows the last line of worker-0"),
         (
             replace(GOOD, stored=(*LINES, LINES[1])),
@@ -124,6 +128,25 @@ def test_a_failure_that_does_not_name_its_fault_is_a_violation():
     # A fault that never began is no excuse.
     fails = replace(observed, attempts=(Attempt(LINES, FAILED),), state="failed", injected=())
     assert judge(plan(restart_limit=0), fails) == [f"end: the cause has none of []: [{OOM!r}]"]
+
+
+@pytest.mark.parametrize(
+    ("injected", "restart_limit", "is_wrong"),
+    [
+        ((), 3, True),
+        ((OUT_OF_MEMORY,), 0, True),
+        ((OUT_OF_MEMORY,), 1, False),
+        ((EVICTED,), 0, False),
+        ((OUT_OF_MEMORY, STEP_KILLED), 0, False),
+        ((STEP_KILLED,), 3, True),
+    ],
+)
+def test_a_replica_restarts_only_after_a_fault_and_within_restart_limit(injected, restart_limit, is_wrong):
+    """Nobody can prevent a restart while no step follows the job."""
+    again = [line.replace("0123abcd", "4567abcd") for line in LINES]
+    observed = replace(lines(*again, *LINES), injected=injected)
+    expected = ["restarts: worker-0 was started 2 times, allowed are 1"] if is_wrong else []
+    assert judge(plan(restart_limit=restart_limit), observed) == expected
 
 
 def test_an_eviction_is_never_a_reason_to_fail():

@@ -1,6 +1,7 @@
 """The plans of the soak."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from cluster.soak.plan import (
@@ -10,14 +11,18 @@ from cluster.soak.plan import (
     FAULTS,
     GROUPS,
     JOBS,
+    KINDS,
     LONGEST_OUTAGE,
     LONGEST_OUTAGE_OF_A_START,
+    OPERATORS,
     OUT_OF_MEMORY,
     POD_DELETED,
     REPLICAS,
+    TRAIN_JOBS,
     Fault,
     Plan,
     draw,
+    undisturbed,
 )
 from cluster.soak.program import EPOCHS, ROWS
 
@@ -33,6 +38,29 @@ def test_the_plan_of_a_number_depends_on_the_seed_and_the_number_alone():
         "training 4 of seed 1: MPIJob, restart_limit 3, API server away for 37 s at row 9 "
         "and replica killed (worker-1) at row 27"
     )
+
+
+def test_the_operators_of_the_cluster_decide_about_the_operator_alone():
+    """So a number of a seed is the same training on a cluster without Kubeflow Trainer."""
+    both = [draw(plan.seed, plan.number, OPERATORS) for plan in MANY]
+    assert [replace(plan, operator="training-operator") for plan in both] == MANY
+    assert {plan.kind for plan in MANY} == set(JOBS)
+    assert {plan.kind for plan in both} == set(KINDS)
+    drawn = {(plan.kind, kind) for plan in both for kind in plan.kinds}
+    assert drawn == {(kind, fault) for kind in KINDS for fault in FAULTS}
+    assert {draw(1, number, ["trainer"]).kind for number in range(1, 50)} == {"Job", *TRAIN_JOBS.values()}
+
+
+def test_the_specification_names_the_operator_of_a_training_that_is_no_job():
+    assert Plan(1, 1, "TFJob", 3, (), "trainer").distribution["operator"] == "trainer"
+    assert Plan(1, 1, "TFJob", 3, ()).distribution["operator"] == "training-operator"
+    assert "operator" not in Plan(1, 1, "Job", 3, (), "trainer").distribution
+
+
+def test_one_training_of_each_kind_is_undisturbed():
+    assert [plan.kind for plan in undisturbed(7, OPERATORS)] == list(KINDS)
+    assert [plan.kind for plan in undisturbed(7, OPERATORS[:1])] == list(JOBS)
+    assert [plan.number for plan in undisturbed(7, OPERATORS)] == [0, -1, -2, -3, -4, -5, -6]
 
 
 @pytest.mark.parametrize("seed", range(3))
