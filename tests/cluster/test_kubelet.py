@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from cluster.jobs import left_behind
+from cluster.jobs import both_operators, left_behind
 from cluster.test_failures import TF, failed
 from cluster.test_launch import function
 from step_lines import brief_lines
@@ -18,6 +18,7 @@ if os.environ["KFP_DISTRIBUTED_REPLICA"] == "ps-0":
 time.sleep(300)"""
 
 
+@both_operators
 def test_a_parameter_server_out_of_memory_ends_the_job(start):
     distribution = {"number_of_workers": 1, "number_of_parameter_servers": 1, "ps_memory": "400Mi", "restart_limit": 1}
     step = start({"command": ["python3", "-c", PS_ALLOCATES]}, {**TF, **distribution})
@@ -56,6 +57,7 @@ def small_disk(open_namespace, api):
     return open_namespace
 
 
+@both_operators
 @pytest.mark.takes(65)
 def test_a_worker_that_the_kubelet_evicts_restarts_from_its_checkpoint(start, small_disk):
     """With restart_limit 0 the eviction ends the job.

@@ -10,12 +10,22 @@ from contextlib import suppress
 
 import pytest
 from cluster.api_proxy import ApiProxy
-from cluster.jobs import SECONDS, left_behind
+from cluster.jobs import SECONDS, both_operators, left_behind
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+ALONE = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
+TRAINER = pytest.mark.trainer
+
+job_and_trainer = pytest.mark.parametrize(
+    ("operator", "distribution"),
+    [("training-operator", {}), pytest.param("trainer", ALONE, marks=TRAINER)],
+    indirect=["operator"],
+    ids=["Job", "trainer"],
+)
 
 SAVE = 'from pathlib import Path; Path(model_dir, "weights").write_text("1")'
 
@@ -51,21 +61,36 @@ def test_a_job_with_one_pod_saves_its_model(start, bucket, model_of):
 
 
 @pytest.mark.takes(30)
-def test_a_killed_and_retried_step_adopts_its_job(start, open_namespace, api):
+@pytest.mark.parametrize(
+    ("operator", "distribution", "kinds"),
+    [
+        ("training-operator", {}, ["jobs.batch"]),
+        pytest.param(
+            "trainer",
+            ALONE,
+            [f"{kind}.trainer.kubeflow.org" for kind in ("trainjobs", "trainingruntimes")],
+            marks=TRAINER,
+        ),
+    ],
+    indirect=["operator"],
+    ids=["Job", "trainer"],
+)
+def test_a_killed_and_retried_step_adopts_its_job(start, open_namespace, api, distribution, kinds):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")
-    first = start(program, identity=identity, namespace=open_namespace)
+    first = start(program, distribution, identity=identity, namespace=open_namespace)
     first.wait_for(r"\[worker-0\] begun")
     first.process.kill()
     first.process.wait()
     # The job has used up the quota. The API server checks quotas before names.
-    quota = {"metadata": {"name": "one"}, "spec": {"hard": {"count/jobs.batch": "1", "count/configmaps": "2"}}}
-    api.create_namespaced_resource_quota(open_namespace, quota)
+    count = len(api.list_namespaced_config_map(open_namespace).items)
+    hard = {"count/configmaps": str(count), **{f"count/{kind}": "1" for kind in kinds}}
+    api.create_namespaced_resource_quota(open_namespace, {"metadata": {"name": "full"}, "spec": {"hard": hard}})
     # The same request, so it is the same step.
-    second = start(program, identity=identity, namespace=open_namespace, **_uris(first))
+    second = start(program, distribution, identity=identity, namespace=open_namespace, **_uris(first))
     verdict = second.verdict()
     assert verdict["succeeded"], second.log
-    assert "adopted the existing Job" in second.log
+    assert f"adopted the existing {second.kind}" in second.log
     # The log is read from its beginning, once.
     assert [text for _, text in second.lines if "begun" in text] == ["[worker-0] begun"]
     assert left_behind(second) == []
@@ -75,16 +100,18 @@ def _uris(step) -> dict:
     return {"model_uri": step.request["model_uri"]}
 
 
-def test_a_job_with_another_specification_is_refused(start):
+@job_and_trainer
+def test_a_job_with_another_specification_is_refused(start, distribution):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
-    first = start(function("import time\nprint('begun', flush=True)\ntime.sleep(60)"), identity=identity)
+    program = function("import time\nprint('begun', flush=True)\ntime.sleep(60)")
+    first = start(program, distribution, identity=identity)
     first.wait_for(r"\[worker-0\] begun")
-    second = start(function("print('other')"), identity=identity, **_uris(first))
+    second = start(function("print('other')"), distribution, identity=identity, **_uris(first))
     verdict = second.verdict()
     cause = verdict["cause"]
     assert "another specification" in cause
     assert verdict["seconds"] < SECONDS
-    assert f"kubectl delete jobs {first.name}" in cause
+    assert f"kubectl delete {first.kind.lower()}s {first.name}" in cause
     # The refused step has not changed the job of the first one.
     assert first.process.poll() is None
     assert left_behind(first, 1) != []
@@ -92,16 +119,20 @@ def test_a_job_with_another_specification_is_refused(start):
     assert left_behind(first) == []
 
 
+@both_operators
 @pytest.mark.takes(23)
-def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api):
+def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api, operator):
     """Task and run have dots, capitals, special characters and too many characters for names and labels."""
     task = "7.Train.My_Very Long-Pipeline's Größte " + "Component" * 20
     identity = [f"Run.{uuid.uuid4().hex}_Ünï-" + "x" * 300, task, "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
     distribution = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
     command = {"command": ["sh", "-c", 'echo begun; echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"; sleep 15']}
+    requests = [(command, {"distribution": distribution, "identity": identity})]
+    if operator == "training-operator":
+        requests.append((program, {}))
     steps = []
-    for specification, options in (program, {}), (command, {"distribution": distribution, "identity": identity}):
+    for specification, options in requests:
         step = start(specification, task_name=task, **options)
         steps.append(step)
         step.wait_for("begun")
@@ -113,21 +144,31 @@ def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api):
 
 
 @pytest.mark.parametrize(
-    ("distribution", "plural", "suspend"),
+    ("operator", "distribution", "plural", "suspend"),
     [
-        ({}, ("batch", "v1", "jobs"), lambda value: {"spec": {"suspend": value}}),
+        ("training-operator", {}, ("batch", "v1", "jobs"), lambda value: {"spec": {"suspend": value}}),
         (
-            {"distribution_type": "TF", "number_of_parameter_servers": 0},
+            "training-operator",
+            ALONE,
             ("kubeflow.org", "v1", "tfjobs"),
             lambda value: {"spec": {"runPolicy": {"suspend": value}}},
         ),
+        pytest.param(
+            "trainer",
+            ALONE,
+            ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+            lambda value: {"spec": {"suspend": value}},
+            marks=TRAINER,
+        ),
     ],
+    indirect=["operator"],
+    ids=["Job", "TFJob", "trainer"],
 )
 def test_a_suspended_job_is_queued_until_it_is_resumed(start, distribution, plural, suspend):
     """The test does what Kueue does: it suspends jobs with its label and resumes them when there is room."""
     group, version, kind = plural
     step = start(function("import time; time.sleep(5)"), {**distribution, "queue_name": "team-queue"})
-    step.wait_for("created (TF)?Job")
+    step.wait_for(f"created {step.kind}")
     custom = client.CustomObjectsApi()
     job = custom.get_namespaced_custom_object(group, version, step.namespace, kind, step.name)
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-queue"
@@ -160,14 +201,18 @@ WAITS, STAYS = f"{ENDLESS}time.sleep(300)", f"{ENDLESS}threading.Thread(target=t
 
 
 @pytest.mark.parametrize(
-    ("moment", "body", "distribution"),
+    ("operator", "moment", "body", "distribution"),
     [
-        (r"^created Job ", WAITS, {}),
-        ("Unschedulable", WAITS, {"worker_cpus": 64}),
-        (r"\[worker-0\] begun", WAITS, {}),
-        ("model saved", STAYS, {}),
+        ("training-operator", r"^created Job ", WAITS, {}),
+        ("training-operator", "Unschedulable", WAITS, {"worker_cpus": 64}),
+        ("training-operator", r"\[worker-0\] begun", WAITS, {}),
+        ("training-operator", "model saved", STAYS, {}),
+        pytest.param("trainer", "^created TrainJob ", WAITS, {**ALONE, "number_of_workers": 2}, marks=TRAINER),
+        pytest.param("trainer", r"\[worker-1\] begun", WAITS, {**ALONE, "number_of_workers": 2}, marks=TRAINER),
+        pytest.param("trainer", "model saved", STAYS, {**ALONE, "number_of_workers": 2}, marks=TRAINER),
     ],
-    ids=["creating", "pending", "running", "finishing"],
+    indirect=["operator"],
+    ids=["creating", "pending", "running", "finishing", "trainer creating", "trainer running", "trainer finishing"],
 )
 def test_a_cancelled_step_leaves_no_objects(start, moment, body, distribution):
     step = start(function(body), distribution)
@@ -184,19 +229,21 @@ def proxy(api):
         yield proxy
 
 
-def test_a_cancel_is_one_request_over_an_open_connection(proxy, start, tmp_path):
+@job_and_trainer
+def test_a_cancel_is_one_request_over_an_open_connection(proxy, start, tmp_path, distribution):
     """There is no time for other requests or for opening a connection."""
     requests = []
     # The proxy has a thread for each connection.
     proxy.watch = lambda request: requests.append((request, threading.current_thread()))
-    step = start(function(WAITS), environment={"KUBECONFIG": proxy.kubeconfig(tmp_path)})
+    step = start(function(WAITS), distribution, environment={"KUBECONFIG": proxy.kubeconfig(tmp_path)})
     step.wait_for(r"\[worker-0\] begun")
     before = len(requests)
     cancel(step)
     assert left_behind(step) == []
     # The request that keeps the connection open may be sent at the same time.
     request, connection = next(item for item in requests[before:] if not item[0].startswith("GET"))
-    assert request == f"DELETE /apis/batch/v1/namespaces/{step.namespace}/jobs/{step.name}"
+    group = "batch/v1" if step.kind == "Job" else "trainer.kubeflow.org/v1alpha1"
+    assert request == f"DELETE /apis/{group}/namespaces/{step.namespace}/{step.kind.lower()}s/{step.name}"
     assert connection in {thread for _, thread in requests[:before]}
 
 

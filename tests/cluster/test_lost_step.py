@@ -9,20 +9,30 @@ from cluster.test_failures import TF
 from cluster.test_launch import function
 from kubernetes import client
 
-# One test for all kinds, so it is deselected on a cluster without MPIJob.
-pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(900), pytest.mark.takes(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.takes(180)]
 
 LOST = {"launcher_lost_timeout": 60}
 DISTRIBUTIONS = {"TF": TF, "PyTorch": {"distribution_type": "PyTorch"}, "MPI": {"distribution_type": "MPI"}, "Job": {}}
 KINDS = {
-    "TF": [("kubeflow.org", "v1", "tfjobs")],
-    "PyTorch": [("kubeflow.org", "v1", "pytorchjobs")],
-    "MPI": [("kubeflow.org", "v1", "mpijobs"), ("kubeflow.org", "v2beta1", "mpijobs")],
+    "TFJob": [("kubeflow.org", "v1", "tfjobs")],
+    "PyTorchJob": [("kubeflow.org", "v1", "pytorchjobs")],
+    "MPIJob": [("kubeflow.org", "v1", "mpijobs"), ("kubeflow.org", "v2beta1", "mpijobs")],
     "Job": [("batch", "v1", "jobs")],
+    "TrainJob": [("trainer.kubeflow.org", "v1alpha1", "trainjobs")],
 }
 
 
-def test_jobs_of_lost_steps_end_and_the_job_of_a_retried_step_continues(start, open_namespace, api, image_name):
+@pytest.mark.parametrize(
+    ("operator", "types"),
+    [
+        # One test for all kinds, so it is deselected on a cluster without MPIJob.
+        pytest.param("training-operator", ["TF", "PyTorch", "MPI", "Job"], marks=pytest.mark.mpi),
+        pytest.param("trainer", ["TF", "MPI"], marks=pytest.mark.trainer),
+    ],
+    indirect=["operator"],
+    ids=["training-operator", "trainer"],
+)
+def test_jobs_of_lost_steps_end_and_the_job_of_a_retried_step_continues(start, open_namespace, api, image_name, types):
     """All run at the same time, because they mostly wait. MPIJobs need a namespace that accepts all pods."""
 
     def start_lost_step(kind: str, **request):
@@ -32,7 +42,7 @@ def test_jobs_of_lost_steps_end_and_the_job_of_a_retried_step_continues(start, o
     def start_retried_step(**request):
         return start(waits(150), {**LOST, **TF}, **request)
 
-    steps = {kind: start_lost_step(kind) for kind in DISTRIBUTIONS}
+    steps = {kind: start_lost_step(kind) for kind in types}
     for step in steps.values():
         step.wait_for(r"\] begun", 240)
     retried = start_retried_step()
@@ -58,7 +68,7 @@ def same_step(step) -> dict:
 def check_that_its_job_succeeds(step) -> None:
     verdict = step.verdict(400)
     assert verdict["succeeded"], step.log
-    assert "adopted the existing TFJob" in step.log
+    assert f"adopted the existing {step.kind}" in step.log
     assert "restart" not in step.log
     assert left_behind(step) == []
 
@@ -66,7 +76,7 @@ def check_that_its_job_succeeds(step) -> None:
 def check_that_their_jobs_end(api, steps: dict, killed: float) -> None:
     remaining = dict(steps)
     while remaining and time.monotonic() < killed + 400:
-        for kind in [kind for kind, step in remaining.items() if has_ended(api, step, kind)]:
+        for kind in [kind for kind, step in remaining.items() if has_ended(api, step)]:
             remaining.pop(kind)
             seconds = time.monotonic() - killed
             print(f"the job of type {kind} ended {seconds:.0f} s after the loss of its step")
@@ -77,11 +87,11 @@ def check_that_their_jobs_end(api, steps: dict, killed: float) -> None:
 
 
 def check_that_retries_create_new_jobs(steps: dict, start_again) -> None:
-    lost = {kind: job_of(step, kind)["metadata"]["uid"] for kind, step in steps.items()}
+    lost = {kind: job_of(step)["metadata"]["uid"] for kind, step in steps.items()}
     retries = {kind: start_again(kind) for kind in steps}
     for kind, step in retries.items():
         step.wait_for(r"\] begun")
-        assert job_of(step, kind)["metadata"]["uid"] != lost[kind]
+        assert job_of(step)["metadata"]["uid"] != lost[kind]
         step.process.terminate()
     for step in retries.values():
         step.process.wait(60)
@@ -89,9 +99,9 @@ def check_that_retries_create_new_jobs(steps: dict, start_again) -> None:
         assert left_behind(step, 120) == []
 
 
-def has_ended(api, step, kind: str) -> bool:
+def has_ended(api, step) -> bool:
     """Return whether a job and its pods have ended."""
-    job = job_of(step, kind)
+    job = job_of(step)
     conditions = job["status"].get("conditions", [])
     true_conditions = {condition["type"] for condition in conditions if condition["status"] == "True"}
     pods = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
@@ -99,9 +109,9 @@ def has_ended(api, step, kind: str) -> bool:
     return bool(true_conditions & {"Failed", "Succeeded", "Complete"}) and "Running" not in phases
 
 
-def job_of(step, kind: str) -> dict:
+def job_of(step) -> dict:
     """Return the job of a step. The cluster serves one of two versions of MPIJob."""
-    for group, version, plural in KINDS[kind]:
+    for group, version, plural in KINDS[step.kind]:
         path = (group, version, step.namespace, plural, step.name)
         try:
             return client.CustomObjectsApi().get_namespaced_custom_object(*path)

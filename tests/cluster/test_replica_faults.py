@@ -6,7 +6,7 @@ import uuid
 from itertools import pairwise
 
 import pytest
-from cluster.jobs import SECONDS, left_behind
+from cluster.jobs import SECONDS, both_operators, left_behind
 from cluster.test_launch import function
 from kubernetes import client
 from kubernetes.stream import stream
@@ -37,19 +37,28 @@ ACTIONS = {"exit code 143": end, "exit code 145": end, "pod deleted": delete}
 
 
 @pytest.mark.parametrize(
-    "lost",
+    ("operator", "lost"),
     [
         pytest.param(
+            "training-operator",
             {"chief-0": "pod deleted", "ps-0": "exit code 143"},
             id="chief deleted, ps ends",
             marks=pytest.mark.takes(120),
         ),
         pytest.param(
+            "training-operator",
             {"ps-0": "pod deleted", "chief-0": "exit code 145"},
             id="ps deleted, chief ends",
             marks=pytest.mark.takes(50),
         ),
+        pytest.param(
+            "trainer",
+            {"chief-0": "pod deleted", "ps-0": "exit code 143"},
+            id="trainer",
+            marks=[pytest.mark.takes(120), pytest.mark.trainer],
+        ),
     ],
+    indirect=["operator"],
 )
 def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
     """A parameter server and the chief are lost one after the other.
@@ -61,7 +70,7 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
     for epoch, (replica, reason) in zip((3, 10), lost.items(), strict=True):
         step.wait_for(rf"\[chief-0\] epoch {epoch}/{EPOCHS} ", 300)
         before, lost_at = len(step.lines), time.time()
-        ACTIONS[reason](api, step.namespace, f"{step.name}-{replica}")
+        ACTIONS[reason](api, step.namespace, step.pod_of(replica))
         # Only new lines, because the replica may have failed with the other one before.
         step.assert_logged_within(SECONDS, lost_at, rf"^{replica}: failed \(.*{reason}", after=before)
     verdict = step.verdict(480)
@@ -90,13 +99,16 @@ if number < 3:
     os._exit({STORE_AWAY})"""
 
 
+@both_operators
 @pytest.mark.takes(60)
-def test_an_outage_of_the_object_store_counts_for_no_limit(start):
-    """The Job controller replaces the pod of a Job. The whole TFJob is created again, because of restart_limit 0."""
-    steps = {
-        "worker-0": start(function(ENDS_IN_AN_OUTAGE), NO_RESTARTS),
-        "the whole job": start(function(ENDS_IN_AN_OUTAGE), {**WORKERS, **NO_RESTARTS}),
-    }
+def test_an_outage_of_the_object_store_counts_for_no_limit(start, operator):
+    """The Job controller replaces the pod of a Job. The whole TFJob is created again, because of restart_limit 0.
+
+    JobSet starts all pods of a TrainJob again.
+    """
+    steps = {"the whole job": start(function(ENDS_IN_AN_OUTAGE), {**WORKERS, **NO_RESTARTS})}
+    if operator == "training-operator":
+        steps["worker-0"] = start(function(ENDS_IN_AN_OUTAGE), NO_RESTARTS)
     for restarted, step in steps.items():
         assert_survived(step, restarted)
 
@@ -113,13 +125,14 @@ def assert_survived(step, restarted: str) -> None:
     assert left_behind(step) == []
 
 
+@both_operators
 @pytest.mark.takes(80)
 def test_mirrored_workers_resume_from_their_checkpoint_after_the_loss_of_a_worker(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
     step = start({"trainer": "keras_classifier"}, WORKERS, {"epochs": 12})
     step.wait_for(r"\[worker-1\] epoch 3/12 ", 240)
     ended = time.time()
-    end(api, step.namespace, f"{step.name}-worker-1")
+    end(api, step.namespace, step.pod_of("worker-1"))
     step.assert_logged_within(SECONDS, ended, r"^worker-1: failed \(.*exit code 143")
     verdict = step.verdict(480)
     assert verdict["succeeded"], step.log

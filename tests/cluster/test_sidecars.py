@@ -5,14 +5,13 @@ A proxy of the API server adds them to the templates of the job, with which it w
 
 import pytest
 from cluster.api_proxy import ApiProxy
-from cluster.jobs import left_behind
+from cluster.jobs import both_operators, left_behind
 from cluster.test_failures import TF, failed
-from cluster.test_launch import function
+from cluster.test_launch import ALONE, function
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 SLEEPS, FAILS = "trap exit TERM; sleep infinity & wait", "exit 1"
-ALONE = {**TF, "number_of_workers": 1}
 
 
 @pytest.fixture
@@ -34,12 +33,18 @@ def start_with_sidecar(api, tmp_path, request):
 def inject(created, shell_command) -> None:
     """Add a sidecar as the first container of each pod template in an object."""
     for value in created.values():
-        if isinstance(value, dict):
-            inject(value, shell_command)
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                inject(part, shell_command)
     if "containers" in created:
         copied = ("image", "securityContext", "resources")
         common = {key: value for key, value in created["containers"][0].items() if key in copied}
         created["containers"].insert(0, {"name": "mesh", "command": ["sh", "-c", shell_command], **common})
+
+
+def kinds_with(operator: str, distribution: dict) -> list[dict]:
+    """Return the distribution, and that of a Job unless it is tested with another operator."""
+    return [distribution] if operator == "trainer" else [{}, distribution]
 
 
 def assert_succeeded(step, seconds: float = 60) -> None:
@@ -48,19 +53,21 @@ def assert_succeeded(step, seconds: float = 60) -> None:
     assert left_behind(step) == []
 
 
-def test_a_sidecar_that_fails_does_not_fail_the_training(start_with_sidecar):
+@both_operators
+def test_a_sidecar_that_fails_does_not_fail_the_training(start_with_sidecar, operator):
     """With restart_limit 0. The operators fail the jobs for their sidecars."""
     program = function("import time\ntime.sleep(5)\nprint('trained', flush=True)")
-    steps = [start_with_sidecar(FAILS, program, {**kind, "restart_limit": 0}) for kind in ({}, ALONE)]
+    steps = [start_with_sidecar(FAILS, program, {**kind, "restart_limit": 0}) for kind in kinds_with(operator, ALONE)]
     for step in steps:
         step.wait_for("worker-0: sidecar mesh failed with exit code 1")
         step.wait_for(r"\[worker-0\] trained")
         assert_succeeded(step)
 
 
+@both_operators
 @pytest.mark.takes(15)
-def test_a_sidecar_that_runs_for_ever_does_not_hold_the_job(start_with_sidecar):
-    for step in [start_with_sidecar(SLEEPS, function(""), kind) for kind in ({}, TF)]:
+def test_a_sidecar_that_runs_for_ever_does_not_hold_the_job(start_with_sidecar, operator):
+    for step in [start_with_sidecar(SLEEPS, function(""), kind) for kind in kinds_with(operator, TF)]:
         step.wait_for("worker-0: succeeded")
         assert_succeeded(step)
 
@@ -76,9 +83,11 @@ if not begun.exists():
 print("starts again", flush=True)"""
 
 
+@both_operators
 @pytest.mark.takes(25)
-def test_a_training_that_fails_beside_a_running_sidecar_ends_or_restarts(start_with_sidecar):
-    permanent = [start_with_sidecar(SLEEPS, function("import os; os._exit(3)"), kind) for kind in ({}, TF)]
+def test_a_training_that_fails_beside_a_running_sidecar_ends_or_restarts(start_with_sidecar, operator):
+    program = function("import os; os._exit(3)")
+    permanent = [start_with_sidecar(SLEEPS, program, kind) for kind in kinds_with(operator, TF)]
     killed = start_with_sidecar(SLEEPS, function(DIES_ONCE), {**ALONE, "restart_limit": 1})
     for step in permanent:
         failed(step, "failed with exit code 3", since="failed .exit code 3", within=30)

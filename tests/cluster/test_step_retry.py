@@ -2,11 +2,9 @@
 
 import pytest
 from cluster.jobs import left_behind
-from cluster.test_launch import cancel
+from cluster.test_launch import ALONE, cancel
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.takes(20)]
-
-ALONE = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
 
 # At SIGTERM the program takes ten seconds to write a checkpoint.
 TRAINING = """
