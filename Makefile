@@ -10,7 +10,7 @@ TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
 .PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
-.PHONY: bench-cluster soak cluster-named images image-name docs docs-serve screenshots release clean
+.PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
 # appended exists. PREFIX is the first part of all names.
@@ -100,6 +100,10 @@ STEPS_IMAGE = $(call image,steps)
 
 bench-cluster: cluster-named $(STAMP)  ## measures on the cluster of KUBECONFIG with IMAGE; prints the results and writes benchmarks/cluster.md
 	PYTHONPATH=tests $(BIN)/python benchmarks/cluster.py --image '$(IMAGE)' --steps-image '$(STEPS_IMAGE)'
+
+bench-generations: cluster-named $(STAMP)  ## compares both operators and the Kubeflow SDK on the cluster of KUBECONFIG; writes benchmarks/generations.md
+	PYTHONPATH=tests $(BIN)/python benchmarks/generations.py --tensorflow '$(call image,tensorflow)' \
+	    --pytorch '$(call image,pytorch)' --horovod '$(call image,horovod)'
 
 SEED ?= 1
 TRAININGS ?= 100

@@ -9,18 +9,16 @@ must be able to connect to its address.
 import argparse
 import contextlib
 import json
-import statistics
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+from job_life import JobLife, Times, spread
 from measure import table
 from namespace import benchmark_namespace
 from sdk import VERSION, sdk_python
@@ -28,7 +26,6 @@ from step_start import step_start_table
 
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.describe.manifests import JOB_LABEL
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.request import Request, plan_job
@@ -38,6 +35,7 @@ from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.components.train.tell.step_log import StepLog
 
 _README = Path(__file__).parent / "cluster.md"
+_TFJOBS = "kubeflow.org/v1", "tfjobs"
 _POLLS = (15, 30)
 _LONGER = 3
 """Seconds that the job of each run takes longer than that of the previous run."""
@@ -114,56 +112,6 @@ class _Counting(ClusterApi):
         return super()._send(method, path, *arguments, **options)
 
 
-class _Times(NamedTuple):
-    """Seconds of one run: until the job exists, from its end and its last pod's end to the return, and in total."""
-
-    before: float
-    after: float
-    last_pod: float
-    total: float
-
-
-class _Life(threading.Thread):
-    """A thread that records by watches when a job exists, when its last pod ends and when the job ends."""
-
-    def __init__(self, namespace: str, name: str) -> None:
-        super().__init__(daemon=True)
-        self._api, self._namespace, self._name = connect(namespace), namespace, name
-        self._pods = threading.Thread(target=self._watch_pods, daemon=True)
-        self.begin = self.end = self.last_pod = 0.0
-
-    def run(self) -> None:
-        self._pods.start()
-        query = {"fieldSelector": f"metadata.name={self._name}", "watch": "1"}
-        for line in self._api.lines(f"/apis/kubeflow.org/v1/namespaces/{self._namespace}/tfjobs", query, 600):
-            self.begin = self.begin or time.monotonic()
-            if self._has_ended(json.loads(line)["object"]):
-                self.end = time.monotonic()
-                return
-
-    def times(self, started: float, returned: float) -> _Times:
-        """Return the times of a run."""
-        self.join(10)
-        return _Times(self.begin - started, returned - self.end, returned - self.last_pod, returned - started)
-
-    def _watch_pods(self) -> None:
-        query = {"labelSelector": f"{JOB_LABEL}={self._name}", "watch": "1"}
-        ended_pods: set[str] = set()
-        for line in connect(self._namespace).lines(f"/api/v1/namespaces/{self._namespace}/pods", query, 600):
-            pod = json.loads(line)["object"]
-            name = pod["metadata"]["name"]
-            if name not in ended_pods and pod["status"].get("phase") in ("Succeeded", "Failed"):
-                self.last_pod = time.monotonic()
-                ended_pods.add(name)
-
-    @staticmethod
-    def _has_ended(job: dict[str, Any]) -> bool:
-        conditions = job.get("status", {}).get("conditions") or []
-        return any(
-            condition["type"] in ("Succeeded", "Failed") and condition["status"] == "True" for condition in conditions
-        )
-
-
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -191,14 +139,12 @@ def main() -> None:
                 polled[interval].append(delays_of_run[interval])
             print(f"run {run + 1}: step {ours[-1]}, kubectl {theirs[-1]}", flush=True)
         logs = _logs(namespace, _request(namespace, options.image, _LATE, workers=3, lines=_LINES))
-    added = [
-        _Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in zip(ours, theirs, strict=True)
-    ]
+    added = [Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in zip(ours, theirs, strict=True)]
     totals = [
-        [name, *map(_spread, zip(*times, strict=True)), _spread([run.before + run.after for run in times])]
+        [name, *map(spread, zip(*times, strict=True)), spread([run.before + run.after for run in times])]
         for name, times in (("train step", ours), ("kubectl apply, kubectl wait", theirs), ("added", added))
     ]
-    delays = [[f"`wait_for_job_conditions`, interval {interval} s", _spread(polled[interval])] for interval in _POLLS]
+    delays = [[f"`wait_for_job_conditions`, interval {interval} s", spread(polled[interval])] for interval in _POLLS]
     counted = ", ".join(f"{count} {kind}" for kind, count in sorted(requests[-1].items()))
     text = _TEXT.format(
         day=date.today().isoformat(),
@@ -215,10 +161,6 @@ def main() -> None:
     )
     _README.write_text(text, encoding="utf-8")
     print(text)
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
 def _request(bucket: str, image: str, seconds: int, workers: int = 2, lines: int = 0) -> Request:
@@ -238,12 +180,12 @@ def _request(bucket: str, image: str, seconds: int, workers: int = 2, lines: int
     )
 
 
-def _step(namespace: str, request: Request) -> tuple[_Times, Counter[str]]:
+def _step(namespace: str, request: Request) -> tuple[Times, Counter[str]]:
     """Run the step once. Return the times and the requests."""
     api = connect(namespace)
     counting = _Counting(api._client.configuration, namespace)
     _Counting.requests = Counter()
-    life = _Life(namespace, plan_job(request).name)
+    life = JobLife(namespace, _TFJOBS, plan_job(request).name)
     life.start()
     started = time.monotonic()
     launch(request, kubernetes_runner(counting, request.model_uri, log), lambda fact: None)
@@ -270,14 +212,14 @@ def _logs(namespace: str, request: Request) -> str:
     )
 
 
-def _kubectl(namespace: str, request: Request) -> tuple[_Times, dict[int, float]]:
+def _kubectl(namespace: str, request: Request) -> tuple[Times, dict[int, float]]:
     """Run the same manifest by kubectl. Return the times, and the delay of the SDK in seconds by polling interval."""
     api = connect(namespace)
     runner = kubernetes_runner(api, request.model_uri, log)
     assert isinstance(runner, KubernetesRunner)
     runner.check(plan_job(request))
     name = runner.manifest["metadata"]["name"]
-    life = _Life(namespace, name)
+    life = JobLife(namespace, _TFJOBS, name)
     life.start()
     with contextlib.ExitStack() as stack, tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         waiters = {interval: _sdk_waiter(namespace, interval) for interval in _POLLS}
