@@ -58,7 +58,7 @@ def status_body(first: EpochEnd, last: EpochEnd) -> Mapping[str, Any]:
     epoch, epochs, metrics = last.progress.epoch, last.progress.epochs, last.progress.metrics
     status: dict[str, Any] = {}
     if epochs > 0:
-        status["progressPercentage"] = min(100, max(0, epoch * 100 // epochs))
+        status["progressPercentage"] = min(100, max(0, int(epoch * 100 // epochs)))
     if epoch >= epochs:
         status["estimatedRemainingSeconds"] = 0
     elif epoch > first.progress.epoch:
