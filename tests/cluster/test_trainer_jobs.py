@@ -103,14 +103,16 @@ class _Run:
     def pods(self):
         return self.core.list_namespaced_pod(self.namespace, label_selector=f"{JOB_LABEL}={self.job.name}").items
 
+    def status(self):
+        return self.custom.get_namespaced_custom_object(*self._path, self.job.name).get("status", {})
+
     def condition(self):
         """Follow the logs of new pods; return the type and reason of the final condition, if there is one."""
         for pod in self.pods():
             if pod.status.phase != "Pending" and pod.metadata.name not in self.lines:
                 self.lines[pod.metadata.name] = []
                 threading.Thread(target=self._follow, args=(pod.metadata.name,), daemon=True).start()
-        status = self.custom.get_namespaced_custom_object(*self._path, self.job.name).get("status", {})
-        for condition in status.get("conditions", ()):
+        for condition in self.status().get("conditions", ()):
             if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
                 return condition["type"], condition["reason"]
         return None
@@ -227,6 +229,27 @@ def test_workers_of_a_tf_job_train_one_model(start, image_name):
     run = start({"trainer": "keras_classifier", "image": image_name("tensorflow")}, distribution, {"epochs": 2})
     assert condition_of(run) == SUCCESS, run.show()
     assert any("epoch 2/2" in line for line in run.log_of("worker-0")), run.show()
+
+
+@pytest.mark.parametrize(
+    ("distribution_type", "trainer", "image"),
+    [("PyTorch", "torch_classifier", "pytorch"), ("TF", "keras_classifier", "tensorflow")],
+)
+def test_a_train_job_has_the_progress_of_its_training(start, image_name, distribution_type, trainer, image):
+    """Kubeflow Trainer has a status server where its feature TrainJobStatus is on, which is off by default."""
+    distribution = {"distribution_type": distribution_type, "number_of_workers": 2}
+    if distribution_type == "TF":
+        distribution["number_of_parameter_servers"] = 0
+    run = start({"trainer": trainer, "image": image_name(image)}, distribution, {"epochs": 2})
+    assert wait_until(run.pods, 60)
+    names = {entry.name for pod in run.pods() for entry in pod.spec.containers[0].env}
+    if "KUBEFLOW_TRAINER_SERVER_URL" not in names:
+        pytest.skip("the feature TrainJobStatus of Kubeflow Trainer is off")
+    assert condition_of(run) == SUCCESS, run.show()
+    status = run.status()["trainerStatus"]
+    assert (status["progressPercentage"], status["estimatedRemainingSeconds"]) == (100, 0), run.show()
+    assert [metric["name"] for metric in status["metrics"]][:2] == ["loss", "accuracy"]
+    assert "warning: cannot post the progress" not in run.show()
 
 
 def test_worker_0_alone_decides_about_success(start, image_name):

@@ -25,8 +25,9 @@ from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
 from kfp_distributed.trainers.requirements import variable_of
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
-from kfp_distributed.trainers.runtime.progress import parse_progress
+from kfp_distributed.trainers.runtime.progress import Progress, parse_progress
 from kfp_distributed.trainers.runtime.samples import Sample, split_sample
+from kfp_distributed.trainers.runtime.trainer_status import EpochEnd, status_body
 
 PAGES = reference.ROOT / "docs" / "reference"
 SPECIFICATION = (PAGES / "distribution-specification.md").read_text("utf-8")
@@ -271,7 +272,11 @@ def test_the_output_of_doctor_is_that_of_the_code(page):
     assert [message for message in messages if not any(re.fullmatch(p, message) for p in patterns)] == []
 
 
-def test_the_table_of_annotations_has_each_annotation_of_a_job():
+def test_the_tables_of_annotations_and_of_the_status_have_each_entry_of_a_job():
+    annotations, _, status = (PAGES / "annotations.md").read_text("utf-8").partition("## Status of a TrainJob")
     # The first row is the head.
-    names = [row[0].strip("`") for row in rows_of((PAGES / "annotations.md").read_text("utf-8"))[1:]]
+    names = [row[0].strip("`") for row in rows_of(annotations)[1:]]
     assert names == [*ALL_ANNOTATIONS, HASH_ANNOTATION]
+    fields = [row[0].strip("`") for row in rows_of(status)[1:]]
+    last = EpochEnd(Progress(2, 2), 1.0)
+    assert fields == list(status_body(last, last)["trainerStatus"])

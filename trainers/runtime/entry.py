@@ -57,6 +57,7 @@ from kfp_distributed.trainers.runtime.results import (
     save_model,
 )
 from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
+from kfp_distributed.trainers.runtime.status_server import report_progress_from_here
 from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
 from kfp_distributed.trainers.runtime.termination import begin
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
@@ -130,6 +131,7 @@ def _train(replica: ThisReplica) -> int:
     restored = restore_checkpoint(checkpoints, folders["checkpoint_dir"])
     if replica.leads:
         record_training_data(job, manifest)
+        report_progress_from_here()
     keep_results(job, replica.leads, replica.role == "evaluator", folders)
     code = _run_program(replica, folders, partial(_reject_checkpoint, checkpoints, restored))
     until = time.monotonic() + STORE_SECONDS

@@ -1,4 +1,4 @@
-"""Records the metrics of epochs in a file, which is stored at once, and prints them."""
+"""Records the metrics of epochs: in a file, which is stored at once, in a line, and for Kubeflow Trainer."""
 
 import json
 import math
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import SupportsFloat
 
 from kfp_distributed.trainers.runtime.folder_uploads import flush
+from kfp_distributed.trainers.runtime.progress import Progress
+from kfp_distributed.trainers.runtime.status_server import report_progress
 
 
 def read_epochs(file: Path) -> list[dict[str, float]]:
@@ -22,6 +24,8 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
 
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, SupportsFloat]) -> None:
     """Record the end of an epoch: in the metrics file, in object storage, and with a progress line.
+
+    Where Kubeflow Trainer has a status server, the leader also posts the progress to it, in another thread.
 
     A metric that becomes NaN or infinite causes a warning. The program continues, because this may be intended, and
     `evaluate` fails for a model that answers NaN.
@@ -50,6 +54,7 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
     file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **values}]}))
     flush()
     print(format_progress(epoch, epochs, values), flush=True)
+    report_progress(Progress(epoch, epochs, values))
 
 
 def _number(name: object, value: object) -> float:

@@ -1,0 +1,273 @@
+"""Processes that post their progress to an HTTPS server with a certificate authority of its own."""
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime.progress import Progress
+from kfp_distributed.trainers.runtime.status_server import (
+    CA_VARIABLE,
+    REPORTER_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    StatusPosts,
+    post_status,
+)
+from kfp_distributed.trainers.runtime.trainer_status import EpochEnd
+
+PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/train-1/status"
+BODY = {"trainerStatus": {"lastUpdatedTime": "2026-11-23T14:05:12Z"}}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers["Authorization"], body, time.monotonic()))
+        status = self.server.answers.pop(0) if self.server.answers else 200
+        answer = (
+            json.dumps({"kind": "Status", "message": "no"}).encode() if status != 200 else json.dumps(body).encode()
+        )
+        self.send_response(status)
+        if status == 307:
+            self.send_header("Location", "https://127.0.0.1:1/elsewhere")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """A folder with an authority (ca.pem), a certificate that it has signed (cert.pem), and another authority."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "other"):
+        new = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}")
+        openssl(*new, "-keyout", f"{name}-key.pem", "-out", f"{name}.pem")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=server", "-keyout", "key.pem", "-out", "request.pem")
+    signed_by = ("-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial")
+    openssl("x509", "-req", "-in", "request.pem", *signed_by, "-days", "2", "-extfile", "names", "-out", "cert.pem")
+    return folder
+
+
+@pytest.fixture
+def server(certificates):
+    """An HTTPS server. `requests` has what it received, `answers` the next status codes; the default is 200."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.requests, server.answers = [], []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def environment(server, certificates, tmp_path):
+    """The variables that Kubeflow Trainer sets. A proxy that does not exist must not be used."""
+    (tmp_path / "token").write_text("first.token\n")
+    return {
+        URL_VARIABLE: f"https://127.0.0.1:{server.server_port}{PATH}",
+        CA_VARIABLE: str(certificates / "ca.pem"),
+        TOKEN_VARIABLE: str(tmp_path / "token"),
+        "https_proxy": "http://127.0.0.1:1",
+    }
+
+
+def test_each_request_has_the_token_of_that_time(server, environment, tmp_path):
+    post_status(BODY, environment)
+    (tmp_path / "token").write_text("second.token")
+    post_status(BODY, environment)
+    assert [request[:3] for request in server.requests] == [
+        (PATH, "Bearer first.token", BODY),
+        (PATH, "Bearer second.token", BODY),
+    ]
+
+
+@pytest.mark.parametrize("status", [307, 403, 404, 422, 500])
+def test_a_refused_request_has_the_reason_in_its_error(server, environment, status):
+    server.answers = [status]
+    with pytest.raises(OSError, match=rf'^{status} .*: {{"kind": "Status", "message": "no"}}$'):
+        post_status(BODY, environment)
+    assert len(server.requests) == 1
+
+
+def test_a_server_of_another_authority_gets_no_token(server, environment, certificates):
+    with pytest.raises(ssl.SSLCertVerificationError):
+        post_status(BODY, environment | {CA_VARIABLE: str(certificates / "other.pem")})
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [(URL_VARIABLE, "http://127.0.0.1:1/status"), (URL_VARIABLE, "https:///status")],
+)
+def test_an_address_without_tls_gets_no_token(environment, variable, value):
+    error = f"^{variable} is '{value}'; allowed is https://HOST:PORT/PATH$"
+    with pytest.raises(ValueError, match=error):
+        post_status(BODY, environment | {variable: value})
+
+
+def test_a_malformed_token_is_not_in_the_error(environment, tmp_path):
+    (tmp_path / "token").write_text("secret\r\nX: y")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path / 'token'))} contains no token$"):
+        post_status(BODY, environment)
+
+
+def end(epoch):
+    return EpochEnd(Progress(epoch, 10), 1795442712.0 + epoch)
+
+
+def percentages(bodies):
+    return [body["trainerStatus"]["progressPercentage"] for body in bodies]
+
+
+def test_the_first_and_the_last_epoch_are_posted_and_those_within_the_interval_are_not():
+    bodies, posted = [], threading.Event()
+
+    def post(body):
+        bodies.append(body)
+        posted.set()
+
+    posts = StatusPosts(post, interval_seconds=600)
+    posts.add(end(1))
+    assert posted.wait(10)
+    for epoch in range(2, 11):
+        posts.add(end(epoch))
+    posts.finish()
+    assert percentages(bodies) == [10, 100]
+
+
+def test_nothing_is_posted_twice():
+    bodies = []
+    posts = StatusPosts(bodies.append, interval_seconds=0.01)
+    posts.add(end(1))
+    posts.finish(60)
+    assert percentages(bodies) == [10]
+    assert not any(thread.name == "status server" for thread in threading.enumerate())
+
+
+def test_a_request_that_fails_is_sent_again_and_logged_once(capfd):
+    bodies, succeeded = [], threading.Event()
+
+    def post(body):
+        bodies.append(body)
+        if len(bodies) < 4:
+            raise OSError("500 Internal Server Error: no")
+        succeeded.set()
+
+    posts = StatusPosts(post, interval_seconds=0.01)
+    posts.add(end(1))
+    assert succeeded.wait(10)
+    posts.finish()
+    assert percentages(bodies) == [10] * 4
+    text = "cannot post the progress to the status server of Kubeflow Trainer, retrying"
+    assert capfd.readouterr().out == f"warning: {text}: OSError: 500 Internal Server Error: no\n"
+
+
+TRAINING = """\
+import sys
+from pathlib import Path
+from kfp_distributed.trainers.sync import record_epoch
+for epoch in range(1, 4):
+    record_epoch(Path("training.json"), "worker-0", epoch, 3, {"loss": 1 / epoch})
+"""
+
+
+def train(environment, cwd):
+    """Run a process that records three epochs; return its output and the seconds that it took."""
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINING], env=environment, cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return done.stdout, time.monotonic() - begun
+
+
+EPOCHS = "epoch 1/3 loss=1.0000\nepoch 2/3 loss=0.5000\nepoch 3/3 loss=0.3333\n"
+
+
+def test_a_process_that_ends_has_posted_its_last_epoch(server, environment, tmp_path):
+    output, _ = train(environment | {REPORTER_VARIABLE: "1"}, tmp_path)
+    assert output == EPOCHS
+    status = server.requests[-1][2]["trainerStatus"]
+    assert (status["progressPercentage"], status["estimatedRemainingSeconds"]) == (100, 0)
+    assert status["metrics"] == [{"name": "loss", "value": "0.333333"}]
+    assert len(server.requests) <= 2
+
+
+@pytest.mark.parametrize("missing", [REPORTER_VARIABLE, URL_VARIABLE, CA_VARIABLE, TOKEN_VARIABLE])
+def test_without_a_variable_nothing_is_posted_or_said(server, environment, tmp_path, missing):
+    variables = environment | {REPORTER_VARIABLE: "1"}
+    del variables[missing]
+    output, _ = train(variables, tmp_path)
+    assert output == EPOCHS
+    assert server.requests == []
+
+
+def test_a_server_that_never_answers_delays_the_end_by_its_timeout_alone(environment, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}{PATH}"
+        _, without = train({}, tmp_path)
+        output, seconds = train(environment | {REPORTER_VARIABLE: "1", URL_VARIABLE: url}, tmp_path)
+    assert output.startswith(EPOCHS[: EPOCHS.index("\n") + 1])
+    assert [line for line in output.splitlines() if line.startswith("epoch ")] == EPOCHS.splitlines()
+    assert seconds - without < 5
+
+
+def test_a_token_that_is_missing_is_one_warning(environment, tmp_path):
+    (tmp_path / "token").unlink()
+    output, _ = train(environment | {REPORTER_VARIABLE: "1"}, tmp_path)
+    assert len(re.findall("^warning: cannot post the progress .*: FileNotFoundError: ", output, re.MULTILINE)) == 1
+
+
+def record(model_dir, metrics_dir):
+    import os
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import record_epoch
+
+    replica = os.environ["KFP_DISTRIBUTED_REPLICA"]
+    record_epoch(Path(metrics_dir, "training.json"), replica, 1, 1, {replica: 1.0})
+    Path(model_dir, "weights").write_text("1")
+
+
+RECORD = """\
+import os
+from pathlib import Path
+from kfp_distributed.trainers.sync import record_epoch
+replica = os.environ["KFP_DISTRIBUTED_REPLICA"]
+record_epoch(Path(os.environ["KFP_DISTRIBUTED_METRICS_DIR"], "training.json"), replica, 1, 1, {replica: 1.0})
+Path(os.environ["KFP_DISTRIBUTED_MODEL_DIR"], "weights").write_text("1")
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [train_specification(record), {"command": [sys.executable, "-c", RECORD]}],
+    ids=["function", "command"],
+)
+def test_only_the_leader_of_a_job_posts(make_replicas, digits, server, environment, program):
+    replicas = make_replicas(program, {}, {"worker": 2}, digits, environment=environment)
+    replicas.start_all()
+    assert [replicas.wait(name) for name in replicas.names()] == [0, 0], replicas.text("worker-0")
+    metrics = [request[2]["trainerStatus"]["metrics"] for request in server.requests]
+    assert metrics == [[{"name": "worker-0", "value": "1"}]], replicas.text("worker-0")
