@@ -124,9 +124,26 @@ def test_a_step_that_is_cancelled_while_the_api_server_is_unreachable_deletes_it
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [r"GET /apis/", r"POST .*/configmaps$", r"POST .*/tfjobs$", r"GET .*/tfjobs\?"],
-    ids=["first request", "before the job", "creating", "created"],
+    ("operator", "moment"),
+    [
+        ("training-operator", r"GET /apis/"),
+        ("training-operator", r"POST .*/configmaps$"),
+        ("training-operator", r"POST .*/tfjobs$"),
+        ("training-operator", r"GET .*/tfjobs\?"),
+        pytest.param("trainer", r"POST .*/trainingruntimes$", marks=pytest.mark.trainer),
+        pytest.param("trainer", r"POST .*/trainjobs$", marks=pytest.mark.trainer),
+        pytest.param("trainer", r"PATCH .*/trainingruntimes/", marks=pytest.mark.trainer),
+    ],
+    indirect=["operator"],
+    ids=[
+        "first request",
+        "before the job",
+        "creating",
+        "created",
+        "trainer runtime",
+        "trainer creating",
+        "trainer owning",
+    ],
 )
 def test_a_step_that_is_cancelled_while_it_creates_its_job_leaves_nothing(proxies, start, moment):
     """SIGTERM arrives while the step waits for the response to one of its first requests."""

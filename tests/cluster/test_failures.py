@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster.jobs import SECONDS, both_operators, delete_job, left_behind
-from cluster.test_launch import function
+from cluster.test_launch import function, job_and_trainer
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -55,11 +55,13 @@ def refused(step, *parts: str, within: float = SECONDS) -> str:
     return cause
 
 
+@job_and_trainer
 @pytest.mark.takes(30)
-def test_an_image_that_cannot_be_pulled_ends_the_job(start):
-    step = start({**function(""), "image": "registry.invalid/absent:1"}, {"image_pull_timeout": 25})
+def test_an_image_that_cannot_be_pulled_ends_the_job(start, distribution):
+    program = {**function(""), "image": "registry.invalid/absent:1"}
+    step = start(program, {**distribution, "image_pull_timeout": 25})
     reported = step.wait_for("ErrImagePull|ImagePullBackOff")
-    assert reported - step.wait_for("created Job") < 20
+    assert reported - step.wait_for(f"created {step.kind}") < 20
     failed(step, "image_pull_timeout ran out after 25 s", "worker-0 not started", "registry.invalid/absent:1")
 
 
@@ -125,6 +127,7 @@ def as_account(api, namespace: str, name: str, folder) -> str:
     return str(file)
 
 
+@both_operators
 def test_an_exception_in_user_code_is_the_cause(start):
     step = start(function("raise RuntimeError('no such column: price')"), TF)
     cause = failed(step, "exit code 1", "RuntimeError: no such column: price", since="RuntimeError: no such column")

@@ -1,6 +1,7 @@
 """Train steps on a real cluster that succeed, are retried, queued or cancelled."""
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -10,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 from cluster.api_proxy import ApiProxy
-from cluster.jobs import SECONDS, both_operators, left_behind
+from cluster.jobs import SECONDS, both_operators, delete_job, left_behind
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -117,6 +118,29 @@ def test_a_job_with_another_specification_is_refused(start, distribution):
     assert left_behind(first, 1) != []
     cancel(first)
     assert left_behind(first) == []
+
+
+@both_operators
+@pytest.mark.takes(40)
+def test_a_job_that_failed_and_was_kept_is_replaced_by_the_next_attempt(start, api):
+    """The pod that failed stays with its log until then."""
+    body = "import os\nname = os.environ['KFP_DISTRIBUTED_REPLICA']\nprint('last words', name, flush=True)\nos._exit(3)"
+    keys = {**ALONE, "number_of_workers": 2, "keep_job": True, "termination_grace_seconds": 5}
+    first = start(function(body), keys)
+    assert "failed with exit code 3" in first.verdict()["cause"], first.log
+    assert f"kept {first.kind} {first.namespace}/{first.name} (keep_job)" in first.log
+    failed = re.search(r"^(worker-\d): failed \(exit code 3", first.log, re.MULTILINE)[1]
+    pod = api.read_namespaced_pod(first.pod_of(failed), first.namespace).metadata
+    assert f"last words {failed}" in api.read_namespaced_pod_log(pod.name, first.namespace)
+    second = start(function(body), keys, identity=first.request["identity"], **_uris(first))
+    assert "failed with exit code 3" in second.verdict()["cause"], second.log
+    assert f"created {second.kind}" in second.log
+    selector = f"kfp-distributed/job={second.name}"
+    pods = {pod.metadata.uid for pod in api.list_namespaced_pod(second.namespace, label_selector=selector).items}
+    assert pods
+    assert pod.uid not in pods
+    delete_job(second)
+    assert left_behind(second) == []
 
 
 @both_operators

@@ -81,7 +81,11 @@ def test_a_launcher_waits_for_its_workers(start_ranks, device):
     assert left_behind(step) == []
 
 
-@pytest.mark.parametrize("restart_limit", [0, 3])
+@pytest.mark.parametrize(
+    ("operator", "restart_limit"),
+    [("training-operator", 0), ("training-operator", 3), pytest.param("trainer", 3, marks=pytest.mark.trainer)],
+    indirect=["operator"],
+)
 def test_the_exit_code_of_a_rank_is_permanent_and_its_worker_is_named(start_ranks, restart_limit):
     body = "if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)"
     step = start_ranks(body, restart_limit=restart_limit)
@@ -131,12 +135,22 @@ def test_a_worker_that_is_killed_costs_one_restart(start_ranks):
 
 
 # A worker with a grace period exits with 0.
-@pytest.mark.parametrize(("replica", "grace"), [("launcher-0", 0), ("worker-1", 0), ("worker-1", 30)])
+@pytest.mark.parametrize(
+    ("operator", "replica", "grace"),
+    [
+        ("training-operator", "launcher-0", 0),
+        ("training-operator", "worker-1", 0),
+        ("training-operator", "worker-1", 30),
+        pytest.param("trainer", "launcher-0", 0, marks=pytest.mark.trainer),
+        pytest.param("trainer", "worker-1", 30, marks=pytest.mark.trainer),
+    ],
+    indirect=["operator"],
+)
 def test_a_deleted_pod_of_an_mpijob_is_the_cause_of_the_failure(start_ranks, api, replica, grace):
     step = start_ranks("time.sleep(300)", restart_limit=0)
     for rank in (0, 1):
         step.wait_for(f"rank {rank} of 2")
-    pod, deleted = pod_of(api, step, replica), time.time()
+    pod, deleted = step.pod_of(replica), time.time()
     api.delete_namespaced_pod(pod, step.namespace, grace_period_seconds=grace)
     failed(step, f"{replica} failed: pod deleted", since=deleted)
 

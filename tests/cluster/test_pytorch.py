@@ -56,6 +56,26 @@ def test_each_slot_is_a_rank(train):
     assert ranks == [("master-0", "0"), ("master-0", "1"), ("worker-0", "2"), ("worker-0", "3")]
 
 
+@pytest.mark.trainer
+@pytest.mark.takes(90)
+@pytest.mark.parametrize("operator", ["trainer"], indirect=True)
+def test_an_elastic_trainjob_continues_while_a_deleted_worker_is_replaced(train, api):
+    """Its Job replaces the pod, and the other replicas keep theirs. The number of workers cannot be changed."""
+    distribution = {"number_of_workers": 2, "min_workers": 1, "restart_limit": 1, "termination_grace_seconds": 5}
+    step = train({"epochs": 40, "batch_size": 8}, distribution=distribution)
+    step.wait_for(r"\] epoch 3/40", 200)
+    before = {name: step.pod_of(name) for name in ("master-0", "worker-0", "worker-1")}
+    api.delete_namespaced_pod(before["worker-1"], step.namespace, grace_period_seconds=0)
+    step.wait_for(r"^\[worker-1\] rank \d of 3", 450, after=len(step.lines))
+    after = {name: step.pod_of(name) for name in before}
+    assert {name for name in before if before[name] != after[name]} == {"worker-1"}, step.log
+    verdict = step.verdict(500)
+    assert verdict["succeeded"], step.log
+    assert "the whole job" not in step.log
+    assert [entry["epoch"] for entry in verdict["metrics"]["master-0"]] == list(range(1, 41))
+    assert left_behind(step) == []
+
+
 @pytest.mark.takes(150)
 def test_workers_can_be_removed_and_added_during_an_elastic_training(train):
     distribution = {"number_of_workers": 2, "min_workers": 1, "max_workers": 3}

@@ -23,8 +23,10 @@ _EVENT_FIELDS = {"type", "reason", "involvedObject.kind", "involvedObject.name",
 _VERSIONS = {"kubeflow.org/v1", "kubeflow.org/v2beta1", "trainer.kubeflow.org/v1alpha1"}
 _SCHEMAS = "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1"
 
-_KINDS = {"tfjobs", "configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "events"}
-_KINDS |= {"trainjobs", "trainingruntimes", "jobsets", "jobs"}
+_KINDS = {
+    *("tfjobs", "trainjobs", "trainingruntimes", "jobsets", "jobs"),
+    *("configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "events"),
+}
 
 
 class KubernetesApi:

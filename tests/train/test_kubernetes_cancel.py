@@ -10,6 +10,7 @@ from http import HTTPStatus
 import pytest
 from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import workers
+from train.test_choose_operator import TRAIN_JOBS
 from train.test_kubernetes_runner import state
 
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
@@ -100,6 +101,16 @@ def test_a_retried_step_that_is_cancelled_deletes_its_job(api, training, cancel,
     run_and_cancel(api, training, moment, cancel)
     assert api.objects == {}
     assert capsys.readouterr().out.endswith(f"deleted TFJob default/{NAME}\n")
+
+
+TRAIN_JOB_MOMENTS = [f"POST trainingruntimes/{NAME}", f"POST trainjobs/{NAME}", f"PATCH trainingruntimes/{NAME}"]
+
+
+@pytest.mark.parametrize("moment", TRAIN_JOB_MOMENTS)
+def test_a_step_that_is_cancelled_while_it_creates_a_train_job_leaves_no_objects(api, training, cancel, moment):
+    api.served, api.train_job_fields = TRAIN_JOBS, ["runtimePatches"]
+    run_and_cancel(api, training, moment, cancel)
+    assert api.objects == {}
 
 
 @pytest.mark.parametrize(

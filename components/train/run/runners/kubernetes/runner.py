@@ -36,6 +36,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests 
     own_runtime,
 )
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import RequestFailed, Watcher
+from kfp_distributed.components.train.run.signals import signals_wait
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.opener import open_store
 
@@ -250,7 +251,8 @@ class KubernetesRunner:
                     raise
         try:
             if self._objects.runtime:
-                self._runtime_uid = create_runtime(self._api, self._objects)
+                with signals_wait():  # Otherwise a cancel could come before the UID is kept.
+                    self._runtime_uid = create_runtime(self._api, self._objects)
                 created = create_train_job(self._api, self._objects)
             else:
                 created = create(self._api, self._objects.jobs_path, self.manifest)
