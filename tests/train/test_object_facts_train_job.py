@@ -223,6 +223,30 @@ def test_the_launcher_of_an_mpi_job_restarts_all_replicas_whatever_its_exit_code
     assert facts.end == (False, "Restart limit reached (restart_limit=1).")
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_deleted_worker_is_the_cause_although_the_launcher_ends_first(ended):
+    """The worker may take its grace period, and mpirun loses its connection to it at once."""
+    facts = facts_of({**MPI, "restart_limit": 0})
+    list(facts.update_pod(node("worker-0", deleted_at=10, **RUNNING)))
+    if ended:
+        list(facts.update_pod(node("worker-0", deleted_at=10, phase="Succeeded", main=terminated(0))))
+    assert summarize(facts.update_pod(node("launcher-0", phase="Failed", main=terminated(205)))) == [
+        ("worker-0", "failed", None, "pod deleted", 0),
+        ("launcher-0", "failed", 205, "", 0),
+    ]
+    assert facts.end == (False, "Restart limit reached (restart_limit=0).")
+    assert summarize(facts.update_pod(node("worker-0", deleted_at=10, **STOPPED), deleted=True)) == []
+
+
+def test_a_worker_that_jobset_deletes_is_not_the_cause():
+    facts = facts_of({**MPI, "restart_limit": 1})
+    list(facts.update_pod(node("launcher-0", phase="Failed", main=terminated(205))))
+    list(facts.update_pod(node("worker-0", deleted_at=10, **RUNNING)))
+    list(facts.update_pods([node("worker-0", 1, **RUNNING), node("launcher-0", 1, **RUNNING)]))
+    assert facts.judge.restarts.restarts == {"launcher-0": 1, "worker-0": 1}
+    assert facts.end is None
+
+
 def test_attempts_of_the_controller_to_create_a_pod_are_one_warning():
     """The name of the pod is another one with each attempt."""
     event = {"involvedObject": {"name": "a-job-worker-0", "kind": "Job"}, "reason": "FailedCreate"}

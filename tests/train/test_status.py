@@ -204,6 +204,9 @@ def test_describe(fact, text):
         ({"exit_code": 3}, "exit code 3"),
         ({"exit_code": 137}, "exit code 137 (SIGKILL), often a lack of memory"),
         ({"exit_code": 137, "reason": "OOMKilled"}, "exit code 137 (SIGKILL), often a lack of memory, OOMKilled"),
+        # The kubelet kills what has not ended within the grace period of its pod.
+        ({"exit_code": 137, "reason": "pod deleted"}, "exit code 137 (SIGKILL), pod deleted"),
+        ({"exit_code": 137, "reason": "preempted: a", "preempted": True}, "exit code 137 (SIGKILL), preempted: a"),
         ({"exit_code": 143}, "exit code 143 (SIGTERM)"),
         ({"exit_code": 255}, "exit code 255"),
         ({"signal": 11}, "signal 11 (SIGSEGV)"),

@@ -31,6 +31,9 @@ worker exit after up to 25 s."""
 FOR_GOOD = "Exit codes 1 to 127 are permanent failures and are not retried."
 """Reason of a failed job whose program would fail in the same way again."""
 
+POD_DELETED = "pod deleted"
+"""Reason of a failed replica whose pod was deleted, and not by its operator or for a preemption."""
+
 STORE_DID_NOT_ANSWER = "the object store did not answer"
 
 _OWN_CODES = {
@@ -79,7 +82,9 @@ def how_it_ended(end: ReplicaChanged) -> str:
     how = code if end.signal is None else f"signal {end.signal}"
     if number in _SIGNALS:
         how += f" ({_SIGNALS[number]})"
-    memory = "often a lack of memory" if number == signal.SIGKILL else ""
+    # The kubelet kills what has not ended within the grace period of its pod.
+    is_ended_by_cluster = end.preempted or end.reason == POD_DELETED
+    memory = "often a lack of memory" if number == signal.SIGKILL and not is_ended_by_cluster else ""
     return ", ".join(filter(None, (how, memory, _OWN_CODES.get(end.exit_code or 0), end.reason)))
 
 

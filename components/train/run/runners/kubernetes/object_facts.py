@@ -249,6 +249,8 @@ class ObjectFacts:
             if deleted or state.state == "failed" or ends_by_deletion:
                 yield from self._defer_end(name, record, state)
                 return
+        if self._is_train_job and state.state == "failed" and name not in self.job.topology.restart_alone:
+            yield from self._resolve_deletions(failed=name)
         yield from self._change(name, record._replace(state=state))
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
@@ -261,9 +263,7 @@ class ObjectFacts:
             return True
         if attempt is None or self.end or (attempt.jobset == self._attempt.jobset and attempt < self._attempt):
             return False
-        for name, record in list(self._records.items()):
-            if record.deletion and record.deletion.is_cleanup is not None:
-                yield from self._resolve_deletion(name)
+        yield from self._resolve_deletions()
         if reason := self.judge.end_of_restarts:
             self.end, self._limit_reached = (False, reason), True
             return False
@@ -296,23 +296,16 @@ class ObjectFacts:
             yield from self.judge.replica_restarts(name, bool(before.preemption), before.state.state == "failed")
         if before.uid and before.uid != metadata["uid"]:
             self._retired.add(before.uid)
-        return Record(
-            metadata["uid"],
-            metadata["creationTimestamp"],
-            restarts_in_place(pod),
-            restart=before.restart + is_restart,
-            begun=clock(),
-        )
+        uid, created, restart = metadata["uid"], metadata["creationTimestamp"], before.restart + is_restart
+        return Record(uid, created, restarts_in_place(pod), restart=restart, begun=clock())
 
     def _report_sidecars(self, replica: str, pod: Object) -> Iterator[Fact]:
         """Report each failed sidecar once. It does not count as a failure of the replica."""
-        for sidecar, end in failed_sidecars(pod).items():
-            key = (pod["metadata"]["uid"], sidecar)
+        for name, end in failed_sidecars(pod).items():
+            key = (pod["metadata"]["uid"], name)
             if key not in self._reported:
                 self._reported.add(key)
-                yield JobEvent(
-                    clock(), f"{replica}: sidecar {sidecar} failed with {end}, training continues", "WARNING"
-                )
+                yield JobEvent(clock(), f"{replica}: sidecar {name} failed with {end}, training continues", "WARNING")
 
     def _defer_end(self, name: str, record: Record, state: PodState = UNKNOWN) -> Iterator[Fact]:
         """Wait for the end of the job, which decides whether the deletion of a pod was a failure."""
@@ -321,6 +314,13 @@ class ObjectFacts:
         self._records[name] = record._replace(pending_end=(clock(), state))
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
+
+    def _resolve_deletions(self, failed: str = "") -> Iterator[Fact]:
+        """Judge deleted pods at once: JobSet starts all others again, or will because another replica has failed."""
+        for name, record in list(self._records.items()):
+            if name != failed and record.deletion and record.deletion.is_cleanup is not None:
+                self._records[name] = record.ends_now(clock()) if failed else record
+                yield from self._resolve_deletion(name)
 
     def _resolve_deletion(self, name: str) -> Iterator[Fact]:
         """Decide about a deleted pod: failed if it was deleted before the job ended, else stopped by the operator."""

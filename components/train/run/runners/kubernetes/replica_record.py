@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from kfp_distributed.components.train.run.facts import ReplicaChanged
+from kfp_distributed.components.train.run.failures import POD_DELETED
 from kfp_distributed.components.train.run.runners.kubernetes.pods import PodState
 from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before
 
@@ -59,13 +60,19 @@ class Record(NamedTuple):
     begun: float = 0.0
     preemption: str = ""
 
+    def ends_now(self, time: float) -> "Record":
+        """Return the record of a pod whose end is not awaited if its deletion caused that of others."""
+        is_own = self.deletion and self.deletion.is_cleanup is False and not self.preemption
+        is_over = self.pending_end or self.state.state in ENDED
+        return self._replace(pending_end=(time, self.state)) if is_own and not is_over else self
+
     def lost(self) -> PodState:
         """Return the state after the deletion of its pod, if that was a failure."""
         state = self.pending_end[1] if self.pending_end else self.state
         return state._replace(
             state="failed",
             exit_code=state.exit_code or None,
-            reason=self.preemption or "pod deleted",
+            reason=self.preemption or POD_DELETED,
             hidden_by=(),
             preempted=bool(self.preemption),
             # Of a pod that was deleted while it ran, that time is the start of its container.
