@@ -145,9 +145,12 @@ def test_a_deleted_pod_is_the_cause_of_the_failure_even_if_it_takes_long_to_end(
 def test_a_peer_that_fails_after_the_deletion_of_a_pod_is_not_the_cause(object_facts):
     list(object_facts.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
     list(object_facts.update_pod(pod_of(1, deleted_at=20, **RUNNING), deleted=True))
-    list(object_facts.update_pod(pod_of(0, phase="Failed", main=terminated(1))))
-    facts = object_facts.update_job(job_of(condition("Failed"), at=20))
-    assert summarize(facts) == [("worker-1", "failed", None, "pod deleted", 0)]
+    facts = [*object_facts.update_pod(pod_of(0, phase="Failed", main=terminated(1)))]
+    facts += object_facts.update_job(job_of(condition("Failed"), at=20))
+    assert summarize(facts) == [
+        ("worker-1", "failed", None, "pod deleted", 0),
+        ("worker-0", "failed", 1, "", 0),
+    ]
 
 
 def test_with_restart_limit_0_the_first_failure_ends_the_job(object_facts):

@@ -6,7 +6,7 @@ from train.test_object_facts import RUNNING, job_of, pod, second, summarize
 from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import clock
-from kfp_distributed.components.train.run.failures import FOR_GOOD
+from kfp_distributed.components.train.run.failures import FOR_GOOD, root_failure
 from kfp_distributed.components.train.run.runners.kubernetes import judge
 from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
 from kfp_distributed.components.train.run.runners.kubernetes.warning_events import read_event
@@ -254,3 +254,24 @@ def test_attempts_of_the_controller_to_create_a_pod_are_one_warning():
     first, last = (read_event({**event, "message": message}, "a-job", "") for message in messages)
     assert first.text == 'FailedCreate: Error creating: pods "a-job-worker-0-0" is forbidden: quota'
     assert first.key == last.key
+
+
+def test_a_deleted_worker_of_mpi_is_the_cause_of_the_failure_of_its_launcher():
+    """mpirun ends with 255 within the seconds that the end of a deleted pod is not judged."""
+    facts = facts_of({**MPI, "restart_limit": 0})
+    list(facts.update_pod(node("worker-0", deleted_at=10, **RUNNING), deleted=True))
+    lost = {"phase": "Failed", "main": terminated(255)}
+    assert summarize(facts.update_pod(node("launcher-0", **lost))) == [
+        ("worker-0", "failed", None, "pod deleted", 0),
+        ("launcher-0", "failed", 255, "", 0),
+    ]
+    assert facts.end == (False, "Restart limit reached (restart_limit=0).")
+    assert root_failure(facts.judge.recent()).replica == "worker-0"
+
+
+def test_a_worker_that_was_deleted_after_the_failure_of_its_launcher_is_not_its_cause():
+    """Both were not seen, and a list of pods has the older one first."""
+    facts = facts_of({**MPI, "restart_limit": 0})
+    ended = {"terminated": {**terminated(255)["terminated"], "finishedAt": second(10)}}
+    pods = [node("worker-0", deleted_at=11, **STOPPED), node("launcher-0", phase="Failed", main=ended)]
+    assert summarize(facts.update_pods(pods)) == [("launcher-0", "failed", 255, "", 0)]

@@ -62,6 +62,11 @@ def test_the_last_lines_of_a_start_that_a_fault_has_ended_may_be_missing():
     assert judge(plan(), lines(*other[:1], *LINES)) == []
 
 
+def test_a_heartbeat_that_a_step_could_not_delete_is_no_violation():
+    warning = "cannot delete the heartbeat s3://bucket/7/checkpoints/train-1/heartbeat: the connection broke"
+    assert judge(plan(), replace(lines(*LINES, warning), keys=(*KEYS, "checkpoints/train-1/heartbeat"))) == []
+
+
 @pytest.mark.parametrize(
     ("observed", "violation"),
     [

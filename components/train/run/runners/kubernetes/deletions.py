@@ -1,12 +1,48 @@
 """Why a pod was deleted: because its job ended or restarts, or as a failure of its own. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from kfp_distributed.components.train.run.facts import ReplicaChanged
 from kfp_distributed.components.train.run.runners.kubernetes.judge import is_retryable
 from kfp_distributed.components.train.run.runners.kubernetes.record_times import CLOCK_TOLERANCE
-from kfp_distributed.components.train.run.runners.kubernetes.replica_record import Deletion, Record
+from kfp_distributed.components.train.run.runners.kubernetes.replica_record import ENDED, Deletion, Record
+
+
+def is_after_failure(
+    replica: str, records: Mapping[str, Record], failures: Iterable[ReplicaChanged], alone: Collection[str]
+) -> bool:
+    """Return whether another replica has failed or was deleted, so that the cluster deletes the pod of this one.
+
+    News of pods arrive in order, so it was earlier.
+
+    Args:
+        replica: Replica of the pod.
+        records: Records of all replicas.
+        failures: Recent failures of other replicas.
+        alone: Replicas that are restarted alone.
+    """
+    others = [record for name, record in records.items() if name != replica and name not in alone]
+    return any(stops_all(failure, alone) for failure in failures) or any(record.deletion for record in others)
+
+
+def gone_before(records: Mapping[str, Record], failed: float | None, *, has_ended: bool) -> list[str]:
+    """Return the replicas whose pods were deleted before another one failed, which may follow from it.
+
+    Args:
+        records: Records of all replicas.
+        failed: Time of the failure by the clock of its node, in seconds since 1970; None if unknown. Of a list of pods
+            only the times tell which was first.
+        has_ended: Whether only pods count that have ended. The end of a preempted pod is always awaited, because
+            failures follow from its preemption until then.
+    """
+    own = {name: record for name, record in records.items() if record.deletion and record.deletion.is_cleanup is False}
+    return [
+        name
+        for name, record in own.items()
+        if (record.pending_end or not (has_ended or record.preemption or record.state.state in ENDED))
+        and (not failed or ((record.deletion and record.deletion.seconds) or failed) <= failed)
+    ]
 
 
 def is_cleanup(record: Record, succeeded: bool, end_time: datetime | None, has_failures: bool) -> bool:

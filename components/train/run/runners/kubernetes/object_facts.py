@@ -10,7 +10,7 @@ from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, ReplicaChanged, clock
 from kfp_distributed.components.train.run.failures import FOR_GOOD
-from kfp_distributed.components.train.run.runners.kubernetes.deletions import is_cleanup, stops_all, stops_with_others
+from kfp_distributed.components.train.run.runners.kubernetes import deletions
 from kfp_distributed.components.train.run.runners.kubernetes.jobset_attempt import Attempt, attempt_of
 from kfp_distributed.components.train.run.runners.kubernetes.judge import Judge
 from kfp_distributed.components.train.run.runners.kubernetes.pods import (
@@ -249,8 +249,11 @@ class ObjectFacts:
             if deleted or state.state == "failed" or ends_by_deletion:
                 yield from self._defer_end(name, record, state)
                 return
-        if self._is_train_job and state.state == "failed" and name not in self.job.topology.restart_alone:
-            yield from self._resolve_deletions(failed=name)
+        if state.state == "failed":
+            stops_all = self._is_train_job and name not in self.job.topology.restart_alone
+            for other in deletions.gone_before(self._records, state.happened, has_ended=not stops_all):
+                self._records[other] = self._records[other].ends_now(clock())
+                yield from self._resolve_deletion(other)
         yield from self._change(name, record._replace(state=state))
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
@@ -263,7 +266,9 @@ class ObjectFacts:
             return True
         if attempt is None or self.end or (attempt.jobset == self._attempt.jobset and attempt < self._attempt):
             return False
-        yield from self._resolve_deletions()
+        for name, record in list(self._records.items()):
+            if record.deletion and record.deletion.is_cleanup is not None:
+                yield from self._resolve_deletion(name)
         if reason := self.judge.end_of_restarts:
             self.end, self._limit_reached = (False, reason), True
             return False
@@ -279,14 +284,9 @@ class ObjectFacts:
             self.end, self._limit_reached = (False, FOR_GOOD), True
 
     def _is_after_failure(self, replica: str) -> bool:
-        """Return whether another replica has failed or was deleted, so that the cluster deletes the pod of this one.
-
-        News of pods arrive in order, so it was earlier. The Job of a TrainJob restarts some replicas alone.
-        """
+        """Return whether the cluster deletes a pod because of another one. A TrainJob restarts some replicas alone."""
         alone = self.job.topology.restart_alone if self._is_train_job else self.job.topology.spared
-        others = [record for name, record in self._records.items() if name != replica and name not in alone]
-        failures = self.judge.recent(but=replica)
-        return any(stops_all(failure, alone) for failure in failures) or any(record.deletion for record in others)
+        return deletions.is_after_failure(replica, self._records, self.judge.recent(but=replica), alone)
 
     def _next_start(self, name: str, pod: Object) -> Generator[Fact, None, Record]:
         """Return the record of a replica that has a new pod, or whose container was restarted."""
@@ -315,13 +315,6 @@ class ObjectFacts:
         if self.ended_by_itself:
             yield from self._resolve_deletion(name)
 
-    def _resolve_deletions(self, failed: str = "") -> Iterator[Fact]:
-        """Judge deleted pods at once: JobSet starts all others again, or will because another replica has failed."""
-        for name, record in list(self._records.items()):
-            if name != failed and record.deletion and record.deletion.is_cleanup is not None:
-                self._records[name] = record.ends_now(clock()) if failed else record
-                yield from self._resolve_deletion(name)
-
     def _resolve_deletion(self, name: str) -> Iterator[Fact]:
         """Decide about a deleted pod: failed if it was deleted before the job ended, else stopped by the operator."""
         record = self._records[name]
@@ -330,14 +323,14 @@ class ObjectFacts:
             return
         time, state = record.pending_end[0] if record.pending_end else clock(), record.lost()
         succeeded = bool(self.end and self.end[0])
-        if self.ended_by_itself and is_cleanup(record, succeeded, self.end_time, bool(self.judge.recent())):
+        if self.ended_by_itself and deletions.is_cleanup(record, succeeded, self.end_time, bool(self.judge.recent())):
             if not record.pending_end:
                 return  # Its containers have not ended yet.
             state = state._replace(state="stopped", exit_code=None, reason="job ended", preempted=False)
         elif not self.ended_by_itself and self.kind == "PyTorchJob" and name in self.job.topology.restart_alone:
             # An elastic job continues without the worker. Changing the number of workers is not limited.
             state = state._replace(state="stopped")
-        elif self._is_train_job and stops_with_others(record, self._leader_state == "succeeded"):
+        elif self._is_train_job and deletions.stops_with_others(record, self._leader_state == "succeeded"):
             state = state._replace(state="stopped", exit_code=None, reason="stopped by JobSet")
         # The fact has the time of the deletion, which decides whether other failures followed from it.
         yield from self._change(name, record._replace(state=state, pending_end=None), time)
@@ -372,7 +365,7 @@ class ObjectFacts:
         The operator decides about permanent failures, and the launcher of an elastic MPI job about lost workers. When
         the leader has succeeded, the operator soon reports the end of the job.
         """
-        if self._is_train_job and stops_all(failure, self.job.topology.restart_alone):
+        if self._is_train_job and deletions.stops_all(failure, self.job.topology.restart_alone):
             self.judge.all_stop_since = self.judge.all_stop_since or failure.time
         reason = self.judge.add(failure, begun)
         if reason and self._decides_the_end(failure):

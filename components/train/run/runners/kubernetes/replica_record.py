@@ -61,10 +61,8 @@ class Record(NamedTuple):
     preemption: str = ""
 
     def ends_now(self, time: float) -> "Record":
-        """Return the record of a pod whose end is not awaited if its deletion caused that of others."""
-        is_own = self.deletion and self.deletion.is_cleanup is False and not self.preemption
-        is_over = self.pending_end or self.state.state in ENDED
-        return self._replace(pending_end=(time, self.state)) if is_own and not is_over else self
+        """Return the record of a pod that was deleted and whose end is not awaited any more."""
+        return self if self.pending_end else self._replace(pending_end=(time, self.state))
 
     def lost(self) -> PodState:
         """Return the state after the deletion of its pod, if that was a failure."""
