@@ -101,7 +101,7 @@ def _judge_end(plan: Plan, observed: Observed) -> Iterator[str]:
 
 
 def _judge_failure(plan: Plan, observed: Observed, cause: str) -> Iterator[str]:
-    names = [CAUSES[kind] for kind in observed.injected if kind in CAUSES]
+    names = [plan.cause(kind) for kind in observed.injected if kind in CAUSES]
     last = cause.strip().splitlines()[-1:]
     if not plan.may_fail:
         yield f"end: failed within restart_limit = {plan.restart_limit}: {last}"

@@ -131,6 +131,13 @@ class Plan:
         """Whether the faults exceed restart_limit, so that the training may end as failed."""
         return len([kind for kind in self.kinds if kind in CAUSES]) > self.restart_limit
 
+    def cause(self, kind: str) -> str:
+        """Return how the cause of a failed step names one of `CAUSES`.
+
+        The kubelet reports no OOMKilled if sshd, the first process of an MPI worker, survives. mpirun tells of the end.
+        """
+        return "often a lack of memory" if (self.job, kind) == ("MPIJob", OUT_OF_MEMORY) else CAUSES[kind]
+
     @property
     def distribution(self) -> dict[str, object]:
         """The distribution_specification."""

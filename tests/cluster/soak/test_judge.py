@@ -135,6 +135,13 @@ def test_a_failure_that_does_not_name_its_fault_is_a_violation():
     assert judge(plan(restart_limit=0), fails) == [f"end: the cause has none of []: [{OOM!r}]"]
 
 
+def test_mpirun_names_the_process_of_a_worker_that_was_out_of_memory():
+    end = "launcher-0 failed with exit code 137 (SIGKILL), often a lack of memory, as a process of worker-0 did."
+    observed = replace(GOOD, attempts=(Attempt(LINES, {**FAILED, "cause": end}),), state="failed", model=None)
+    assert judge(replace(plan(restart_limit=0), job="MPIJob"), observed) == []
+    assert judge(plan(restart_limit=0), observed) == [f"end: the cause has none of ['OOMKilled']: [{end!r}]"]
+
+
 @pytest.mark.parametrize(
     ("injected", "restart_limit", "is_wrong"),
     [
