@@ -22,6 +22,14 @@ _EVENT_FIELDS = {"type", "reason", "involvedObject.kind", "involvedObject.name",
 
 _VERSIONS = {"kubeflow.org/v1", "kubeflow.org/v2beta1", "trainer.kubeflow.org/v1alpha1"}
 _SCHEMAS = "/openapi/v3/apis/trainer.kubeflow.org/v1alpha1"
+_WITHOUT_RUNTIME = (
+    403,
+    {
+        "message": "admission webhook denied the request: TrainingRuntime not found: specified trainingRuntime must be "
+        "created before the TrainJob is created"
+    },
+)
+"""Response of the webhook of Kubeflow Trainer to the creation and to changes of a TrainJob."""
 
 _KINDS = {
     *("tfjobs", "trainjobs", "trainingruntimes", "jobsets", "jobs"),
@@ -218,13 +226,14 @@ class KubernetesApi:
                 if key in self.objects:
                     return 409, {"message": f"{key} already exists"}
                 if key.startswith("trainjobs/") and not self._knows_runtime(key):
-                    text = "TrainingRuntime not found. TrainingRuntime must be created before the TrainJob is created"
-                    return 403, {"message": f"admission webhook denied the request: {text}"}
+                    return _WITHOUT_RUNTIME
                 return 201, self.put(key, body) if verb == "POST" else body
             if key not in self.objects:
                 return 404, {"message": f"{key} not found"}
             stored = self.objects[key]
             if verb == "PATCH":
+                if key.startswith("trainjobs/") and f"trainingruntimes/{key.partition('/')[2]}" not in self.objects:
+                    return _WITHOUT_RUNTIME
                 if body["metadata"].get("uid", stored["metadata"]["uid"]) != stored["metadata"]["uid"]:
                     return 422, {"message": f"{key} is invalid: metadata.uid: Invalid value: field is immutable"}
                 return 200, self.put(key, _merge(stored, body))

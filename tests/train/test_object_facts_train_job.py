@@ -120,6 +120,26 @@ def test_another_jobset_is_another_attempt():
     assert summarize(restarted)[0] == "restart 1 of 1: the whole job (worker-0 failed)"
 
 
+def test_late_news_of_the_jobset_of_a_recreated_job_are_no_attempt():
+    """The step recreated the job while JobSet started its replicas again, and has not seen those pods yet."""
+    facts = facts_of(workers(2, restart_limit=1))
+    list(facts.restart())
+    for change in ({"deleted": False}, {"deleted": True}):
+        assert summarize(facts.update_pod(node("worker-0", 1, **RUNNING), **change)) == []
+    restarted = facts.update_pods([node(f"worker-{index}", 2, jobset="jobset-2", **RUNNING) for index in range(2)])
+    assert summarize(restarted) == [("worker-0", "running", None, "", 1), ("worker-1", "running", None, "", 1)]
+    assert facts.end is None
+
+
+def test_late_news_of_a_deleted_jobset_are_no_attempt():
+    facts = facts_of({**SERVERS, "restart_limit": 2})
+    list(facts.update_pod(node("worker-0", 1, jobset="jobset-2", **RUNNING)))
+    assert summarize(facts.update_pod(node("worker-1", 1, uid="a", **RUNNING))) == []
+    assert summarize(facts.update_pod(node("worker-1", 1, uid="b", jobset="jobset-2", **RUNNING))) == [
+        ("worker-1", "running", None, "", 1)
+    ]
+
+
 def test_a_preempted_replica_does_not_count(monkeypatch):
     facts = facts_of(workers(2, restart_limit=0, preemption_limit=1))
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}

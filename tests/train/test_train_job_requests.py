@@ -106,6 +106,19 @@ def test_a_retried_step_owns_the_runtime_by_the_job_that_it_adopts(api, runner):
         second.stop()
 
 
+def test_a_retried_step_owns_a_job_whose_runtime_is_deleted(api, runner):
+    """Kubernetes deletes both with the pod of the killed attempt, and the webhook denies changes of the job."""
+    runner().start(JOB)
+    api.delete("trainingruntimes/a-job")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "1234"}
+    step = KubernetesRunner(api.connect(), ClusterSettings("default", owner=owner), lambda *line: None)
+    step.check(JOB)
+    step.start(JOB)
+    assert owners_of(api, "trainjobs/a-job") == ["1234"]
+    assert owners_of(api, "trainingruntimes/a-job") == [api.objects["trainjobs/a-job"]["metadata"]["uid"]]
+    step.stop()
+
+
 def test_a_failed_train_job_is_replaced_when_all_of_its_objects_are_gone(api, runner):
     """A deletion in the foreground would start it over, and Kubeflow Trainer would take an old JobSet for a new one."""
     runner().start(JOB)

@@ -11,7 +11,7 @@ from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, ReplicaChanged, clock
 from kfp_distributed.components.train.run.failures import FOR_GOOD
 from kfp_distributed.components.train.run.runners.kubernetes import deletions
-from kfp_distributed.components.train.run.runners.kubernetes.jobset_attempt import Attempt, attempt_of
+from kfp_distributed.components.train.run.runners.kubernetes.jobset_attempt import Attempts, attempt_of
 from kfp_distributed.components.train.run.runners.kubernetes.judge import Judge
 from kfp_distributed.components.train.run.runners.kubernetes.pods import (
     INSTALLATION_FAILED,
@@ -77,8 +77,7 @@ class ObjectFacts:
     _limit_reached: bool = False
     _without_status_since: float | None = None
     _suspended: bool = False
-    _attempt: Attempt | None = None
-    """Attempt of the TrainJob that is followed; None for other kinds, or if no pod was seen yet."""
+    _attempts: Attempts = field(default_factory=Attempts)
     _early_pods: dict[str, Object] = field(default_factory=dict)
     """Pods that were reported before the admission of their job by its queue."""
     _records: dict[str, Record] = field(default_factory=dict)
@@ -123,7 +122,8 @@ class ObjectFacts:
     def restart(self) -> Iterator[Fact]:
         """Reset the state after the job was deleted and before it is recreated, or after JobSet restarted it."""
         self.end, self.ended_by_itself, self.is_held, self.end_time = None, False, False, None
-        self._limit_reached, self._reported, self._attempt = False, set(), None
+        self._limit_reached, self._reported = False, set()
+        self._attempts.finish()
         self._warnings.forget()
         self.judge.restart()
         self._retire_pods()
@@ -260,11 +260,11 @@ class ObjectFacts:
 
     def _see_attempt(self, pod: Object) -> Generator[Fact, None, bool]:
         """Handle the attempt of JobSet that a pod is part of; return whether the pod is to be followed."""
-        attempt = attempt_of(pod)
-        if attempt == self._attempt or self._attempt is None:
-            self._attempt = attempt
+        attempt, is_over = attempt_of(pod), self._attempts.is_over(attempt_of(pod))
+        if not is_over and self._attempts.current in (attempt, None):
+            self._attempts.begin(attempt)
             return True
-        if attempt is None or self.end or (attempt.jobset == self._attempt.jobset and attempt < self._attempt):
+        if is_over or self.end:
             return False
         for name, record in list(self._records.items()):
             if record.deletion and record.deletion.is_cleanup is not None:
@@ -274,7 +274,7 @@ class ObjectFacts:
             return False
         yield self.judge.restart_event("a replica was deleted")
         yield from self.restart()
-        self._attempt = attempt
+        self._attempts.begin(attempt)
         return True
 
     def _end_before_the_others(self, record: Record) -> None:

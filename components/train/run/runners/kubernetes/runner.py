@@ -167,6 +167,8 @@ class KubernetesRunner:
             if not self._settings.owner:
                 return existing
             try:
+                if self._objects.runtime:  # Without it, the webhook denies the change of the job.
+                    own_runtime(self._api, self._objects, existing["metadata"]["uid"])
                 owners = {"metadata": {"ownerReferences": [self._settings.owner]}}
                 self._api.call("PATCH", self._objects.path, owners)
             except ClusterError as error:
