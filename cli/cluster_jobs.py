@@ -186,7 +186,7 @@ def grace_seconds(job: ClusterJob) -> float:
     """Return the grace period of the pods of a job in seconds."""
     spec = job.manifest["spec"]
     if job.kind == TRAIN_JOB:
-        return float(_annotated_distribution(job).get("termination_grace_seconds", 30))
+        return float(parse_distribution(_annotated_distribution(job)).termination_grace_seconds)
     roles = next((value.values() for key, value in spec.items() if key.endswith("ReplicaSpecs")), [spec])
     # The default of Kubernetes is 30.
     return max(float(role["template"]["spec"].get("terminationGracePeriodSeconds") or 30) for role in roles)
@@ -200,11 +200,11 @@ def _annotated_distribution(job: ClusterJob) -> dict[str, Any]:
     """
     text = job.manifest["metadata"].get("annotations", {}).get(DISTRIBUTION_ANNOTATION, "")
     try:
-        distribution: dict[str, Any] = json.loads(text)
+        distribution: dict[str, Any] | None = json.loads(text)
         parse_distribution(distribution)
     except ValueError:
-        return {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
-    return distribution
+        distribution = None
+    return distribution or {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
 
 
 def _number_of_replicas(job: ClusterJob) -> int:

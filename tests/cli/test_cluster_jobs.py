@@ -188,7 +188,13 @@ def test_log_entries_of_the_ranks_of_mpi():
     ]
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"number_of_workers": 0}'])
+NULL_GRACE = (
+    '{"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0, '
+    '"termination_grace_seconds": null}'
+)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"number_of_workers": 0}', "null", NULL_GRACE])
 def test_a_train_job_with_a_changed_annotation_is_listed(text):
     _, in_cluster = cluster_job(
         workers(3), operator="trainer", annotations={"kfp-distributed/distribution": text or ""}

@@ -199,20 +199,21 @@ def test_a_named_operator_is_taken_without_regard_to_permissions(api):
         (
             "trainer",
             {"kubeflow.org/v1": ["tfjobs"]},
-            "the cluster does not serve TrainJob: install Kubeflow Trainer 2.3, or choose another distribution_type "
-            "(Job needs no operator)",
+            'operator = "trainer": the cluster does not serve TrainJob: install Kubeflow Trainer 2.3, or choose '
+            'another distribution_type (Job needs no operator), or set operator to "auto"',
         ),
         (
             "trainer",
             TRAIN_JOBS,
-            "the cluster serves TrainJob of a Kubeflow Trainer before 2.2, which has no spec.runtimePatches; install "
-            "Kubeflow Trainer 2.3",
+            'operator = "trainer": the cluster serves TrainJob of a Kubeflow Trainer before 2.2, which has no '
+            'spec.runtimePatches; install Kubeflow Trainer 2.3, or set operator to "auto"',
         ),
         (
             "training-operator",
             TRAIN_JOBS,
-            "the cluster does not serve MPIJob: install the Kubeflow training operator or the MPI operator, or choose "
-            "another distribution_type (Job needs no operator)",
+            'operator = "training-operator": the cluster does not serve MPIJob: install the Kubeflow training operator '
+            "or the MPI operator, or choose another distribution_type (Job needs no operator), or set operator to "
+            '"auto"',
         ),
     ],
 )
@@ -220,6 +221,12 @@ def test_a_named_operator_that_the_cluster_lacks_is_refused(api, key, served, er
     api.served, api.train_job_fields = served, PAST
     with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
         choose_operator(api.connect(), "MPI", key)
+
+
+def test_a_named_training_operator_without_the_type_of_the_job_is_refused(api):
+    api.served = {"kubeflow.org/v1": ["mpijobs"], **TRAIN_JOBS}
+    with pytest.raises(ValueError, match=r'^operator = "training-operator": .* not serve TFJob: .*"auto"$'):
+        choose_operator(api.connect(), "TF", "training-operator")
 
 
 def test_an_account_without_permissions_is_told_all_of_them(api):

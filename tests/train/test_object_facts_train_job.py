@@ -99,6 +99,18 @@ def test_restarts_that_were_not_seen_count():
     assert facts.end == (False, "Restart limit reached (restart_limit=1).")
 
 
+def test_a_restart_that_was_not_seen_is_a_disruption_if_jobset_may_restart_nothing_else():
+    """With restart_limit 0, only a preemption or an outage of the object store makes JobSet restart the replicas."""
+    facts = facts_of(workers(2, restart_limit=0))
+    restarted = facts.update_pods([node("worker-0", 1, **RUNNING), node("worker-1", 1, **RUNNING)])
+    text = "restart: the whole job (a preemption or an outage of the object store, which was not observed)"
+    assert summarize(restarted)[0] == text
+    assert facts.end is None
+    # A JobSet that somebody has deleted is a failure.
+    list(facts.update_pods([node(f"worker-{index}", 2, jobset="jobset-2", **RUNNING) for index in range(2)]))
+    assert facts.end == (False, "Restart limit reached (restart_limit=0).")
+
+
 def test_a_newer_checkpoint_resets_the_count():
     facts = facts_of(workers(2, restart_limit=1))
     for attempt in range(4):

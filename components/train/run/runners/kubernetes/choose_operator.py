@@ -15,10 +15,9 @@ from kfp_distributed.components.train.run.runners.kubernetes.preflight import (
     needed_permissions,
     not_served,
     served_kinds,
-    served_mpi_version,
 )
 
-OUTDATED = (
+_OUTDATED = (
     "the cluster serves TrainJob of a Kubeflow Trainer before 2.2, which has no spec.runtimePatches; install Kubeflow "
     "Trainer 2.3"
 )
@@ -83,15 +82,13 @@ def choose_operator(api: ClusterApi, distribution_type: DistributionType, key: O
     """
     if distribution_type == "Job":
         return OperatorChoice("training-operator", None, "")
-    if key == "training-operator":
-        mpi_version = served_mpi_version(api) if distribution_type == "MPI" else None
-        return OperatorChoice(key, mpi_version, as_set(key))
-    trainer = trainer_offer(api)
-    if key == "trainer":
-        if not trainer.is_served or trainer.is_outdated:
-            raise ValueError(OUTDATED if trainer.is_outdated else not_served(TRAIN_JOB))
-        return OperatorChoice(key, None, as_set(key))
-    older, common = older_offer(api, distribution_type), list[str]()
+    if key != "auto":
+        offer = trainer_offer(api) if key == "trainer" else older_offer(api, distribution_type)
+        if not offer.is_usable:
+            fault = _OUTDATED if offer.is_outdated else not_served(offer.kind)
+            raise ValueError(f'operator = "{key}": {fault}, or set operator to "auto"')
+        return OperatorChoice(key, _mpi_version(offer.kind), as_set(key))
+    trainer, older, common = trainer_offer(api), older_offer(api, distribution_type), list[str]()
     if older.is_served and trainer.is_usable:
         older = older._replace(missing=missing_permissions(api, own_permissions(older.kind)))
         if not older.is_usable:

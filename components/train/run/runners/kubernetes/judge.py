@@ -235,15 +235,19 @@ class Judge:
         root = root_failure(recent) if recent else None
         return root is not None and self.cause(root) == "program" and not self._is_retried(root)
 
-    @property
-    def end_of_restarts(self) -> str:
-        """Why the job ends although the cluster has just restarted all replicas; "" if the limits permit that.
+    def end_of_restarts(self, *, by_jobset: bool) -> str:
+        """Return why the job ends although the cluster has just restarted all replicas; "" if the limits permit that.
 
         The failure may not have been seen, if the API server did not answer.
+
+        Args:
+            by_jobset: Whether JobSet has restarted them. Otherwise somebody has deleted the JobSet.
         """
         recent = self.recent()
         if not recent:
             self.restarts = self.restarts.after_failure(self.checkpoint)
+            if by_jobset and not self.job.specification.restart_limit:
+                return ""  # JobSet restarts nothing else than preemptions and outages.
         if recent and self.cause(root_failure(recent)) != "program":
             return ""
         return "" if self.has_restart_left else self.restarts.restart_limit_reached
@@ -262,6 +266,10 @@ class Judge:
         recent = self.recent()
         root = root_failure(recent) if recent else None
         self._restart_counts_for = self.cause(root) if root else "program"
+        if root is None and not self.job.specification.restart_limit:
+            self._restart_counts_for = "outage"
+            text = "a preemption or an outage of the object store, which was not observed"
+            return JobEvent(clock(), f"restart: the whole job ({text})", "WARNING")
         if root is None or self._restart_counts_for == "program":
             cause = f"{root.replica} failed" if root else other_cause
             return JobEvent(clock(), f"{self.restarts.next_restart(self._needed)}: the whole job ({cause})", "WARNING")

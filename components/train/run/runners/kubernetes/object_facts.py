@@ -260,16 +260,16 @@ class ObjectFacts:
 
     def _see_attempt(self, pod: Object) -> Generator[Fact, None, bool]:
         """Handle the attempt of JobSet that a pod is part of; return whether the pod is to be followed."""
-        attempt, is_over = attempt_of(pod), self._attempts.is_over(attempt_of(pod))
-        if not is_over and self._attempts.current in (attempt, None):
+        attempt, current = attempt_of(pod), self._attempts.current
+        if self._attempts.is_over(attempt) or (self.end and current not in (attempt, None)):
+            return False
+        if attempt is None or current is None or attempt == current:
             self._attempts.begin(attempt)
             return True
-        if is_over or self.end:
-            return False
         for name, record in list(self._records.items()):
             if record.deletion and record.deletion.is_cleanup is not None:
                 yield from self._resolve_deletion(name)
-        if reason := self.judge.end_of_restarts:
+        if reason := self.judge.end_of_restarts(by_jobset=attempt.jobset == current.jobset):
             self.end, self._limit_reached = (False, reason), True
             return False
         yield self.judge.restart_event("a replica was deleted")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
-from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
+from kfp_distributed.components.train.describe.manifests import JobKind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB, TRAINING_RUNTIME
 from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import RUNTIME_IS_MISSING
@@ -45,18 +45,6 @@ def served_kinds(api: ClusterApi, group: str, version: str) -> set[str]:
         if error.status == 404:
             return set()
         raise
-
-
-def served_mpi_version(api: ClusterApi) -> MpiVersion:
-    """Return the version of MPIJob that the API server serves.
-
-    Raises:
-        ValueError: It serves no MPIJob.
-        ClusterError: It does not respond.
-    """
-    if version := find_mpi_version(api):
-        return version
-    raise ValueError(not_served(job_kind("MPI")))
 
 
 def find_mpi_version(api: ClusterApi) -> MpiVersion | None:
