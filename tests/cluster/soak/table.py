@@ -34,7 +34,7 @@ Each training must keep these invariants:
 - The stored log of all attempts has these lines once and in order, and the stored summary has the outcome. A training
   whose store was away may lack the end of both.
 - No object of it is left in the cluster, and the bucket has only its model, its records, its metrics and its last
-  checkpoints.
+  checkpoints. A step whose store is away at the end may leave its heartbeat there, and says so in its log.
 
 The numbers in the columns of the kinds are trainings in which the fault began. A training with two faults counts in the
 rows of both. *Not begun* are faults whose training ended before. *Longest* is the time from the start of the step to
