@@ -261,7 +261,6 @@ VARIABLES = [
     "HOME",
     "KFP_DISTRIBUTED_JOB",
     "KFP_DISTRIBUTED_GRACE_SECONDS",
-    "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS",
     "AWS_SECRET_ACCESS_KEY",
 ]
 WATCHED = ["python3", "-m", "kfp_distributed.trainers.runtime.launcher"]

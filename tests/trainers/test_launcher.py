@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE
+from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,23 @@ def test_exit_code_of_a_command(tmp_path, words, script, seconds, code):
     # Output and errors are one stream, whose lines keep their order.
     assert (end.returncode, end.stderr) == (code, "")
     assert end.stdout.startswith("error\noutput\n")
+
+
+def test_a_worker_whose_step_is_lost_ends_after_its_launcher(tmp_path):
+    """The launcher reads the heartbeat up to an interval later, and would fail without the worker."""
+    job, ended = tmp_path / "job.json", {}
+    description = JobDescription("job", {}, {}, "", "", "", "", "", "", (), heartbeat_uri=str(tmp_path / "heartbeat"))
+    job.write_text(description.to_json())
+    environment = {**os.environ, LOST_SECONDS_VARIABLE: "2", JOB_VARIABLE: str(job), GRACE_VARIABLE: "2"}
+    command = [sys.executable, "-m", "kfp_distributed.trainers.runtime.launcher"]
+    replicas = {
+        name: subprocess.Popen([*command, *words, "sleep", "60"], env=environment)
+        for name, words in (("worker", ["--idle"]), ("launcher", []))
+    }
+    for name in ("launcher", "worker"):
+        assert replicas[name].wait(30) == 0
+        ended[name] = time.monotonic()
+    assert ended["worker"] - ended["launcher"] > 0.5
 
 
 @pytest.mark.parametrize(("parameters", "output"), [({}, "nothing is trained again"), ({"epochs": 2}, "ran")])

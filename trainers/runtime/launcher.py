@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, REPLICA_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.lost_step import end_when_lost
+from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost, reading_seconds
 from kfp_distributed.trainers.runtime.termination import Termination, grace_seconds
 
 
@@ -32,6 +32,10 @@ def main() -> int:
 
     def end() -> None:
         lost.set()
+        if is_idle:
+            # The launcher notices the lost step at another reading, and ends with 0. If it lost a worker before, it
+            # would fail, and be started again.
+            time.sleep(2 * reading_seconds(float(os.environ[LOST_SECONDS_VARIABLE])) + grace_seconds())
         child.terminate()
         time.sleep(grace_seconds())
         child.kill()

@@ -65,6 +65,15 @@ def after_reading(silence: Silence, heartbeat: bytes | None, interval: float, no
     return Silence(heartbeat, silence.seconds + (interval if silence.answered else 0.0), True)
 
 
+def reading_seconds(limit: float) -> float:
+    """Return the seconds between two readings of the heartbeat.
+
+    Args:
+        limit: launcher_lost_timeout in seconds.
+    """
+    return min(_LONGEST_POLL, limit / _POLLS)
+
+
 def end_when_lost(end: Callable[[], object]) -> None:
     """Call `end` in a thread when the heartbeat has not changed for launcher_lost_timeout.
 
@@ -83,7 +92,7 @@ def watch_heartbeat(uri: str, limit: float, end: Callable[[], object]) -> None:
         limit: launcher_lost_timeout in seconds.
         end: Ends the replica.
     """
-    interval = min(_LONGEST_POLL, limit / _POLLS)
+    interval = reading_seconds(limit)
     silence, has_complained = Silence(), False
     store: Store | None = None
     while True:

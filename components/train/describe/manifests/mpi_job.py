@@ -12,6 +12,7 @@ from kfp_distributed.components.train.describe.manifests.pod import CONTAINERS, 
 from kfp_distributed.components.train.describe.manifests.run_policy import run_policy, training_policy
 from kfp_distributed.components.train.describe.mpirun import UNLESS_TRAINED, elastic_horovodrun, mpirun
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE
 
 _CONTAINER = CONTAINERS["MPIJob"]
 # Each rank ends by itself when the train step is lost. There are no ranks before all workers run, and after the ranks
@@ -116,8 +117,11 @@ def _slots_command(job: TrainingJob, settings: ClusterSettings, program: Sequenc
     """Return the command that starts a program in each slot.
 
     Each rank gets the launcher's environment. The command only contains the names of the variables, not their values.
+    Ranks do not read the heartbeat of the step. If they ended before the launcher has read it, it would fail, and be
+    started again.
     """
-    names = ["PATH", "LD_LIBRARY_PATH", *(entry["name"] for entry in environment(job, settings))]
+    variables = [entry["name"] for entry in environment(job, settings) if entry["name"] != LOST_SECONDS_VARIABLE]
+    names = ["PATH", "LD_LIBRARY_PATH", *variables]
     return mpirun(
         job.specification.ranks,
         program,
