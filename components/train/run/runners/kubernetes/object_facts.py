@@ -294,6 +294,7 @@ class ObjectFacts:
         is_restart = bool(before.uid and before.state.state != "stopped")
         if is_restart:
             yield from self.judge.replica_restarts(name, bool(before.preemption), before.state.state == "failed")
+        self.judge.replica_starts(name)
         if before.uid and before.uid != metadata["uid"]:
             self._retired.add(before.uid)
         return Record(
@@ -310,9 +311,8 @@ class ObjectFacts:
             key = (pod["metadata"]["uid"], sidecar)
             if key not in self._reported:
                 self._reported.add(key)
-                yield JobEvent(
-                    clock(), f"{replica}: sidecar {sidecar} failed with {end}, training continues", "WARNING"
-                )
+                text = f"{replica}: sidecar {sidecar} failed with {end}, training continues"
+                yield JobEvent(clock(), text, "WARNING")
 
     def _defer_end(self, name: str, record: Record, state: PodState = UNKNOWN) -> Iterator[Fact]:
         """Wait for the end of the job, which decides whether the deletion of a pod was a failure."""
