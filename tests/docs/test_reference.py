@@ -17,6 +17,7 @@ from kfp_distributed.components.prepare_data import data_warnings
 from kfp_distributed.components.prepare_data.split import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
+from kfp_distributed.components.train.describe.manifests.train_job import DISTRIBUTION_ANNOTATION
 from kfp_distributed.components.train.run.facts import Level, State
 from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS
 from kfp_distributed.components.train.tell.log_format import parse_line
@@ -276,7 +277,7 @@ def test_the_tables_of_annotations_and_of_the_status_have_each_entry_of_a_job():
     annotations, _, status = (PAGES / "annotations.md").read_text("utf-8").partition("## Status of a TrainJob")
     # The first row is the head.
     names = [row[0].strip("`") for row in rows_of(annotations)[1:]]
-    assert names == [*ALL_ANNOTATIONS, HASH_ANNOTATION]
+    assert names == [*ALL_ANNOTATIONS, HASH_ANNOTATION, DISTRIBUTION_ANNOTATION]
     fields = [row[0].strip("`") for row in rows_of(status)[1:]]
     last = EpochEnd(Progress(2, 2), 1.0)
     assert fields == list(status_body(last, last)["trainerStatus"])

@@ -7,7 +7,7 @@ from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import clock
 from kfp_distributed.components.train.run.failures import FOR_GOOD, root_failure
-from kfp_distributed.components.train.run.runners.kubernetes import judge
+from kfp_distributed.components.train.run.runners.kubernetes import judge, object_facts
 from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
 from kfp_distributed.components.train.run.runners.kubernetes.warning_events import read_event
 
@@ -171,6 +171,28 @@ def test_a_preempted_replica_does_not_count(monkeypatch):
         ("worker-1", "running", None, "", 1),
     ]
     assert (facts.end, facts.judge.restarts.preemptions, facts.judge.restarts.restarts) == (None, 1, {})
+
+
+def test_pods_that_a_queue_deletes_are_no_cause_of_a_later_restart(monkeypatch):
+    """The queue's suspension is reported after the pods, which count as deleted by somebody until then."""
+    facts = facts_of(workers(2, restart_limit=1))
+    for index in range(2):
+        list(facts.update_pod(node(f"worker-{index}", deleted_at=11, **STOPPED), deleted=True))
+    list(facts.advance_time(clock() + 4))
+    for suspended in (True, False):
+        list(facts.update_job({**job_of(), "spec": {"suspend": suspended}}))
+    for index in range(2):
+        list(facts.update_pod(node(f"worker-{index}", uid="a", **RUNNING)))
+    now = clock()
+    monkeypatch.setattr(judge, "clock", lambda: now + 3600)
+    disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    monkeypatch.setattr(object_facts, "clock", lambda: now + 3600)
+    preempted = node("worker-1", uid="a", deleted_at=20, conditions=[disruption], **STOPPED)
+    list(facts.update_pod(preempted, deleted=True))
+    assert "preemption 1: the whole job (worker-1 was preempted)" in summarize(
+        facts.update_pod(node("worker-0", 1, **RUNNING))
+    )
+    assert facts.judge.restarts.restarts == {}
 
 
 def test_pods_that_are_gone_when_jobset_starts_others_are_judged_before():

@@ -205,6 +205,14 @@ class Judge:
         elif failure is None or self.cause(failure) == "program":
             self.restarts = self.restarts.after_restart([replica])
 
+    def replica_starts(self, replica: str) -> None:
+        """Note that a replica starts in a new pod, and that the cluster has not stopped all replicas after its failure.
+
+        A queue may have suspended the job instead: its pods may be reported as deleted before it is.
+        """
+        if replica in self._failures and replica not in self.job.topology.restart_alone:
+            self.all_stop_since = None
+
     def pod_ended(self, replica: str) -> None:
         """Note that the pod of a replica has ended, however it did. Its preemption, if there was one, is over."""
         for uid, disruption in self._disruptions.items():

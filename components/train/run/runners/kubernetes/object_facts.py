@@ -294,6 +294,7 @@ class ObjectFacts:
         is_restart = bool(before.uid and before.state.state != "stopped")
         if is_restart:
             yield from self.judge.replica_restarts(name, bool(before.preemption), before.state.state == "failed")
+        self.judge.replica_starts(name)
         if before.uid and before.uid != metadata["uid"]:
             self._retired.add(before.uid)
         uid, created, restart = metadata["uid"], metadata["creationTimestamp"], before.restart + is_restart
