@@ -277,6 +277,21 @@ def test_the_launcher_of_an_mpi_job_restarts_all_replicas_whatever_its_exit_code
     assert facts.end == (False, "Restart limit reached (restart_limit=1).")
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "DefaultFailurePolicy",
+        "FailurePolicy_preemption_or_outage",
+        "RestartJobSetFailurePolicyAction",
+        "FailJobSetFailurePolicyAction",
+        "ReachedMaxRestarts",
+    ],
+)
+def test_events_of_what_jobset_does_after_a_failure_are_redundant(reason):
+    event = {"involvedObject": {"name": "a-job", "kind": "JobSet"}, "reason": reason, "message": "applying an action"}
+    assert read_event(event, "a-job", "") is None
+
+
 def test_attempts_of_the_controller_to_create_a_pod_are_one_warning():
     """The name of the pod is another one with each attempt."""
     event = {"involvedObject": {"name": "a-job-worker-0", "kind": "Job"}, "reason": "FailedCreate"}
