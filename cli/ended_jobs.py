@@ -109,7 +109,7 @@ def _ended_row(summary: TrainingSummary, now: float) -> EndedRow:
 
 def kind_of(summary: TrainingSummary) -> str:
     """Return the kind of the job's object, such as "TFJob"."""
-    return f"{summary.type.removesuffix('Job')}Job"
+    return summary.kind or f"{summary.type.removesuffix('Job')}Job"
 
 
 def state_of(summary: TrainingSummary) -> str:

@@ -153,7 +153,7 @@ def _run_job(
 
     def begin(job: TrainingJob) -> None:
         tracker.start(job)
-        records.start(job, runner.namespace, request.model_uri)
+        records.start(job, runner.namespace, request.model_uri, str(runner.manifest.get("kind", "")))
 
     is_staged = not runner.shares_disk and "://" not in request.model_uri
     request_of_replicas = staged(request, step_log.log) if is_staged else nullcontext(request)

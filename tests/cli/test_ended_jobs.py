@@ -41,6 +41,12 @@ LOST = replace(
 )
 
 
+def test_a_training_with_kubeflow_trainer_was_a_train_job():
+    of_trainer = replace(FAILED, kind="TrainJob")
+    assert [row.type for row in ended_rows([of_trainer], lambda summary: False, NOW)] == ["TrainJob"]
+    assert describe_end(of_trainer, NOW, False)[0].startswith("TrainJob default/tune-train-1-0123456789ab failed")
+
+
 def test_rows_of_ended_trainings():
     succeeded = replace(FAILED, type="MPI", state="succeeded")
     assert ended_rows([LOST, FAILED, succeeded], lambda summary: False, NOW) == [

@@ -301,6 +301,21 @@ def test_a_worker_that_jobset_deletes_is_not_the_cause():
     assert facts.end is None
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "DefaultFailurePolicy",
+        "FailurePolicy_preemption_or_outage",
+        "RestartJobSetFailurePolicyAction",
+        "FailJobSetFailurePolicyAction",
+        "ReachedMaxRestarts",
+    ],
+)
+def test_events_of_what_jobset_does_after_a_failure_are_redundant(reason):
+    event = {"involvedObject": {"name": "a-job", "kind": "JobSet"}, "reason": reason, "message": "applying an action"}
+    assert read_event(event, "a-job", "") is None
+
+
 def test_attempts_of_the_controller_to_create_a_pod_are_one_warning():
     """The name of the pod is another one with each attempt."""
     event = {"involvedObject": {"name": "a-job-worker-0", "kind": "Job"}, "reason": "FailedCreate"}

@@ -54,7 +54,7 @@ def begin(warnings):
         job = make_job(["true"])
         description = replace(job.description, checkpoint_uri=f"{root}/{TASK}/checkpoints/a-job/checkpoints")
         attempt = records.Records(lambda level, text: warnings.append(text))
-        attempt.start(replace(job, description=description), "team", f"{root}/{TASK}/model")
+        attempt.start(replace(job, description=description), "team", f"{root}/{TASK}/model", "TrainJob")
         for thread in threading.enumerate():
             if thread.name == "records":  # It stores the summary.
                 thread.join()
@@ -73,6 +73,7 @@ def test_a_retried_step_has_one_entry_in_the_index_also_if_its_start_cannot_open
     root = "s3://bucket/root"
     begin(root)
     (first,) = read_summaries(open_store(root), "team", 9)
+    assert first.kind == "TrainJob"
     # The index has whole seconds, so the attempts must not be in the same one.
     monkeypatch.setattr(records, "time", LaterTime())
     secret = os.environ["AWS_SECRET_ACCESS_KEY"]

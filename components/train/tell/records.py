@@ -65,13 +65,14 @@ class Records:
         if "://" in model_uri and not pipeline_root(model_uri):
             self._log("WARNING", f"{_NOT_LISTED}: {model_uri} has no known pipeline root")
 
-    def start(self, job: TrainingJob, namespace: str, model_uri: str) -> None:
+    def start(self, job: TrainingJob, namespace: str, model_uri: str, kind: str = "") -> None:
         """Begin to store the log of a job that has started, also the entries before.
 
         Args:
             job: The job.
             namespace: Namespace of its pods; "" if it has none.
             model_uri: URI of the step's output. The replicas may save the model elsewhere first.
+            kind: Kind of the job's object. Default: "", it has none.
         """
         if namespace:
             self.warn_of_unknown_root(model_uri)
@@ -86,6 +87,7 @@ class Records:
             folder=training_folder(job.description),
             model=model_uri,
             heartbeat=job.description.heartbeat_uri if has_heartbeat else "",
+            kind=kind,
         )
         logs = join_uri(self._summary.folder, LOGS, format_moment(self._begun, fraction=True))
         self._stored_log.start(partial(open_store, logs, retry_seconds=_RETRY_SECONDS))

@@ -32,6 +32,7 @@ class TrainingSummary:
         reason: Why it failed. Default: "".
         ended: End in seconds since 1970. Default: None, it has not ended.
         heartbeat: URI of the object that the step rewrites every 30 s while it lives. Default: "", none.
+        kind: Kind of the job's object, such as "TrainJob". Default: "", it has none.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TrainingSummary:
     reason: str = ""
     ended: float | None = None
     heartbeat: str = ""
+    kind: str = ""
 
     @property
     def index_key(self) -> str:

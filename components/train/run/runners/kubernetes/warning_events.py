@@ -28,7 +28,7 @@ _REDUNDANT_EVENTS = (
 )
 """Reasons of events that the state of a pod contains too, or that follow from its end or deletion."""
 
-_FAILURE_POLICY = re.compile("FailurePolicy_.*|.*FailurePolicyAction")
+_FAILURE_POLICY = re.compile("DefaultFailurePolicy|FailurePolicy_.*|.*FailurePolicyAction|ReachedMaxRestarts")
 """Reasons of events of a JobSet that fails or restarts its Jobs after the failure of a pod."""
 
 _CREATED_BEFORE = re.compile(r' pods "\S+" already exists$')
