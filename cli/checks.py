@@ -10,7 +10,11 @@ from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, ROLE, TRAINER_ROLE
 from kfp_distributed.cli.libraries import StepLibrary
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.describe.specification import DistributionType, OperatorKey
+from kfp_distributed.components.train.describe.specification import (
+    DistributionSpecification,
+    DistributionType,
+    OperatorKey,
+)
 from kfp_distributed.storage.kfp_backend import STORE_SECRET
 
 CheckLevel = Literal["ok", "warning", "failed"]
@@ -80,6 +84,7 @@ class Question:
         endpoint: Address of the object store from this machine, as host:port and whether it uses TLS. Default: None,
             the address that pods use.
         libraries: Libraries that the steps of a compiled pipeline need. Default: none.
+        specification: distribution_specification that must work. Default: None, any.
         command: Command line that repeats these checks.
     """
 
@@ -93,6 +98,7 @@ class Question:
     claims: bool = False
     endpoint: tuple[str, bool] | None = None
     libraries: tuple[StepLibrary, ...] = ()
+    specification: DistributionSpecification | None = None
     command: str = "kfp-distributed doctor"
 
 

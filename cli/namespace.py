@@ -105,7 +105,7 @@ class Namespace:
         path = self._path(item["kind"])
         if verb != "create":
             path = f"{path}/{item['metadata']['name']}"
-        body = _deletion(item) if verb == "delete" else item
+        body = _deletion(item, dry_run=dry_run) if verb == "delete" else item
         query = {"fieldManager": "kfp-distributed", **({"dryRun": "All"} if dry_run else {})}
         try:
             self._api.call(_METHODS[verb], path, body, query, away_seconds=_AWAY_SECONDS)
@@ -128,10 +128,13 @@ class Namespace:
             )
 
 
-def _deletion(item: Object) -> Object | None:
-    """Return the body of a deletion, which fails if another object has taken the name since the object was read."""
+def _deletion(item: Object, *, dry_run: bool) -> Object:
+    """Return the body of a deletion, which fails if another object has taken the name since the object was read.
+
+    The API server reads `dryRun` of a deletion that has a body from the body alone, and ignores that of the query.
+    """
     uid = item["metadata"].get("uid")
-    return {"preconditions": {"uid": uid}} if uid else None
+    return {**({"preconditions": {"uid": uid}} if uid else {}), **({"dryRun": ["All"]} if dry_run else {})}
 
 
 def _attempt(refused: list[str], verb: str, kind: str, request: Callable[[], T]) -> T | None:

@@ -6,6 +6,7 @@ from kfp_distributed.cli.checks import TYPES, Check, CheckLevel, Permission, Que
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
+from kfp_distributed.components.train.describe.manifests.operator_limits import check_mpi_limits, check_trainer_limits
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.describe.specification import DistributionType
 from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import Offer, choose, own_permissions
@@ -139,6 +140,26 @@ def _without(offer: Offer, refused: Sequence[Permission]) -> Offer:
     own = own_permissions(offer.kind)
     missing = [f"{verb} {resource}.{group}" for verb, group, resource, _ in refused if (verb, group, resource) in own]
     return offer._replace(missing=missing)
+
+
+def judge_limits(question: Question, kinds: Kinds) -> Iterator[Check]:
+    """Yield a failed check if the operator of the job that must work cannot honor a key.
+
+    Args:
+        question: Options of `doctor`.
+        kinds: The kinds of `choose_kinds`.
+    """
+    spec = question.specification
+    kind = kinds.get(spec.distribution_type) if spec else None
+    if not spec or not kind:
+        return
+    try:
+        if kind == TRAIN_JOB:
+            check_trainer_limits(spec)
+        elif kind.kind == "MPIJob":
+            check_mpi_limits(spec, "v2beta1" if kind.version == "v2beta1" else "v1")
+    except ValueError as error:
+        yield Check("distribution_specification", "failed", str(error))
 
 
 def _types(question: Question) -> Sequence[DistributionType]:

@@ -21,7 +21,14 @@ from kfp_distributed.cli.checks import (
     judge_permissions,
 )
 from kfp_distributed.cli.library_checks import judge_libraries
-from kfp_distributed.cli.operator_checks import Kinds, choose_kinds, judge_kinds, judge_operators, kinds_of
+from kfp_distributed.cli.operator_checks import (
+    Kinds,
+    choose_kinds,
+    judge_kinds,
+    judge_limits,
+    judge_operators,
+    kinds_of,
+)
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
@@ -74,6 +81,7 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     yield from judge_kinds(question, kinds, trainer)
     kinds, checks = choose_kinds(question, kinds, trainer, _refused_kinds(api, question, kinds, trainer))
     yield from checks
+    yield from judge_limits(question, kinds)
     has_trainer = trainer.is_usable and question.operator == "auto"
     deployments = _items(api, "/apis/apps/v1/deployments")
     yield from judge_operators(question, kinds, deployments, has_trainer=has_trainer)

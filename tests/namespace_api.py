@@ -38,7 +38,8 @@ class NamespaceApi(ClusterApi):
                 403, 'user "ann" is attempting to grant RBAC permissions not currently held:\n{Verbs:...'
             )
         if verb == "list":
-            items = [item for (plural, _), item in self.objects.items() if plural == kind and _matches(item, query)]
+            found = [(key, item) for key, item in self.objects.items() if key[0] == kind and _matches(item, query)]
+            items = [_as_read(key, item) for key, item in found]
             return {"metadata": {"resourceVersion": "1"}, "items": items}
         key = kind, name or body["metadata"]["name"]
         if verb == "create" and not self.exists:
@@ -48,14 +49,20 @@ class NamespaceApi(ClusterApi):
         if verb != "create" and key not in self.objects:
             raise ClusterError(404, f"{key} not found")
         if verb == "get":
-            return copy.deepcopy(self.objects[key])
-        if "dryRun" not in query:
+            return _as_read(key, self.objects[key])
+        # As of the real server: options of a deletion come from its body, and from the query only without a body.
+        options = body if verb == "delete" and body else query
+        if "dryRun" not in options:
             self.changes.append(f"{verb} {kind}/{key[1]}")
             if verb == "delete":
                 del self.objects[key]
             else:
                 self.objects[key] = copy.deepcopy(body)
         return {}
+
+
+def _as_read(key, item):
+    return {**copy.deepcopy(item), "metadata": {**item["metadata"], "uid": "/".join(key)}}
 
 
 def _matches(item, query):

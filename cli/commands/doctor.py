@@ -87,6 +87,7 @@ def command(
         claims=any("size" in dict(volume) for volume in volumes),
         endpoint=endpoint,
         libraries=tuple(libraries),
+        specification=specification,
         command=doctor_command(
             api.namespace,
             pipeline=pipeline,

@@ -285,3 +285,42 @@ def test_the_operator_that_auto_takes_and_its_permissions(ask, monkeypatch, serv
     )
     controllers = {line[9:].partition(":")[0] for line in lines} & {"training-operator", "kubeflow-trainer", "jobset"}
     assert controllers == ({"training-operator"} if "training-operator:" in choice else {"kubeflow-trainer", "jobset"})
+
+
+@pytest.mark.parametrize(
+    ("distribution", "served", "problem"),
+    [
+        (
+            {"distribution_type": "MPI", "number_of_workers": 2, "min_workers": 1, "operator": "trainer"},
+            SERVED,
+            "min_workers = 1: elastic training requires MPIJob v1 of the training operator, but a TrainJob of Kubeflow "
+            "Trainer has a fixed number of workers; remove min_workers and max_workers",
+        ),
+        (
+            {"distribution_type": "PyTorch", "number_of_workers": 2, "max_workers": 4, "operator": "trainer"},
+            SERVED,
+            "max_workers = 4 is more than number_of_workers, 2: a TrainJob of Kubeflow Trainer cannot get more workers "
+            "while it runs; set number_of_workers to 4, or max_workers to 2",
+        ),
+        (
+            {"distribution_type": "TF", "gang_scheduling": True},
+            {"/apis/batch/v1": ["jobs"], "/apis/kubeflow.org/v1": [], "/apis/kubeflow.org/v2beta1": []},
+            "gang_scheduling = true: Kubeflow Trainer does not name the gang scheduler; set scheduler_name to "
+            '"volcano", or to the name of a scheduler with the coscheduling plugin',
+        ),
+        (
+            {"distribution_type": "MPI", "number_of_workers": 2, "min_workers": 1, "operator": "training-operator"},
+            {"/apis/batch/v1": ["jobs"], "/apis/kubeflow.org/v1": [], "/apis/kubeflow.org/v2beta1": ["mpijobs"]},
+            "min_workers = 1: elastic training requires MPIJob v1 of the training operator, but this cluster serves "
+            "v2beta1; remove min_workers and max_workers",
+        ),
+        ({"distribution_type": "TF", "gang_scheduling": True}, SERVED, ""),
+        ({"distribution_type": "PyTorch", "min_workers": 1, "operator": "trainer"}, SERVED, ""),
+    ],
+)
+def test_a_key_that_the_operator_cannot_honor_fails(ask, monkeypatch, distribution, served, problem):
+    monkeypatch.setattr(MadeUp, "served", served | TRAIN_JOBS)
+    code, lines = ask("--distribution", json.dumps(distribution), "--image", "fit:1")
+    found = [line for line in lines if " distribution_specification: " in line]
+    assert found == ([f"failed   distribution_specification: {problem}"] if problem else [])
+    assert code == 1

@@ -57,6 +57,9 @@ def test_install_twice_then_uninstall_twice(api, namespace):
     other = create_other_library(api, namespace)
     deleted = [f"deleted RoleBinding {ROLE}", f"deleted Role {ROLE}"]
     deleted += [f"deleted ConfigMap {name}" for name in sorted([LIBRARY, other])]
+    would_delete = run("uninstall", *option, "--dry-run")[:-1]
+    assert sorted(would_delete) == sorted(line.replace("deleted", "would delete") for line in deleted)
+    assert libraries(api, namespace).keys() == {LIBRARY, other}
     assert sorted(run("uninstall", *option)) == sorted(deleted)
     assert libraries(api, namespace) == {}
     assert run("uninstall", *option) == [f"There is no installation of kfp-distributed in namespace {namespace}."]
@@ -110,8 +113,10 @@ def test_a_library_with_other_content_is_replaced(api, namespace):
     tampered = library_config_map(namespace)
     tampered["binaryData"] = {"library.zip": data["library.zip"][: len(data["library.zip"]) // 8 * 4]}
     api.create_namespaced_config_map(namespace, tampered)
+    before = libraries(api, namespace)
     would_replace = run("install", "--namespace", namespace, "--dry-run")[2]
     assert would_replace.startswith(f"would replace ConfigMap {LIBRARY}: its library.zip cannot be read: ")
+    assert libraries(api, namespace) == before
     assert run("install", "--namespace", namespace)[2].startswith(f"replaced ConfigMap {LIBRARY}: ")
     ((uid, replaced),) = libraries(api, namespace).values()
     assert replaced == data

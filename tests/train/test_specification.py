@@ -195,7 +195,7 @@ def volumes(**volume):
             "slots_per_worker = 1",
             ("a key of MPI and PyTorch, not of TF", "remove it"),
         ),
-        ({"gang_scheduling": True}, "gang_scheduling = True", ("a key of MPI and TF and PyTorch, not of Job",)),
+        ({"gang_scheduling": True}, "gang_scheduling = True", ("a key of MPI, TF and PyTorch, not of Job",)),
         ({"number_of_workers": 2.5}, "number_of_workers = 2.5", ("1 to 10000",)),
         ({"number_of_workers": True}, "number_of_workers = True", ("1 to 10000",)),
         ({"number_of_workers": "2"}, "number_of_workers = 2", ("Job", "distribution_type")),
@@ -297,7 +297,7 @@ def test_a_key_is_only_accepted_by_its_distribution_types(distribution_type, key
     if distribution_type in types_of(key):
         assert key in as_dict(parse_distribution(spec))
     else:
-        types = " and ".join(types_of(key))
+        types = " and ".join(types_of(key)).replace(" and ", ", ", len(types_of(key)) - 2)
         error = f"{key} = {value!r} is a key of {types}, not of {distribution_type}"
         with pytest.raises(ValueError, match=re.escape(error)):
             parse_distribution(spec)

@@ -290,9 +290,10 @@ def _read(entries: Mapping[str, object]) -> dict[str, Any]:
         for name in values:
             types = types_of(name)
             if distribution_type not in types:
+                *others, last = types
+                owners = f"{', '.join(others)} and {last}" if others else last
                 raise ValueError(
-                    f"{name} = {shown(entries[name])} is a key of {' and '.join(types)}, not of {distribution_type}; "
-                    "remove it"
+                    f"{name} = {shown(entries[name])} is a key of {owners}, not of {distribution_type}; remove it"
                 )
     except ValueError as error:
         raise ValueError(f"distribution_specification: {error}") from None

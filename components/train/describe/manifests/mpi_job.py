@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.code import after_copy
+from kfp_distributed.components.train.describe.manifests.operator_limits import check_mpi_limits
 from kfp_distributed.components.train.describe.manifests.pod import CONTAINERS, ENTRY, WORK, environment, pod_template
 from kfp_distributed.components.train.describe.manifests.run_policy import run_policy, training_policy
 from kfp_distributed.components.train.describe.mpirun import UNLESS_TRAINED, elastic_horovodrun, mpirun
@@ -44,11 +45,7 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
         ValueError: The training is elastic and the version is v2beta1.
     """
     spec, uses_ssh = job.specification, settings.mpi_version == "v2beta1"
-    if uses_ssh and spec.min_workers:
-        raise ValueError(
-            f"min_workers = {spec.min_workers}: elastic training requires MPIJob v1 of the training operator, but this "
-            "cluster serves v2beta1; remove min_workers and max_workers"
-        )
+    check_mpi_limits(spec, settings.mpi_version)
     mpi_spec: Object = {"slotsPerWorker": spec.slots_per_worker, "mpiReplicaSpecs": _replica_specs(job, settings)}
     if uses_ssh:
         return mpi_spec | {

@@ -36,17 +36,7 @@ _SSH = f"-p {_PORT} -i {_KEYS}/id_rsa -o IdentitiesOnly=yes {SSH_ARGUMENTS}"
 
 
 def runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """Return the spec of the TrainingRuntime, without the metadata of its JobSet.
-
-    Raises:
-        ValueError: The training is elastic. Its launcher starts new ranks by `kubectl exec`, as only MPIJob v1 does.
-    """
-    spec = job.specification
-    if spec.min_workers:
-        raise ValueError(
-            f"min_workers = {spec.min_workers}: elastic training requires MPIJob v1 of the training operator, but a "
-            "TrainJob of Kubeflow Trainer has a fixed number of workers; remove min_workers and max_workers"
-        )
+    """Return the spec of the TrainingRuntime, without the metadata of its JobSet."""
     launcher, *workers = job.topology.replicas
     sshd = (*WATCHED, "--idle", *_SSHD)
     nodes = replicated_job(job, settings, NODE, workers, replica_variable("worker"), command=sshd)
@@ -61,7 +51,7 @@ def runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     )
     launchers["dependsOn"] = [{"name": NODE, "status": "Ready"}]
     policy = {
-        "numProcPerNode": spec.slots_per_worker,
+        "numProcPerNode": job.specification.slots_per_worker,
         "mpiImplementation": "OpenMPI",
         "sshAuthMountPath": _KEYS,
         "runLauncherAsNode": False,

@@ -34,18 +34,7 @@ _RANKS = ("RANK", "PET_NODE_RANK")
 
 
 def runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
-    """Return the spec of the TrainingRuntime, without the metadata of its JobSet.
-
-    Raises:
-        ValueError: max_workers is more than number_of_workers.
-    """
-    spec = job.specification
-    if spec.max_workers and spec.max_workers > spec.number_of_workers:
-        raise ValueError(
-            f"max_workers = {spec.max_workers} is more than number_of_workers, {spec.number_of_workers}: a TrainJob of "
-            "Kubeflow Trainer cannot get more workers while it runs; set number_of_workers to "
-            f"{spec.max_workers}, or max_workers to {spec.number_of_workers}"
-        )
+    """Return the spec of the TrainingRuntime, without the metadata of its JobSet."""
     return _node_runtime(job, settings) if has_one_template(job.topology) else _role_runtime(job, settings)
 
 

@@ -21,6 +21,7 @@ from kfp_distributed.components.train.describe.manifests import (
     torch_runtime,
 )
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
+from kfp_distributed.components.train.describe.manifests.operator_limits import check_trainer_limits
 from kfp_distributed.components.train.describe.manifests.pod import labels_of
 from kfp_distributed.components.train.describe.manifests.run_policy import lifetime
 from kfp_distributed.components.train.describe.manifests.train_job_names import train_job_names
@@ -109,6 +110,7 @@ def _distribution(job: TrainingJob) -> Object:
 
 
 def _runtime_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
+    check_trainer_limits(job.specification)
     spec = _MODULES[job.topology.distribution_type].runtime_spec(job, settings)
     metadata: Object = {"labels": labels_of(job)}
     policy = _pod_group_policy(job)
@@ -122,27 +124,7 @@ def _pod_group_policy(job: TrainingJob) -> Object:
     """Return the policy of a gang scheduler; {} without one.
 
     Trainer makes a PodGroup for Volcano or for the coscheduling plugin, and does not set the scheduler of the pods.
-
-    Raises:
-        ValueError: The scheduler is not named, or the job cannot start as a gang.
     """
-    spec = job.specification
-    if not spec.gang_scheduling:
+    if not job.specification.gang_scheduling:
         return {}
-    if not spec.scheduler_name:
-        raise ValueError(
-            "gang_scheduling = true: Kubeflow Trainer does not name the gang scheduler; set scheduler_name to "
-            '"volcano", or to the name of a scheduler with the coscheduling plugin'
-        )
-    if spec.distribution_type == "MPI":
-        raise ValueError(
-            "gang_scheduling = true: the launcher of an MPI job of Kubeflow Trainer is created when the workers run, "
-            "but their gang includes it; remove gang_scheduling"
-        )
-    if spec.min_workers and spec.min_workers < spec.number_of_workers:
-        raise ValueError(
-            f"gang_scheduling = true: the gang of a TrainJob has all {len(job.topology.replicas)} replicas, but "
-            f"min_workers = {spec.min_workers} allows fewer; remove gang_scheduling, or set min_workers to "
-            f"{spec.number_of_workers}"
-        )
-    return {"volcano": {}} if spec.scheduler_name == _VOLCANO else {"coscheduling": {}}
+    return {"volcano": {}} if job.specification.scheduler_name == _VOLCANO else {"coscheduling": {}}
