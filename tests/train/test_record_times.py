@@ -80,7 +80,7 @@ def test_a_job_that_ended_long_ago_has_the_times_of_its_records(api):
         "containerStatuses": [{"name": "tensorflow", "state": {"running": {"startedAt": at(4)}}}],
     }
     api.put("pods/a-job-worker-0", pod(0, running))
-    event = {"reason": "BackoffLimitExceeded", "message": "too many", "lastTimestamp": at(8)}
+    event = {"reason": "FailedCreatePod", "message": "too many", "lastTimestamp": at(8)}
     api.put("events/a", {"metadata": {"name": "a"}, "type": "Warning", "involvedObject": {"name": "a-job"}, **event})
     facts, failure = [], {"type": "Failed", "status": "True", "lastTransitionTime": at(9)}
     for fact in follower.facts():
