@@ -141,7 +141,9 @@ def test_the_permissions_for_a_required_trainer_are_granted_by_the_fix(api, empt
     CliRunner().invoke(main, ["install", "--namespace", empty_namespace])
     options = ("--distribution", '{"distribution_type": "PyTorch", "operator": "trainer"}')
     output = output_with(
-        "; create, get, patch, delete trainingruntimes.trainer.kubeflow.org\n", empty_namespace, *options
+        "; create, patch, delete trainingruntimes.trainer.kubeflow.org; get jobsets.jobset.x-k8s.io\n",
+        empty_namespace,
+        *options,
     )
     (fix,) = re.findall(r"^failed +permissions: .*\n +-> (.*)$", output, re.MULTILINE)
     assert fix == f"kfp-distributed install --namespace {empty_namespace} --trainer"

@@ -74,7 +74,7 @@ def test_an_account_without_permissions_is_told_those_of_each_operator(account, 
     for part in (
         "for TFJob the account lacks create tfjobs.kubeflow.org, ",
         "; for TrainJob the account lacks create trainjobs.trainer.kubeflow.org, ",
-        ", delete trainingruntimes.trainer.kubeflow.org; for both it lacks create configmaps, ",
+        ", delete trainingruntimes.trainer.kubeflow.org, get jobsets.jobset.x-k8s.io; for both it lacks ",
         f"run kfp-distributed install --namespace {namespace} (",
     ):
         assert part in str(error.value)

@@ -105,13 +105,14 @@ def account(api):
 
 TRAINER_NEEDED = [
     *(f"{verb} trainjobs.trainer.kubeflow.org" for verb in ("create", "get", "list", "watch", "patch", "delete")),
-    *(f"{verb} trainingruntimes.trainer.kubeflow.org" for verb in ("create", "get", "patch", "delete")),
+    *(f"{verb} trainingruntimes.trainer.kubeflow.org" for verb in ("create", "patch", "delete")),
+    "get jobsets.jobset.x-k8s.io",
 ]
 TRAINER_REFUSED = [
-    *(f"{verb} trainingruntimes.trainer.kubeflow.org" for verb in ("list", "watch", "update")),
+    *(f"{verb} trainingruntimes.trainer.kubeflow.org" for verb in ("get", "list", "watch", "update")),
     "get clustertrainingruntimes.trainer.kubeflow.org",
     "patch trainjobs.trainer.kubeflow.org/status",
-    "get jobsets.jobset.x-k8s.io",
+    "list jobsets.jobset.x-k8s.io",
 ]
 
 

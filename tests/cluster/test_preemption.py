@@ -14,13 +14,19 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
 PREEMPTED = "preempted: EvictionByEvictionAPI"
 
-# Long enough to be evicted at the first start. A later start finds the file and ends at once.
+# Long enough to be evicted at the first start. A later start finds the file and ends at once. No replica stores it
+# before all have started, because one that starts late would restore it.
 TRAINS = """\
-import os, time
+import json, os, socket, time
 from pathlib import Path
+from kfp_distributed.storage.opener import open_store
+store = open_store(json.loads(Path(os.environ["KFP_DISTRIBUTED_JOB"]).read_text())["metrics_uri"] + "/starts")
+store.write(socket.gethostname(), b"")
 begun = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "begun")
 print("resumes" if begun.exists() else "starts", os.environ["KFP_DISTRIBUTED_GRACE_SECONDS"], flush=True)
 if not begun.exists():
+    while len(list(store.list())) < PODS:
+        time.sleep(0.5)
     begun.write_text("")
     time.sleep(300)"""
 
@@ -55,7 +61,8 @@ def assert_resumed(step, replica: str, evicted: float):
 )
 def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribution, replica):
     keys = {**distribution, "restart_limit": 0, "termination_grace_seconds": 10}
-    step = start(function(TRAINS), keys, namespace=open_namespace)
+    pods = "2" if "distribution_type" in keys else "1"
+    step = start(function(TRAINS.replace("PODS", pods)), keys, namespace=open_namespace)
     # Both replicas have stored their checkpoint.
     leader = {"PyTorch": "master-0"}.get(keys.get("distribution_type"), "worker-0")
     for name in {leader, replica}:
@@ -77,7 +84,7 @@ def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribut
 )
 def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespace, image_name, replica):
     keys = {**MPI, "restart_limit": 0, "termination_grace_seconds": 10}
-    program = {**function(TRAINS), "image": image_name("horovod")}
+    program = {**function(TRAINS.replace("PODS", "2")), "image": image_name("horovod")}
     step = start(program, keys, namespace=open_namespace)
     for name in ("worker-0", "worker-1"):
         step.wait_for(rf"\[{name}\] starts 10$")
