@@ -11,7 +11,7 @@ from kfp_distributed.storage.dataset import DatasetManifest
 _COMPARED = ("kind", "dtype", "shape", "vocabulary")
 
 
-def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> DatasetManifest:
+def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], label: Mapping[str, Any]) -> DatasetManifest:
     """Return a manifest whose columns are in the order of the training data.
 
     The shards stay as they are, because they are read by the names of the columns.
@@ -19,14 +19,17 @@ def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], class
     Args:
         manifest: Manifest of the dataset.
         columns: Columns of the training data, as JSON objects of its manifest.
-        classes: Classes of the training data.
+        label: Label of the training data, as a JSON object of its manifest.
 
     Raises:
-        ValueError: The dataset has other columns, types, vocabularies or classes. Its classes and categories are
-            numbers in the shards, which would mean other values, even if the shapes fit.
+        ValueError: The dataset has another task, or other columns, types, vocabularies or classes. Its classes and
+            categories are numbers in the shards, which would mean other values, even if the shapes fit.
     """
     trained = {column["name"]: _compared(column) for column in columns}
     own = {column.name: (column, _compared(asdict(column))) for column in manifest.columns}
+    task, classes = label.get("task", "classification"), label.get("classes", ())
+    if task != manifest.label.task:
+        raise ValueError(f"the task is {manifest.label.task!r}, in the training data {task!r}")
     if [*classes] != [*manifest.label.classes]:
         raise ValueError(_difference("the classes are", manifest.label.classes, classes))
     if trained.keys() != own.keys():

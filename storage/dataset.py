@@ -6,7 +6,8 @@ Columns of the shards:
 - number: nullable float32;
 - category: int32 index (0 = missing, i = vocabulary[i - 1]);
 - tensor: fixed-size list in row-major order;
-- label, under its own name: int32 class index.
+- kept: the values in the type of the source;
+- label, under its own name: int32 class index, or float64 number to predict.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ if TYPE_CHECKING:  # The `train` step runs without Arrow.
     import pyarrow as pa
 
 DATASET_MANIFEST = "dataset.json"
-_FORMAT = "kfp-distributed-dataset-2"
-_READ_FORMATS = ("kfp-distributed-dataset-1", _FORMAT)
+_FORMAT = "kfp-distributed-dataset-3"
+_READ_FORMATS = ("kfp-distributed-dataset-1", "kfp-distributed-dataset-2", _FORMAT)
 _DTYPES = {"number": ("float32",), "category": ("int32",), "tensor": ("uint8", "float32")}
+Task = Literal["classification", "regression", "none"]
+"""What a dataset is for: to predict a class, to predict a number, or anything else."""
+TASKS: tuple[Task, ...] = ("classification", "regression", "none")
 # A batch of large images and the model must fit into a small trainer pod.
 _BATCH_BYTES = 64 * 2**20
 
@@ -39,29 +43,39 @@ class Column:
 
     Attributes:
         name: Name of the column in the shards.
-        kind: Kind of the values.
-        dtype: Type of the values in the shards.
+        kind: Kind of the values. "kept" stands for values that are stored as they are, such as texts and lists. They
+            have no form as numbers, so built-in trainers do not take them.
+        dtype: Type of the values in the shards. Of a kept column, the name that Arrow gives to it, such as "string",
+            "list<element: float>" or "timestamp[us, tz=UTC]".
         shape: Shape of the value of one row. () except for tensors.
         vocabulary: The values of a category in the order of their indices, which start with 1.
         mean: Mean of the non-missing values of the training split. A tuple has the mean of each element of a tensor in
             row-major order, or of each channel (last axis) of an image. A single number applies to all elements.
         std: Standard deviation of the same values, in the form of `mean`. 1 where all values are equal.
+        fill: Number that stands for a missing one: the median of the training split. The shards have it in the place
+            of each gap. None if gaps stay, as NaN.
+        source_type: "date" for a number that counts the days from 1970-01-01 to a date or time in UTC, else "".
     """
 
     name: str
-    kind: Literal["number", "category", "tensor"]
-    dtype: Literal["float32", "uint8", "int32"]
+    kind: Literal["number", "category", "tensor", "kept"]
+    dtype: str
     shape: tuple[int, ...] = ()
     vocabulary: tuple[str, ...] = ()
     mean: float | tuple[float, ...] = 0.0
     std: float | tuple[float, ...] = 1.0
+    fill: float | None = None
+    source_type: Literal["", "date"] = ""
 
     def __post_init__(self) -> None:
         is_tensor, sizes = self.kind == "tensor", self.shape
+        if self.kind == "kept" and self.dtype and not sizes:
+            return
         if self.dtype not in _DTYPES.get(self.kind, ()) or is_tensor != bool(sizes) or min(sizes, default=1) < 1:
             raise ValueError(
                 f"column {self.name!r}: kind {self.kind!r} with dtype {self.dtype!r} and shape {list(sizes)} is not "
-                f"allowed: allowed are {_DTYPES}, and a shape of positive sizes for tensors alone"
+                f"allowed: allowed are {_DTYPES}, 'kept' with a type of Arrow, and a shape of positive sizes for "
+                "tensors alone"
             )
         lengths = {math.prod(sizes), sizes[-1]} if is_tensor else set()
         for key, values in (("mean", self.mean), ("std", self.std)):
@@ -74,10 +88,30 @@ class Column:
 
 @dataclass(frozen=True)
 class Label:
-    """The column to predict: its name, and its classes in the order of their indices, which start with 0."""
+    """The column to predict.
+
+    Attributes:
+        name: Name of the column in the shards; "" if there is nothing to predict.
+        classes: The classes in the order of their indices, which start with 0; () if no classes are to be predicted.
+        task: "classification", "regression" or "none".
+        mean: Mean of the numbers to predict in the training split. 0 for other tasks.
+        std: Standard deviation of the same numbers. 1 where all are equal, and for other tasks.
+    """
 
     name: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    task: Task = "classification"
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS or bool(self.name) == (self.task == "none"):
+            raise ValueError(
+                f"label {self.name!r} with the task {self.task!r} is not allowed: the tasks are {', '.join(TASKS)}, "
+                "and 'none' alone has no label"
+            )
+        if self.task != "classification" and self.classes:
+            raise ValueError(f"label {self.name!r}: the task {self.task!r} has no classes, not {self.classes[:9]}")
 
 
 @dataclass(frozen=True)
@@ -103,7 +137,7 @@ class DatasetManifest:
         columns: The input columns, in the order in which they are concatenated.
         label: The column to predict.
         shards: The files, in the order of the rows. Empty for an empty split.
-        class_counts: Number of rows of each class in this split, in the order of `label.classes`.
+        class_counts: Number of rows of each class in this split, in the order of `label.classes`. () without classes.
         seed: Seed of the split.
         source: Origin of the data.
         shuffled: Whether each shard is a random sample of the split in random order. Shards of format 1 keep parts of
@@ -114,6 +148,7 @@ class DatasetManifest:
             format 1.
         source_fingerprint: Value of `fingerprint_source` that was passed to `prepare_data`: the state of the source's
             files just before they were read. "" if none was passed.
+        like: `preparation` of the dataset whose columns, vocabularies and statistics this one has; "" for its own.
     """
 
     split: str
@@ -127,12 +162,14 @@ class DatasetManifest:
     preparation: str = ""
     content: str = ""
     source_fingerprint: str = ""
+    like: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.class_counts) != len(self.label.classes) or sum(self.class_counts) != self.rows:
+        rows = self.rows if self.label.task == "classification" else 0
+        if len(self.class_counts) != len(self.label.classes) or sum(self.class_counts) != rows:
             raise ValueError(
                 f"class_counts {list(self.class_counts)} must have {len(self.label.classes)} numbers with the sum "
-                f"{self.rows}, the number of rows"
+                f"{rows}, the number of rows with a class"
             )
 
     @property
@@ -244,7 +281,17 @@ def parts_of_rank(manifest: DatasetManifest, rank: int, world: int) -> tuple[Sha
 
 
 def width(manifest: DatasetManifest) -> int:
-    """Return the number of float32 values that `read_batches` yields for a row: all columns, flattened."""
+    """Return the number of float32 values that `read_batches` yields for a row: all columns, flattened.
+
+    Raises:
+        ValueError: There is a column without a form as numbers.
+    """
+    if kept := [column.name for column in manifest.columns if column.kind == "kept"]:
+        names = ", ".join(map(repr, kept[:9])) + ", …" * (len(kept) > 9)
+        raise ValueError(
+            f"the columns {names} are kept as they are, such as texts and lists, and have no form as numbers: train with a function of your own, which reads the Parquet "
+            "shards, or run prepare_data with these columns in drop_columns"
+        )
     return sum(math.prod(column.shape) for column in manifest.columns)
 
 
@@ -273,7 +320,7 @@ def is_image(shape: Sequence[int]) -> bool:
 
 def read_batches(
     folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart] | None = None, batch_rows: int = 4096
-) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int32]]]:
+) -> Iterator[tuple[NDArray[np.float32], NDArray[Any]]]:
     """Read rows in the order of the shards. Only one batch is held in memory.
 
     Args:
@@ -284,9 +331,18 @@ def read_batches(
             and for rows so large that a batch would exceed 64 MiB.
 
     Yields:
-        The inputs as float32 [n, width], and the class indices as int32 [n]. The columns are concatenated in the
-        manifest's order: a category as its index, a missing number as NaN, a tensor with its stored values.
+        The inputs as float32 [n, width], and the labels [n]: class indices as int32, or numbers to predict as float64.
+        The columns are concatenated in the manifest's order: a category as its index, a missing number as NaN, a tensor
+        with its stored values.
+
+    Raises:
+        ValueError: The dataset has no label, or a column without a form as numbers.
     """
+    if not manifest.label.name:
+        raise ValueError(
+            'the dataset has no label, because it was prepared with the task "none": read its Parquet shards with a '
+            'function of your own, or run prepare_data with a label_column and the task "auto"'
+        )
     import pyarrow as pa
     import pyarrow.parquet as pq
 

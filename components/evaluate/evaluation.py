@@ -188,7 +188,7 @@ def align_with_model(dataset: DatasetManifest, model: ModelManifest) -> DatasetM
     if not model.columns:
         return dataset
     try:
-        return align(dataset, model.columns, model.label.get("classes", ()))
+        return align(dataset, model.columns, model.label)
     except ValueError as error:
         raise ValueError(
             f"the dataset is not of the kind that the model was trained on: {error}. Evaluate it on a split of the "

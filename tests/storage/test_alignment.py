@@ -19,7 +19,7 @@ def manifest_of(*columns, classes=("a", "b")):
 
 def test_columns_are_brought_into_the_order_of_the_training_data():
     other = replace(AGE, mean=9.0, std=9.0)
-    assert align(manifest_of(IMAGE, other, TOWN), TRAINED, ["a", "b"]) == manifest_of(other, TOWN, IMAGE)
+    assert align(manifest_of(IMAGE, other, TOWN), TRAINED, {"classes": ["a", "b"]}) == manifest_of(other, TOWN, IMAGE)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_columns_are_brought_into_the_order_of_the_training_data():
 )  # fmt: skip
 def test_other_columns_or_classes_are_named(columns, classes, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the whole text is compared)
-        align(manifest_of(*columns, classes=classes), TRAINED, ["a", "b"])
+        align(manifest_of(*columns, classes=classes), TRAINED, {"classes": ["a", "b"]})
     assert str(error.value) == message
 
 
@@ -69,4 +69,4 @@ def test_long_vocabularies_that_differ_at_their_end_are_named():
     words = tuple(str(number) for number in range(100))
     trained = [asdict(replace(TOWN, vocabulary=words))]
     with pytest.raises(ValueError, match="the vocabulary of column 'town' is others than those"):
-        align(manifest_of(replace(TOWN, vocabulary=(*words[:-1], "x"))), trained, ["a", "b"])
+        align(manifest_of(replace(TOWN, vocabulary=(*words[:-1], "x"))), trained, {"classes": ["a", "b"]})

@@ -74,10 +74,46 @@ def test_manifest_round_trip():
     assert DatasetManifest.from_json(manifest.to_json()) == manifest
 
 
+def test_manifests_without_classes_make_the_round_trip():
+    review = Column("review", "kept", "string")
+    number = manifest_of(3, 2, columns=(AGE, review))
+    number = dataclasses.replace(number, label=Label("price", (), "regression", 2.5, 0.5), class_counts=())
+    no_label = dataclasses.replace(number, label=Label("", task="none"))
+    for manifest in (number, no_label):
+        assert DatasetManifest.from_json(manifest.to_json()) == manifest
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (lambda: Label("", ("a", "b")), "'none' alone has no label"),
+        (lambda: Label("price", task="none"), "'none' alone has no label"),
+        (lambda: Label("price", (), "ranking"), "the tasks are classification, regression, none"),
+        (lambda: Label("price", ("a", "b"), "regression"), "the task 'regression' has no classes"),
+    ],
+)
+def test_a_label_that_does_not_fit_its_task_is_refused(label, message):
+    with pytest.raises(ValueError, match=message):
+        label()
+
+
+def test_a_dataset_without_a_form_as_numbers_is_refused():
+    review = Column("review", "kept", "string")
+    with pytest.raises(ValueError, match="the columns 'review' are kept as they are"):
+        width(manifest_of(3, columns=(AGE, review)))
+    no_label = dataclasses.replace(manifest_of(3), label=Label("", task="none"), class_counts=())
+    with pytest.raises(ValueError, match="the dataset has no label"):
+        next(read_batches("folder", no_label))
+
+
 def test_a_manifest_of_format_1_is_read():
     data = json.loads(manifest_of(3, 2).to_json())
-    for name in ("shuffled", "preparation", "content", "source_fingerprint"):
+    for name in ("shuffled", "preparation", "content", "source_fingerprint", "like"):
         del data[name]
+    for name in ("task", "mean", "std"):
+        del data["label"][name]
+    for column in data["columns"]:
+        del column["fill"], column["source_type"]
     assert DatasetManifest.from_json(json.dumps({**data, "format": "kfp-distributed-dataset-1"})) == manifest_of(3, 2)
 
 

@@ -151,7 +151,7 @@ def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest) -> None
     The order may be another one in other files of the source.
     """
     validation = fetch_shards(uri, folder, None, STORE_SECONDS, partial(observed, "validation data"))
-    aligned = align(validation, [asdict(column) for column in manifest.columns], manifest.label.classes)
+    aligned = align(validation, [asdict(column) for column in manifest.columns], asdict(manifest.label))
     (folder / DATASET_MANIFEST).write_text(aligned.to_json())
 
 

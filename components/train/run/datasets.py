@@ -27,7 +27,7 @@ def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, r
         )
     if validation:
         try:
-            align(validation, [asdict(column) for column in train.columns], train.label.classes)
+            align(validation, [asdict(column) for column in train.columns], asdict(train.label))
         except ValueError as error:
             raise ValueError(
                 f"validation_dataset does not fit train_dataset: {error}. Pass splits of one run of prepare_data"
