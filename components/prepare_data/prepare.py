@@ -14,9 +14,11 @@ from kfp_distributed.components.prepare_data.data_warnings import (
 )
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.prepare_data.overview import overview_page
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan, write_splits
+from kfp_distributed.components.prepare_data.split import write_splits
 from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
@@ -46,26 +48,30 @@ def prepare(
         path = None if source == DIGITS else local_copy(source, Path(scratch))
         data = open_source(path, options, Path(scratch))
         _log(data.notes)
-        columns, label, class_counts, missing, warnings, collapsed = scan(data)
-        warnings = [*scaling_warnings(columns), *warnings]
-        _log(warnings)
-        plan = plan_split(class_counts, options)
         targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
         parent = targets["train"].parent
         parent.mkdir(parents=True, exist_ok=True)
+        # Beside the outputs, because their disk has place for the rows.
         with tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished:
+            pieces = Pieces(Path(unfinished, "pieces"), data.expected_bytes, options.seed)
+            found = scan(data, pieces)
+            warnings = [*scaling_warnings(found.columns), *found.warnings]
+            _log(warnings)
+            plan = plan_split(found.class_counts, options)
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
-            manifests, profile = write_splits(data, columns, label, plan, options, without_secrets(source), folders)
+            manifests, profile = write_splits(
+                pieces, found, plan, options, without_secrets(source), folders, Path(unfinished)
+            )
             warnings_of_rows = [
                 *leakage_warnings(profile.predictors),
-                *duplicate_warnings(profile.duplicates, collapsed),
+                *duplicate_warnings(profile.duplicates, found.collapsed),
                 *unseen_warnings(profile.unseen),
             ]
             _log(warnings_of_rows)
             page = Path(unfinished, "overview")
-            content = overview_page(manifests, profile, missing, [*data.notes, *warnings_of_rows, *warnings])
+            content = overview_page(manifests, profile, found.missing, [*data.notes, *warnings_of_rows, *warnings])
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)

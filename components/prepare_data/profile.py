@@ -141,13 +141,14 @@ class Profiler:
     Its memory does not grow with the number of rows.
 
     Args:
-        columns: The inputs.
+        vocabularies: The inputs, with the values of the training rows.
         label: The label.
         training_rows: Number of training rows that will be added.
         seed: Seed of the sample.
     """
 
-    def __init__(self, columns: Sequence[Column], label: Label, training_rows: int, seed: int) -> None:
+    def __init__(self, vocabularies: VocabularyCounter, label: Label, training_rows: int, seed: int) -> None:
+        columns = vocabularies.columns
         self.moments = {column.name: Moments(feature_count(column)) for column in columns if column.kind != "category"}
         self._columns = columns
         # Another stream of random numbers than that of the split, which must not depend on the sample.
@@ -156,10 +157,10 @@ class Profiler:
         self._duplicates = DuplicateCounter(SPLITS)
         # The hash of a row, and so `content`, must not depend on the order of the columns.
         self._by_name = sorted(range(len(columns)), key=lambda index: columns[index].name)
-        self.vocabularies = VocabularyCounter(columns)
+        self._vocabularies = vocabularies
 
     def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
-        """Add rows in the form of the shards.
+        """Add rows in the form of the shards, with the vocabularies of all rows.
 
         Args:
             rows: Rows of all splits.
@@ -172,7 +173,6 @@ class Profiler:
                 self.moments[column.name].add(values[training_rows])
         self._duplicates.add(np.hstack([features[index] for index in self._by_name]), splits)
         self._sampler.add(rows, training_rows)
-        self.vocabularies.add(rows, training_rows)
 
     @property
     def content(self) -> str:
@@ -181,8 +181,8 @@ class Profiler:
 
     def profile(self) -> Profile:
         """Return the profile of the rows that were added, with the vocabularies of the training rows."""
-        sample = self._sampler.sample(self.vocabularies.recode)
-        columns = self.vocabularies.training_columns()
+        sample = self._sampler.sample(self._vocabularies.recode)
+        columns = self._vocabularies.training_columns()
         predictors = rank_predictors(columns, sample.columns(columns), sample.labels)
         duplicates = self._duplicates.duplicates()
-        return Profile(self.moments, sample, predictors, duplicates, self.vocabularies.unseen())
+        return Profile(self.moments, sample, predictors, duplicates, self._vocabularies.unseen())

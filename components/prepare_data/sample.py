@@ -73,13 +73,13 @@ class Sampler:
         if begin < end:
             self._drawn.append(batch.take(pa.array(training_rows[self._numbers[begin:end] - first])))
 
-    def sample(self, change: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> RowSample:
+    def sample(self, change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows) -> RowSample:
         """Return the drawn rows.
 
         Args:
             change: Changes values of the rows. Default: no change.
         """
-        rows = change(pa.Table.from_batches(self._drawn)).combine_chunks()
+        rows = change(pa.concat_batches(self._drawn))
         order = self.generator.permutation(rows.num_rows)
-        features = np.hstack([column_matrix(rows[column.name].combine_chunks()) for column in self.columns])
+        features = np.hstack([column_matrix(rows[column.name]) for column in self.columns])
         return RowSample(features[order], rows[self.label].to_numpy()[order], self._seen)

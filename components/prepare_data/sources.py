@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.column_kinds import (
     cast,
     check_type,
-    class_names,
     column_of,
     lines_about_codes,
     spellings,
@@ -44,7 +43,9 @@ from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, cou
 from kfp_distributed.storage.dataset import Column
 
 # Approximate size of a batch.
-_BATCH_BYTES = 2**20
+_BATCH_BYTES = 2**24
+# Bytes of each column of a Parquet file that are read at once.
+_READ_BYTES = 2**20
 _TABLES = {".csv", ".parquet", ".npz"}
 
 DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
@@ -61,6 +62,7 @@ class Source:
         parts: Functions by file that yield all rows of the file with at least these columns, in the file's types.
         first_row: Line number of a file's first row, for errors: 2 after a header, else 1.
         notes: Lines about the files and columns of the source that are left out, for log and overview.
+        expected_bytes: Approximate size of all rows in the shards.
     """
 
     columns: tuple[Column, ...]
@@ -68,12 +70,10 @@ class Source:
     parts: Mapping[str, Callable[[], Iterator[pa.RecordBatch]]]
     first_row: int = 1
     notes: tuple[str, ...] = ()
+    expected_bytes: int = 0
 
-    def batches(self, *, are_labels_spelled: bool = False) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield all rows with the name of the file they are in.
-
-        Args:
-            are_labels_spelled: Whether labels are yielded as they are spelled. By default "2.0" is the class "2".
+    def batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield all rows, with labels as they are spelled, and the name of the file they are in.
 
         Raises:
             ValueError: A file is damaged, or a column is missing or has another type.
@@ -81,8 +81,7 @@ class Source:
         for name, read in self.parts.items():
             with reading(name):
                 for part in read():
-                    labels = spellings(self.label, part[self.label])
-                    rows = {self.label: labels if are_labels_spelled else class_names(labels)}
+                    rows = {self.label: spellings(self.label, part[self.label])}
                     for column in self.columns:
                         values = part[column.name]
                         rows[column.name] = values if column.shape else cast(column.name, values, column.kind)
@@ -197,7 +196,16 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
         {file.name: partial(read, file, types=types) for file in files},
         1 + is_csv,
         (*lines_about_columns(names, first, options.drop_columns), *notes_about_index, *notes),
+        sum(map(_expected_bytes, files)),
     )
+
+
+def _expected_bytes(file: Path) -> int:
+    """Return the approximate size of a table's rows in the shards."""
+    if file.suffix.lower() == ".csv":
+        return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.
+    with _parquet(file) as opened:
+        return opened.metadata.num_rows * opened.metadata.num_columns * 4
 
 
 def _without_index(
@@ -274,7 +282,8 @@ def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.R
 @contextmanager
 def _parquet(file: Path) -> Iterator[pq.ParquetFile]:
     try:
-        with pq.ParquetFile(file) as opened:
+        # Without the buffer, a whole row group would be in memory.
+        with pq.ParquetFile(file, pre_buffer=False, buffer_size=_READ_BYTES) as opened:
             yield opened
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"it is not a complete Parquet file: write or copy it again ({error})") from None
@@ -319,7 +328,8 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sour
         for begin in range(0, used[label].shape[0], batch_rows):
             yield pa.record_batch({key: _arrow(array[begin : begin + batch_rows]) for key, array in used.items()})
 
-    return Source(columns, label, {name: read})
+    row_size = sum(math.prod(column.shape) * (1 if column.dtype == "uint8" else 4) for column in columns)
+    return Source(columns, label, {name: read}, expected_bytes=used[label].shape[0] * row_size)
 
 
 def _arrow(values: NDArray[Any]) -> pa.Array:

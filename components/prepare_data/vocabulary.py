@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,7 @@ class VocabularyCounter:
     """Counts the values of categories in the training rows and in all rows.
 
     A model must not learn from the validation and test rows which values exist. Which rows are for training is known
-    only after their values were encoded, so the indices are changed afterwards, by `recode`.
+    only after the values of all rows were collected, so the indices are changed afterwards, by `recode`.
 
     Attributes:
         columns: The inputs with the vocabularies of all rows.
@@ -66,9 +67,14 @@ class VocabularyCounter:
             for column in self.columns
         )
 
-    def recode(self, rows: pa.Table) -> pa.Table:
+    @property
+    def names(self) -> list[str]:
+        """Names of the categories."""
+        return [*self._all]
+
+    def recode(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with the indices of `training_columns`. A value that no training row has becomes 0, missing."""
-        for name, indices in self._indices().items():
+        for name, indices in self._indices.items():
             position = rows.schema.get_field_index(name)
             codes = pa.array(indices[rows[name].to_numpy()])
             rows = rows.set_column(position, rows.schema.field(position), codes)
@@ -85,6 +91,7 @@ class VocabularyCounter:
                     result.append(Unseen(column.name, values, int(counts.sum())))
         return result
 
+    @cached_property
     def _indices(self) -> Mapping[str, NDArray[np.int32]]:
         """Return the new index of each old index, for the columns whose indices change."""
         changed = {}

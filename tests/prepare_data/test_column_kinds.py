@@ -5,8 +5,9 @@ import re
 import pytest
 from prepare_data.test_sources import LABELLED, category, number, parquet, rows_of
 
+from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 
 # More than the first batch of a CSV file, which has 1 MiB.
 MANY = 2**19
@@ -54,7 +55,7 @@ def test_a_text_column_whose_first_values_are_missing_is_text(file):
 
 
 def lines_about_classes(path, tmp_path):
-    scanned = scan(open_source(path, LABELLED, tmp_path))
+    scanned = scan(open_source(path, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     return scanned.label.classes, scanned.class_counts, [re.findall("'(.*?)'", line)[:4] for line in scanned.warnings]
 
 

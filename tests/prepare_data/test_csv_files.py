@@ -3,9 +3,10 @@
 import pytest
 
 from kfp_distributed.components.prepare_data.csv_files import may_have_leading_zeros
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 
 LABELLED = Options(label_column="kind")
 LONG = "".join(f"{i},a\n" for i in range(300_000))
@@ -67,7 +68,7 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
 )
 def test_an_unusable_csv_file_is_refused_with_column_and_row(file, text, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        scan(open_source(file("data.csv", text), LABELLED, tmp_path))
+        scan(open_source(file("data.csv", text), LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 4, 5, 2**18])

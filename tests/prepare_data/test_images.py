@@ -10,9 +10,10 @@ from pages import Page
 from PIL import Image
 from prepare_data.test_sources import LABELLED, rows_of
 
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 from kfp_distributed.storage.dataset import Column
 
 
@@ -126,23 +127,23 @@ def test_unusable_images_are_named(file, tmp_path):
         open_source(folder, Options("image"), tmp_path)
     bad = file("photos/dog/2.png", "no image")
     with pytest.raises(ValueError, match=r"image dog/2.png cannot be read"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     bad.write_bytes(good.read_bytes()[:60])
     with pytest.raises(ValueError, match=r"image dog/2.png cannot be read"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     image(file, "photos/dog/2.png", "I;16")
     with pytest.raises(ValueError, match=r"image dog/2.png cannot be read: it has more than 8 bits"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     bad.unlink()
     text = file("photos/dog/notes.txt", "no image")
     with pytest.raises(
         ValueError, match=r"image dog/notes.txt cannot be read: it is not an image: remove it, or convert"
     ):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     text.unlink()
     image(file, "photos/dog/more/1.png")
     with pytest.raises(ValueError, match=r"image dog/more cannot be read: it is a folder: put images directly"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
 
 
 def test_a_truncated_jpeg_is_named(file, tmp_path):
@@ -150,4 +151,4 @@ def test_a_truncated_jpeg_is_named(file, tmp_path):
     Image.effect_noise((64, 64), 50).save(data, "JPEG")
     folder = file("photos/dog/1.jpg", data.getvalue()[:-500]).parents[1]
     with pytest.raises(ValueError, match=r"image dog/1.jpg cannot be read: image file is truncated"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))

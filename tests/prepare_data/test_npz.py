@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 from kfp_distributed.storage.dataset import Column
 
 LABELLED = Options(label_column="kind")
@@ -154,7 +155,7 @@ def test_a_damaged_npz_is_refused(file, tmp_path):
     data[len(data) // 2] ^= 255
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"data\.npz cannot be read"):
-        scan(open_source(path, LABELLED, tmp_path))
+        scan(open_source(path, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     path.write_bytes(data[:100])
     with pytest.raises(ValueError, match=r"data\.npz cannot be read"):
         open_source(path, LABELLED, tmp_path)

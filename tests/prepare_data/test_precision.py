@@ -8,9 +8,10 @@ from prepare_data.test_sources import LABELLED, parquet
 
 from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.precision import Precision
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 from kfp_distributed.storage.dataset import read_batches
 
 
@@ -25,7 +26,7 @@ from kfp_distributed.storage.dataset import read_batches
 )
 def test_collapsed_numbers_are_one_line(file, tmp_path, values, pair, stored):
     text = "x,kind\n" + "".join(f"{value},{kind}\n" for value in values for kind in "ab")
-    scanned = scan(open_source(file("data.csv", text), LABELLED, tmp_path))
+    scanned = scan(open_source(file("data.csv", text), LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     *_, line = scanned.warnings
     assert len(scanned.warnings) == 1 + ("" in values)
     assert re.findall(r"\d+(?:\.\d+)?", line.removeprefix("column 'x'").replace("32-bit", "")) == [*pair, stored]
@@ -36,7 +37,7 @@ def test_collapsed_numbers_of_parquet_are_found_in_any_batch(file, tmp_path):
     rows = 300_000
     numbers = np.arange(rows, dtype=np.int64) + 2**24 - rows + 100_000
     path = parquet(file, "data.parquet", kind=["a", "b"] * (rows // 2), x=numbers, y=np.arange(rows, dtype=np.int64))
-    assert scan(open_source(path, LABELLED, tmp_path)).collapsed == ("x",)
+    assert scan(open_source(path, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0)).collapsed == ("x",)
 
 
 @pytest.mark.parametrize(

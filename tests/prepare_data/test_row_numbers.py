@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from prepare_data.test_sources import LABELLED, number, parquet, rows_of
 
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.row_numbers import WholeNumbers
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 
 
 def notes_of(path, tmp_path, options=LABELLED):
@@ -47,7 +48,7 @@ def test_the_index_of_a_parquet_file(file, tmp_path):
 def test_columns_like_ids_are_one_line(file, tmp_path):
     rows = [f"{100 + i},{i * 7 % 20},{-i},{i * 7 % 20},{i * 1.5},{'ab'[i % 2]}" for i in range(20)]
     path = file("data.csv", "number,user_id,down,age,half,kind\n" + "\n".join(rows) + "\n")
-    lines = scan(open_source(path, LABELLED, tmp_path)).warnings
+    lines = scan(open_source(path, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0)).warnings
     assert [re.findall("'(.*?)'", line) for line in lines] == [["number"], ["user_id"], ["down"]]
 
 

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan
 from kfp_distributed.storage.dataset import Column, Label
 
 LABELLED = Options(label_column="kind")
@@ -51,11 +52,11 @@ def category(name):
             (category("town"),),
             {"kind": ["1", "2"], "town": ['a "b",\nc', None]},
         ),
-        ("ok,kind\ntrue,1.0\nfalse,2\n", (category("ok"),), {"kind": ["1", "2"], "ok": ["true", "false"]}),
+        ("ok,kind\ntrue,1.0\nfalse,2\n", (category("ok"),), {"kind": ["1.0", "2"], "ok": ["true", "false"]}),
         (
             "day,kind\n2024-01-31,007\n,-7.00\n",
             (category("day"),),
-            {"kind": ["007", "-7"], "day": ["2024-01-31", None]},
+            {"kind": ["007", "-7.00"], "day": ["2024-01-31", None]},
         ),
     ],
 )
@@ -104,7 +105,7 @@ def test_inconsistent_files_of_a_folder_are_named(file, tmp_path):
         ValueError,
         match=r"b.csv cannot be read: it has no column 'age', which a.csv has; it has \['size', 'kind'\]",
     ):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     file("rows/c.parquet", "")
     with pytest.raises(ValueError, match=r"source rows has .csv, .parquet: it must be"):
         open_source(folder, LABELLED, tmp_path)
@@ -175,7 +176,10 @@ def test_parquet(file):
 )
 def test_an_unusable_parquet_file_is_refused(file, columns, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        scan(open_source(parquet(file, "data.parquet", **columns), LABELLED, tmp_path))
+        scan(
+            open_source(parquet(file, "data.parquet", **columns), LABELLED, tmp_path),
+            Pieces(tmp_path / ".pieces", 0, 0),
+        )
 
 
 def test_a_parquet_file_without_columns_is_refused(file, tmp_path):
@@ -196,13 +200,13 @@ def test_inconsistent_or_damaged_parquet_files_are_named(file, tmp_path):
     with pytest.raises(
         ValueError, match=r"b\.parquet cannot be read: column 'age' has 'old', but numbers in the first file"
     ):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     damaged.write_bytes(damaged.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"b\.parquet cannot be read"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
     parquet(file, "rows/b.parquet", kind=["a"], size=[1])
     with pytest.raises(ValueError, match=r"b\.parquet cannot be read: .*age"):
-        scan(open_source(folder, LABELLED, tmp_path))
+        scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
 
 
 def test_a_file_without_an_ending_is_refused(file, tmp_path):
@@ -231,7 +235,10 @@ def test_digits():
 
 
 def test_a_scan_has_the_vocabularies_and_the_class_counts(file, tmp_path):
-    scanned = scan(open_source(file("data.csv", "town,kind\nUlm,b\nBern,a\n,b\nUlm,a\n"), LABELLED, tmp_path))
+    scanned = scan(
+        open_source(file("data.csv", "town,kind\nUlm,b\nBern,a\n,b\nUlm,a\n"), LABELLED, tmp_path),
+        Pieces(tmp_path / ".pieces", 0, 0),
+    )
     assert scanned == (
         (Column("town", "category", "int32", vocabulary=("Bern", "Ulm")),),
         Label("kind", ("a", "b")),

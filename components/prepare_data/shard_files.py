@@ -1,0 +1,76 @@
+"""Writes rows into Parquet files, many of them at once, in row groups that are as large as bounded memory allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+# A reader holds one row group in memory.
+_GROUP_BYTES = 2**23
+# Rows of all files that wait for a row group. With 16 files, each can have one of 8 MiB.
+_PENDING_BYTES = 2**27
+
+
+class ShardFiles:
+    """Parquet files that are open for writing. A file is created with its first row.
+
+    Args:
+        files: Paths of the files.
+        texts: Names of the columns with repeated values, which are stored once for each row group.
+    """
+
+    def __init__(self, files: Sequence[Path], texts: Sequence[str]) -> None:
+        self._files, self._texts = files, list(texts)
+        self._writers: dict[int, pq.ParquetWriter] = {}
+        self._pending: dict[int, list[pa.RecordBatch]] = {}
+        self._bytes = np.zeros(len(files), np.int64)
+
+    def __enter__(self) -> ShardFiles:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            for file in [*self._pending]:
+                self._write(file)
+        for writer in self._writers.values():
+            # After a failed write, closing a file would fail with the same error.
+            if error is None:
+                writer.close()
+            else:
+                writer.file_handle and writer.file_handle.close()
+
+    def add(self, rows: pa.RecordBatch, targets: NDArray[np.integer]) -> None:
+        """Append rows to the files.
+
+        Args:
+            rows: The rows.
+            targets: Index of each row's file.
+        """
+        order = np.argsort(targets, kind="stable")
+        edges = np.searchsorted(targets[order], np.arange(len(self._files) + 1))
+        rows = rows.take(pa.array(order))
+        for file in np.flatnonzero(np.diff(edges)).tolist():
+            part = rows[edges[file] : edges[file + 1]]
+            self._pending.setdefault(file, []).append(part)
+            self._bytes[file] += part.nbytes
+            if self._bytes[file] >= _GROUP_BYTES:
+                self._write(file)
+        while self._bytes.sum() >= _PENDING_BYTES:
+            self._write(int(self._bytes.argmax()))
+
+    def _write(self, file: int) -> None:
+        """Write the rows of a file that wait, as one row group."""
+        rows = pa.Table.from_batches(self._pending.pop(file))
+        self._bytes[file] = 0
+        if file not in self._writers:
+            # Without a dictionary, which numbers that rarely repeat do not need, a write takes a third of the time.
+            self._writers[file] = pq.ParquetWriter(self._files[file], rows.schema, use_dictionary=self._texts)
+        self._writers[file].write_table(rows, row_group_size=len(rows))
