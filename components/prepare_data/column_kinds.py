@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ _SCALARS = (
 )
 _NUMBER = r"^\s*[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))\s*$"
 _DIGITS = r"^\s*\d+\s*$"
-_CODE = r"^\s*0\d+\s*$"
 
 
 def column_of(name: str, kind: pa.DataType, shape: tuple[int, ...] = ()) -> Column:
@@ -90,79 +88,48 @@ def class_names(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")
 
 
-@dataclass
-class _Texts:
-    """What is known about a CSV column.
+TextKind = Literal["number", "digits", "category"]
+"""What texts are. Numbers are "digits" while none of them has a sign or point: with leading zeros, they are codes."""
 
-    Attributes:
-        kind: None as long as no value was seen. A column of "digits" has numbers without sign and point so far.
-        code: The first value with leading zeros in a column of digits.
-    """
 
-    kind: Literal["number", "digits", "category"] | None = None
-    code: str | None = None
-
-    @property
-    def is_decided(self) -> bool:
-        return self.kind in ("number", "category")
-
-    def add(self, values: pa.Array) -> None:
-        """Add a batch of texts. The first batch with values decides on numbers, each of them on leading zeros."""
-        present = values.drop_null()
-        if self.kind is None and len(present):
-            numbers = pc.match_substring_regex(present, _NUMBER).true_count
-            if 2 * numbers < len(present):
-                self.kind = "category"
-            else:
-                digits = pc.match_substring_regex(present, _DIGITS).true_count
-                self.kind = "digits" if digits == numbers else "number"
-        if self.kind == "digits":
-            codes = pc.match_substring_regex(present, _CODE)
-            if codes.true_count:
-                self.kind, self.code = "category", present.filter(codes)[0].as_py()
+def kind_of_texts(texts: pa.StringArray) -> TextKind | None:
+    """Return what some first values of a column are: numbers if at least half of them are. None if all are missing."""
+    present = texts.drop_null()
+    if not len(present):
+        return None
+    numbers = pc.match_substring_regex(present, _NUMBER).true_count
+    if 2 * numbers < len(present):
+        return "category"
+    return "digits" if pc.match_substring_regex(present, _DIGITS).true_count == numbers else "number"
 
 
 def survey_texts(
-    names: Sequence[str],
-    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
-    may_have_codes: Callable[[], bool],
-) -> tuple[dict[str, Literal["number", "category"]], dict[str, str]]:
-    """Decide which columns of texts are numbers.
+    names: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+) -> dict[str, TextKind]:
+    """Decide by their first values which columns of texts are numbers.
 
-    A column is numeric if at least half of its first values are numbers. It has codes, which are texts, if all of these
-    numbers are digits only and any value of the source has leading zeros. The first batch decides on most columns. The
-    other batches are read for the columns without values so far and, if there may be codes, for those of digits. One
-    batch is in memory.
+    The other batches are read for the columns that have no value so far.
 
     Args:
         names: Names of the columns.
         read: Function that yields the batches of some columns, from the first one.
-        may_have_codes: Function that returns whether any value of the source may have leading zeros.
 
     Returns:
-        The kind of each column. One without any value counts as a column of numbers. And the first code of each column
-        of codes.
+        The kind of each column. One without any value counts as a column of numbers.
     """
-    columns = {name: _Texts() for name in names}
+    kinds: dict[str, TextKind] = {}
     left = [*names]
-    for rows in read(left):
-        for name in left:
-            columns[name].add(rows[name])
-        if len(rows):
+    while left:
+        before = len(left)
+        for rows in read(left):
+            kinds |= {name: kind for name in left if (kind := kind_of_texts(rows[name]))}
+            left = [name for name in left if name not in kinds]
+            # Only the columns that are left are read further.
+            if not left or len(left) < before:
+                break
+        else:
             break
-    left = [name for name in names if not columns[name].is_decided]
-    if left and not may_have_codes():
-        left = [name for name in left if columns[name].kind is None]
-    for rows in read(left) if left else ():
-        for name in left:
-            columns[name].add(rows[name])
-        left = [name for name in left if not columns[name].is_decided]
-        if not left:
-            break
-    kinds: dict[str, Literal["number", "category"]] = {
-        name: "category" if column.kind == "category" else "number" for name, column in columns.items()
-    }
-    return kinds, {name: column.code for name, column in columns.items() if column.code is not None}
+    return {name: kinds.get(name, "number") for name in names}
 
 
 def lines_about_codes(codes: Mapping[str, str]) -> list[str]:

@@ -1,150 +1,248 @@
-"""CSV files: checks before Arrow reads a file, and explanations of Arrow's errors."""
+"""Reads CSV files as batches of rows, and explains what is wrong with a row."""
 
-import io
-import re
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+from numpy.typing import NDArray
 
-CHUNK_BYTES = 2**18
-"""Bytes of a file that are searched at once, so that a large file needs no more memory than a small one."""
+from kfp_distributed.components.prepare_data.csv_format import (
+    _TO_UTF8,
+    CsvFormat,
+    blocks,
+    check_start,
+    first_row_end,
+    opened_text,
+)
+from kfp_distributed.components.prepare_data.reading import CodesFound, Reject, Rows
+
+BLOCK_BYTES = 2**23
+"""Bytes of a file that are parsed together, on all processors."""
 
 # A header of ten thousand columns is shorter.
 _HEADER_BYTES = 2**20
-_TO_UTF8 = "save it as UTF-8, such as with: iconv -f LATIN1 -t UTF-8 (or -f UTF-16)"
-# First bytes of other formats in files that are named .csv.
-_SIGNATURES = {
-    rb"\x1f\x8b": "is compressed with gzip: unpack it",
-    rb"PK[\3\5]": "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV",
-    rb"PAR1[\0-\x1f]": "is a Parquet file: name it .parquet",
-    rb"(?i)\s*<(!doctype|html|\?xml)": "is a web page or XML: give the address of the file itself",
-    rb'\s*(\{"|\[\s*[\[{])': "is JSON: write it as CSV or Parquet",
-    rb"\s*\Z": "is empty: it needs a header and rows",
-    rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {_TO_UTF8}",
-}
+# Arrow parses so many bytes on one processor.
+_PARSED_BYTES = 2**20
+
+DIGITS = pa.dictionary(pa.int32(), pa.float64())
+"""Stands for the type of numbers that have been digits only so far: with a leading zero, they are codes."""
+
+_NUMBER = r"^[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))$"
 
 
-def check_start(start: bytes) -> None:
-    """Check by the first bytes of a file that it is CSV in UTF-8 with commas.
-
-    Raises:
-        ValueError: The file is something else. The message names the format and what to do.
-    """
-    for signature, advice in _SIGNATURES.items():
-        if re.match(signature, start):
-            raise ValueError(f"it {advice}")
-    header = re.sub(rb'"[^"]*"', b'""', start).partition(b"\n")[0]
-    if separator := re.match(rb"[^,]*([;\t|])[^,]*$", header):
-        raise ValueError(
-            f"its columns are separated by {separator[1].decode()!r}, where ',' is needed: write it with commas, and "
-            "decimal numbers with a point"
-        )
-    try:
-        header.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"its header is not UTF-8: {_TO_UTF8}") from None
-
-
-def csv_names(file: Path, batch_bytes: int) -> list[str]:
+def csv_names(file: Path, csv_format: CsvFormat) -> list[str]:
     """Return the names of the columns.
-
-    Args:
-        file: Path of the file.
-        batch_bytes: Bytes of the file that are read.
 
     Raises:
         ValueError: The file is not CSV.
     """
-    with file.open("rb") as stream:
-        start = stream.read(_HEADER_BYTES)
-    check_start(start)
+    with opened_text(file, csv_format.encoding) as stream:
+        start = stream.read(_HEADER_BYTES).lstrip(b"\r\n")
+    check_start(start, csv_format)
     try:
-        return list(_open(file, batch_bytes).schema.names)
-    except pa.ArrowInvalid as error:
-        if not _is_unfinished_header(error):
-            raise ValueError(explain(str(error), [])) from None
-        return list(_open(io.BytesIO(start + b"\n"), batch_bytes).schema.names)
+        row = start[: first_row_end(start)].decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"its header is not UTF-8: {_TO_UTF8}") from None
+    names = next(csv.reader([row.rstrip("\r\n")], delimiter=csv_format.separator))
+    return names if csv_format.header else [f"column_{number}" for number in range(1, len(names) + 1)]
 
 
-def read_csv(file: Path, types: Mapping[str, pa.DataType], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows. Texts that mark a missing value ("", "NA", "null", ...) become null.
+def read_csv(
+    file: Path,
+    types: Mapping[str, pa.DataType],
+    reject: Reject,
+    csv_format: CsvFormat,
+) -> Iterator[Rows]:
+    """Yield the rows. Texts that mark a missing value become null.
 
     Args:
         file: Path of the file.
-        types: Columns to read and their types; all columns if empty. The file must have each of them once.
-        batch_bytes: Bytes of the file per batch.
+        types: Columns to read and their types: float64, string or DIGITS; all columns as texts if empty. The file must
+            have each of them once.
+        reject: Is called for each row that does not fit, which is left out.
+        csv_format: How the file is written.
 
     Raises:
-        ValueError: The file is not CSV, or a row or value does not fit.
+        ValueError: The file is not CSV.
+        CodesFound: Numbers of the type DIGITS have leading zeros.
     """
-    names = csv_names(file, batch_bytes)
-    converting = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], strings_can_be_null=True)
-    try:
-        yield from _open(file, batch_bytes, converting)
-    except pa.ArrowInvalid as error:
-        if not _is_unfinished_header(error):
-            raise ValueError(explain(str(error), names)) from None
+    names = csv_names(file, csv_format)
+    types = types or dict.fromkeys(names, pa.string())
+    # The header is row 1.
+    first, is_start = 1 + csv_format.header, csv_format.header
+    with opened_text(file, csv_format.encoding) as stream:
+        for block in blocks(stream, BLOCK_BYTES):
+            if is_start:
+                block = block.lstrip(b"\r\n")
+                block, is_start = block[first_row_end(block) :], False
+            if not block.strip(b"\r\n"):
+                continue
+            parser = _Parser(block, names, types, csv_format)
+            try:
+                rows, numbers, count = *parser.rows(), 0
+                count = rows.num_rows
+            except pa.ArrowInvalid as error:
+                rows, numbers, count = parser.usable_rows(first, reject, str(error))
+            yield Rows(rows, first + numbers)
+            first += count
 
 
-def may_have_leading_zeros(file: Path, chunk_bytes: int = CHUNK_BYTES) -> bool:
-    """Return whether a value may begin with 0 and a digit. It is much faster than a comparison of the values.
+class _Parser:
+    """Parses a block of whole rows.
 
     Args:
-        file: Path of a CSV file. A value with another text before such digits counts, too.
-        chunk_bytes: Bytes that are searched at once. The result does not depend on it. Default: `CHUNK_BYTES`.
-    """
-    end = b""
-    with file.open("rb") as stream:
-        while chunk := stream.read(chunk_bytes):
-            data = np.frombuffer(end + chunk, np.uint8)
-            before, zeros, digits = data[:-2], data[1:-1] == ord("0"), data[2:] - np.uint8(ord("0")) < 10
-            # White space and quotes have codes of at most 34. The smallest 8-bit number is 0, so less than "0" wraps.
-            if (zeros & digits & ((before <= ord('"')) | (before == ord(",")))).any():
-                return True
-            end = data[-2:].tobytes()
-    return False
-
-
-def _open(
-    file: Path | io.BytesIO, batch_bytes: int, converting: pa_csv.ConvertOptions | None = None
-) -> pa_csv.CSVStreamingReader:
-    # Several threads would read far ahead, and their errors would not have the number of the row.
-    reading = pa_csv.ReadOptions(use_threads=False, block_size=batch_bytes)
-    return pa_csv.open_csv(file, reading, pa_csv.ParseOptions(newlines_in_values=True), converting)
-
-
-def _is_unfinished_header(error: pa.ArrowInvalid) -> bool:
-    """Return whether the file is a header without a line end, and so has no rows."""
-    return "cannot infer number of columns" in str(error)
-
-
-def explain(text: str, names: Sequence[str]) -> str:
-    """Return an explanation of an error of Arrow, with advice.
-
-    Args:
-        text: Text of the error.
+        block: The rows, as UTF-8.
         names: Names of the columns.
+        types: Columns to read and their types.
+        csv_format: How the rows are written.
     """
-    row = re.search(r"Row #(\d+)", text)
-    column = re.search(r"CSV column #(\d+)", text)
-    where = f"row {row[1]}" if row else "a row"
-    if column:
-        where = f"column {names[int(column[1])]!r}, {where}"
-    if counts := re.search(r"Expected (\d+) columns, got (\d+)", text):
-        advice = "put texts with commas or line breaks in double quotes, and close each quote"
-        if counts[1] == "1":
-            advice = "remove all lines above the names of the columns"
-        return f"{where} has {counts[2]} values and the header has {counts[1]}: {advice}"
-    if value := re.search(r"invalid value '(.*)'", text, re.DOTALL):
-        return (
-            f"{where}: {value[1][:40]!r} is not a number, but most of the column's first values are: correct it, "
-            "leave it empty, or name the column in drop_columns"
+
+    def __init__(
+        self, block: bytes, names: Sequence[str], types: Mapping[str, pa.DataType], csv_format: CsvFormat
+    ) -> None:
+        self._block, self._names, self._types, self._format = block, names, types, csv_format
+
+    def rows(self) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+        """Return the rows, and their numbers from 0.
+
+        Raises:
+            pa.ArrowInvalid: A row does not fit.
+            CodesFound: Numbers of the type DIGITS have leading zeros.
+        """
+        try:
+            rows = self._parse(_PARSED_BYTES)
+        except pa.ArrowInvalid as error:
+            if "straddl" not in str(error):
+                raise
+            rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
+        columns = [
+            self._numbers_of_digits(name, values) if self._types[name] == DIGITS else values
+            for name, values in zip(rows.schema.names, rows.columns, strict=True)
+        ]
+        return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
+
+    def _parse(self, parsed_bytes: int) -> pa.RecordBatch:
+        read = {name: pa.string() if kind == DIGITS else kind for name, kind in self._types.items()}
+        return _one_batch(
+            pa_csv.read_csv(
+                pa.BufferReader(self._block),
+                pa_csv.ReadOptions(column_names=self._names, block_size=parsed_bytes),
+                pa_csv.ParseOptions(delimiter=self._format.separator, newlines_in_values=b'"' in self._block),
+                self._converting(read),
+            )
         )
-    if "UTF8" in text:
-        return f"{where} is not UTF-8: {_TO_UTF8}"
-    if "straddl" in text:
-        return "a row is too long: close each quote, and leave out columns with very long texts"
-    return text
+
+    def usable_rows(self, first: int, reject: Reject, reason: str) -> tuple[pa.RecordBatch, NDArray[np.int64], int]:
+        """Return the rows that fit, their numbers from 0, and the number of all rows.
+
+        Args:
+            first: Number of the first row of the block in the file.
+            reject: Is called for each other row.
+            reason: Why they were read by this method, for rows that it does not find.
+
+        Raises:
+            ValueError: No row that does not fit was found.
+            CodesFound: Numbers of the type DIGITS have leading zeros.
+        """
+        short: list[pa_csv.InvalidRow] = []
+
+        def skip(row: pa_csv.InvalidRow) -> str:
+            short.append(row)
+            return "skip"
+
+        table = pa_csv.read_csv(
+            pa.BufferReader(self._block),
+            # The numbers of the rows are known where one thread parses one block.
+            pa_csv.ReadOptions(use_threads=False, column_names=self._names, block_size=len(self._block) + 1),
+            pa_csv.ParseOptions(delimiter=self._format.separator, newlines_in_values=True, invalid_row_handler=skip),
+            self._converting(dict.fromkeys(self._types, pa.binary())),
+        )
+        rows, skipped = _one_batch(table), np.array([row.number - 1 for row in short], np.int64)
+        numbers = np.delete(np.arange(rows.num_rows + len(short)), skipped)
+        problems = {row.number - 1: ("", _explain_length(row)) for row in short}
+        columns, is_usable = {}, np.ones(rows.num_rows, bool)
+        for name, values in zip(rows.schema.names, rows.columns, strict=True):
+            columns[name], unusable = self._converted(name, values)
+            for row, problem in unusable.items():
+                is_usable[row] = False
+                problems.setdefault(int(numbers[row]), (name, problem))
+        if not problems:
+            raise ValueError(reason)
+        for number in sorted(problems):
+            reject(first + number, *problems[number])
+        usable = pa.record_batch(columns).filter(pa.array(is_usable))
+        return usable, numbers[is_usable], rows.num_rows + len(short)
+
+    def _converting(self, types: Mapping[str, pa.DataType]) -> pa_csv.ConvertOptions:
+        return pa_csv.ConvertOptions(
+            column_types=types,
+            include_columns=[*types],
+            strings_can_be_null=True,
+            null_values=self._format.null_values,
+            decimal_point=self._format.decimal,
+        )
+
+    def _converted(self, name: str, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """Return a column in its type, with null in the place of values that do not fit, and their problems by row."""
+        texts, problems = _texts(values)
+        kind = self._types[name]
+        if kind == pa.string():
+            return texts, problems
+        plain = pc.utf8_trim_whitespace(texts)
+        if self._format.decimal != ".":
+            plain = pc.replace_substring(plain, self._format.decimal, ".")
+        is_number = pc.fill_null(pc.match_substring_regex(plain, _NUMBER), True)
+        for row in np.flatnonzero(~is_number.to_numpy(zero_copy_only=False)).tolist():
+            problems[row] = (
+                f"is {texts[row].as_py()[:40]!r}, which is no number, but most of the column's first values are: "
+                "correct it, leave it empty, or name the column in drop_columns"
+            )
+        plain = pc.if_else(is_number, plain, None)
+        return (self._numbers_of_digits(name, plain) if kind == DIGITS else plain.cast(pa.float64())), problems
+
+    def _numbers_of_digits(self, name: str, texts: pa.Array) -> pa.Array:
+        """Return the numbers of texts.
+
+        Raises:
+            pa.ArrowInvalid: A text is no number.
+            CodesFound: Numbers have leading zeros, and all are digits.
+        """
+        trimmed = pc.utf8_trim_whitespace(texts)
+        may_be_code = pc.and_(pc.starts_with(trimmed, "0"), pc.greater(pc.binary_length(trimmed), 1))
+        if may_be_code.true_count:
+            codes = pc.filter(trimmed, pc.and_(may_be_code, pc.match_substring_regex(trimmed, r"^0\d+$")))
+            if len(codes):
+                raise CodesFound(name, codes[0].as_py())
+        if self._format.decimal != ".":
+            trimmed = pc.replace_substring(trimmed, self._format.decimal, ".")
+        return trimmed.cast(pa.float64())
+
+
+def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
+    """Return bytes as texts, with null in the place of bytes that are not UTF-8, and the problems of these by row."""
+    try:
+        return values.cast(pa.string()), {}
+    except pa.ArrowInvalid:
+        texts, problems = values.to_pylist(), {}
+        for row, text in enumerate(texts):
+            try:
+                texts[row] = text and text.decode()
+            except UnicodeDecodeError:
+                texts[row], problems[row] = None, f"is not UTF-8: {_TO_UTF8}"
+        return pa.array(texts, pa.string()), problems
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
+
+
+def _explain_length(row: pa_csv.InvalidRow) -> str:
+    advice = "put texts with separators or line breaks in double quotes, and close each quote"
+    if row.expected_columns == 1:
+        advice = "remove all lines above the names of the columns"
+    return f"has {row.actual_columns} values and the header has {row.expected_columns}: {advice}"

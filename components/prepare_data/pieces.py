@@ -6,6 +6,7 @@ order is equally likely, and it depends on the seed and the number of the row al
 the pieces nor on the batches in which the rows are added.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -79,6 +80,10 @@ class Pieces:
                 rows = pa.concat_batches(self._read(path, columns))
                 order = pa.array(np.argsort(rows.columns[-1].to_numpy()))
                 yield rows.select(range(len(rows.columns) - 1)).take(order)
+
+    def delete(self) -> None:
+        """Delete the rows."""
+        shutil.rmtree(self._folder)
 
     def _path(self, piece: int) -> Path:
         return self._folder / f"piece-{piece}"

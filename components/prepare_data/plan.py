@@ -3,9 +3,12 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
+from typing import Literal
+
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 
 # Rows wait in 32 MiB of memory until they are appended to the pieces of the shards. With more shards, fewer than 64 KiB
 # would be appended at once.
@@ -25,6 +28,8 @@ class Options:
         image_size: Width and height of the images in pixels; None for those of the first image.
         drop_columns: Columns that are left out.
         source_fingerprint: Fingerprint of the source for the manifests; "" if it is unknown.
+        csv_format: How CSV files are written.
+        on_bad_row: "refuse": a row that cannot be used is an error. "skip": it is left out.
     """
 
     label_column: str = "label"
@@ -35,6 +40,8 @@ class Options:
     image_size: tuple[int, int] | None = None
     drop_columns: tuple[str, ...] = ()
     source_fingerprint: str = ""
+    csv_format: CsvFormat = field(default_factory=CsvFormat)
+    on_bad_row: Literal["refuse", "skip"] = "refuse"
 
 
 def parse_options(

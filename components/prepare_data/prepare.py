@@ -2,7 +2,9 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
@@ -16,8 +18,9 @@ from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options, plan_split
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
+from kfp_distributed.components.prepare_data.scan import Scan, scan
+from kfp_distributed.components.prepare_data.sources import Source, open_source
 from kfp_distributed.components.prepare_data.split import write_splits
 from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.reports.page import render_page
@@ -46,15 +49,11 @@ def prepare(
     """
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
         path = None if source == DIGITS else local_copy(source, Path(scratch))
-        data = open_source(path, options, Path(scratch))
-        _log(data.notes)
         targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
         parent = targets["train"].parent
-        parent.mkdir(parents=True, exist_ok=True)
         # Beside the outputs, because their disk has place for the rows.
-        with tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished:
-            pieces = Pieces(Path(unfinished, "pieces"), data.expected_bytes, options.seed)
-            found = scan(data, pieces)
+        with _folder(parent), tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished:
+            data, pieces, found = _read(path, options, Path(scratch), Path(unfinished))
             warnings = [*scaling_warnings(found.columns), *found.warnings]
             _log(warnings)
             plan = plan_split(found.class_counts, options)
@@ -82,6 +81,47 @@ def prepare(
         shards = len(manifest.shards)
         print(f"{split}: {manifest.rows:,} rows in {shards} shard{'s' * (shards != 1)}", flush=True)
     return manifests
+
+
+def _read(path: Path | None, options: Options, scratch: Path, unfinished: Path) -> tuple[Source, Pieces, Scan]:
+    """Read and check all rows; return the source, the rows and what they are.
+
+    Args:
+        path: File or folder of the source; None for the digits.
+        options: Options of reading.
+        scratch: Empty folder for unpacked files.
+        unfinished: Folder for the rows.
+    """
+    codes: dict[str, str] = {}
+    logged: set[str] = set()
+    while True:
+        rejected = RejectedRows(options.on_bad_row)
+        data = open_source(path, options, scratch, codes)
+        _log(note for note in data.notes if note not in logged)
+        logged |= {*data.notes}
+        pieces = Pieces(unfinished / f"pieces-{len(codes)}", data.expected_bytes, options.seed)
+        try:
+            found = scan(data, pieces, rejected)
+        except CodesFound as found_code:  # From the first row on, the column must be read in another way.
+            codes[found_code.column] = found_code.value
+            pieces.delete()
+            continue
+        _log(rejected.notes())
+        return replace(data, notes=(*data.notes, *rejected.notes())), pieces, found
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[None]:
+    """Create a folder. If an error follows and it is empty, delete it."""
+    is_new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def _log(warnings: Iterable[str]) -> None:

@@ -1,7 +1,101 @@
-"""Errors of damaged files."""
+"""Rows as readers yield them, rows that cannot be used, and errors of damaged files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+REPORTED_ROWS = 20
+"""Rows that cannot be used and are reported together."""
+
+Reject = Callable[[int, str, str], None]
+"""Is called with a row that cannot be used: its number in the file, the column ("" for the whole row) and the problem,
+such as "is missing: fill it in"."""
+
+
+class Rows(NamedTuple):
+    """Rows of a file.
+
+    Attributes:
+        rows: The rows.
+        numbers: The number of each row in the file, from 1. The header of a CSV file is row 1.
+    """
+
+    rows: pa.RecordBatch
+    numbers: NDArray[np.int64]
+
+
+@dataclass
+class CodesFound(Exception):
+    """A column that was read as numbers has codes, such as "01234".
+
+    Attributes:
+        column: Name of the column.
+        value: The first code.
+    """
+
+    column: str
+    value: str
+
+
+@dataclass
+class RejectedRows:
+    """The rows of a source that cannot be used.
+
+    Attributes:
+        policy: "refuse": such rows are an error. "skip": they are counted and left out.
+        count: Number of the rows.
+        lines: The first of them, a line each.
+    """
+
+    policy: Literal["refuse", "skip"] = "refuse"
+    count: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, file: str, row: int, column: str, problem: str) -> None:
+        """Add a row.
+
+        Args:
+            file: Name of the file.
+            row: Number of the row in the file.
+            column: Name of the column; "" for the whole row.
+            problem: What is wrong, such as "is missing: fill it in".
+
+        Raises:
+            ValueError: The policy is "refuse", and this is the 20th row.
+        """
+        self.count += 1
+        if len(self.lines) < REPORTED_ROWS:
+            self.lines.append(f"row {row} of {file}" + (f": {column!r} {problem}" if column else f" {problem}"))
+        if self.count == REPORTED_ROWS:
+            self.check()
+
+    def check(self) -> None:
+        """Check that there are no rows, unless they are to be skipped.
+
+        Raises:
+            ValueError: There are some. The message has a line for each of the first 20.
+        """
+        if self.count and self.policy == "refuse":
+            if self.count == 1:
+                raise ValueError(f'{self.lines[0]} (on_bad_row="skip" leaves such rows out)')
+            which = f"the first {self.count} rows" if self.count == REPORTED_ROWS else f"{self.count} rows"
+            raise ValueError(
+                "\n".join(self.lines)
+                + f'\nthese are {which} that cannot be used: correct them, or set on_bad_row to "skip" to leave such '
+                "rows out"
+            )
+
+    def notes(self) -> list[str]:
+        """Return the lines for log and overview about rows that were left out."""
+        if not self.count:
+            return []
+        rows = f"{self.count:,} row{'s' * (self.count != 1)}"
+        return [f"left out {rows} that cannot be used, such as {self.lines[0]}"]
 
 
 @contextmanager
@@ -19,3 +113,17 @@ def reading(name: str, *errors: type[Exception]) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
         raise ValueError(f"{name} cannot be read: {error}") from error
+
+
+def readable(name: str, parts: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield rows of a file. Errors of reading it name the file.
+
+    Raises:
+        ValueError: The file is damaged, or has other columns or types.
+    """
+    while True:
+        with reading(name):
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part

@@ -1,9 +1,11 @@
 """The pass over a source: check every row, and keep the rows on the disk, in the form of the shards."""
 
+from __future__ import annotations
+
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import order_classes
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
+from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows
 from kfp_distributed.components.prepare_data.sources import Source
 from kfp_distributed.storage.dataset import Column, Label, column_matrix
 
@@ -53,20 +56,24 @@ class Scan(NamedTuple):
     codes: Mapping[str, NDArray[np.int32]]
 
 
-def scan(source: Source, pieces: Pieces) -> Scan:
+def scan(source: Source, pieces: Pieces, rejected: RejectedRows | None = None) -> Scan:
     """Check all rows, count the classes, collect the vocabularies, and add the rows to the pieces.
 
     Args:
         source: The rows.
         pieces: Place for the rows, in the form of the shards, but for the codes of categories and label: these are in
             the order in which the values first appear.
+        rejected: Gets the rows that cannot be used. Default: they are refused.
 
     Raises:
         ValueError: A row or column cannot be used. The message names it and what to do.
+        CodesFound: A column of numbers has codes.
     """
+    rejected = rejected or RejectedRows()
     encoder = _Encoder(source)
-    for file, begin, batch in read_ahead(_counted(source)):
-        pieces.add(encoder.encode(file, begin, batch))
+    for file, rows in read_ahead(_counted(source, rejected)):
+        pieces.add(encoder.encode(rows, partial(rejected.add, file)))
+    rejected.check()
     pieces.flush()
     return encoder.result()
 
@@ -80,67 +87,68 @@ class _Encoder:
         names = [source.label, *(column.name for column in source.columns if column.kind == "category")]
         self._vocabularies = {name: GrowingVocabulary() for name in names}
 
-    def encode(self, file: str, begin: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows in the form of the pieces.
+    def encode(self, rows: Rows, reject: Reject) -> pa.RecordBatch:
+        """Return the usable rows in the form of the pieces, and count them.
 
         Args:
-            file: File of the rows, for errors.
-            begin: Number of the first row in its file.
-            batch: The rows.
-
-        Raises:
-            ValueError: A row cannot be used.
+            rows: The rows.
+            reject: Is called for each row that cannot be used.
         """
-        rows = {}
-        for name, values in zip(batch.schema.names, batch.columns, strict=True):
-            try:
-                encode = self._encode_texts if name in self._vocabularies else self._encode_numbers
-                rows[name] = encode(name, values)
-            except _UnusableRow as unusable:
-                raise ValueError(f"row {begin + unusable.row} of {file}: {name!r} {unusable.reason}") from None
-        return pa.record_batch(rows)
+        batch = {name: _checked(values) for name, values in zip(rows.rows.schema.names, rows.rows.columns, strict=True)}
+        unusable = self._unusable(batch)
+        for row in sorted(unusable):
+            reject(int(rows.numbers[row]), *unusable[row])
+        if unusable:
+            is_usable = np.ones(rows.rows.num_rows, bool)
+            is_usable[[*unusable]] = False
+            usable = rows.rows.filter(pa.array(is_usable))
+            batch = {name: _checked(values) for name, values in zip(usable.schema.names, usable.columns, strict=True)}
+        return pa.record_batch({name: self._count(name, values) for name, values in batch.items()})
 
-    def _encode_texts(self, name: str, values: pa.Array) -> pa.Array:
-        """Return the codes of texts."""
-        is_label = name == self._source.label
-        if is_label and values.null_count:
-            raise _UnusableRow(_first(values.is_null()), "is missing: fill it in, or leave the row out")
+    def _unusable(self, batch: Mapping[str, _Values]) -> dict[int, tuple[str, str]]:
+        """Return the column and the problem of each row that cannot be used."""
+        unusable: dict[int, tuple[str, str]] = {}
+        for name, values in batch.items():
+            if values.numbers is None:
+                if name == self._source.label and values.source.null_count:
+                    for row in np.flatnonzero(np.asarray(values.source.is_null())).tolist():
+                        unusable.setdefault(row, (name, "is missing: fill it in, or leave the row out"))
+            elif math.isinf(values.low) or math.isinf(values.high):
+                advice = "correct it, leave it empty, or name the column in drop_columns"
+                for row in np.flatnonzero(np.isinf(values.numbers).any(axis=1)).tolist():
+                    unusable.setdefault(row, (name, f"is infinite or too large for a 32-bit number: {advice}"))
+        return unusable
+
+    def _count(self, name: str, values: _Values) -> pa.Array:
+        """Count the values of a column, and return them in the form of the pieces."""
+        if values.numbers is None:
+            return self._count_texts(name, values.source)
+        counts, numbers = self._counts[name], values.numbers
+        counts.missing += int(np.isnan(numbers).any(axis=1).sum())
+        if not math.isnan(values.low):
+            counts.lowest, counts.highest = min(counts.lowest, values.low), max(counts.highest, values.high)
+        if values.exact is not None:
+            counts.precision.add(values.exact)
+            counts.whole_numbers.add(values.exact)
+            return pa.array(numbers[:, 0], from_pandas=True)
+        kind = values.source.type.value_type
+        if kind == pa.float64() and numbers.shape[1] <= MAXIMUM_FEATURES:
+            counts.precision.add(values.source.flatten().to_numpy().reshape(numbers.shape))
+        if kind == pa.uint8():
+            return values.source
+        return pa.FixedSizeListArray.from_arrays(pa.array(numbers.ravel()), numbers.shape[1])
+
+    def _count_texts(self, name: str, texts: pa.Array) -> pa.Array:
         vocabulary = self._vocabularies[name]
-        codes = vocabulary.encode(values)
+        codes = vocabulary.encode(texts)
         if len(vocabulary.codes) > MAXIMUM_DISTINCT:
+            is_label = name == self._source.label
             advice = "name another label_column (a regression target?)" if is_label else "name it in drop_columns"
             raise ValueError(
                 f"column {name!r} has more than {MAXIMUM_DISTINCT} different values, of the form "
                 f"{text_form(next(iter(vocabulary.codes)))!r}: {advice}"
             )
         return pa.array(codes)
-
-    def _encode_numbers(self, name: str, values: pa.Array) -> pa.Array:
-        """Return numbers or tensors with 32-bit floats."""
-        counts, is_number = self._counts[name], not hasattr(values.type, "list_size")
-        exact = values.to_numpy(zero_copy_only=False) if is_number else None
-        # Numbers that are too large for a 32-bit float become infinite.
-        with np.errstate(over="ignore"):
-            numbers = column_matrix(values) if exact is None else exact.astype(np.float32)[:, np.newaxis]
-        is_nan = np.isnan(numbers)
-        counts.missing += int(is_nan.any(axis=1).sum())
-        # These two ignore NaN.
-        low = np.fmin.reduce(numbers, axis=None, initial=np.inf)
-        high = np.fmax.reduce(numbers, axis=None, initial=-np.inf)
-        if not is_nan.all() and (math.isinf(low) or math.isinf(high)):
-            advice = "correct it, leave it empty, or name the column in drop_columns"
-            row = int(np.isinf(numbers).any(axis=1).argmax())
-            raise _UnusableRow(row, f"is infinite or too large for a 32-bit number: {advice}")
-        counts.lowest, counts.highest = min(counts.lowest, float(low)), max(counts.highest, float(high))
-        if exact is not None:
-            counts.precision.add(exact)
-            counts.whole_numbers.add(exact)
-            return pa.array(numbers[:, 0], from_pandas=True)
-        if values.type.value_type == pa.float64() and numbers.shape[1] <= MAXIMUM_FEATURES:
-            counts.precision.add(values.flatten().to_numpy().reshape(numbers.shape))
-        if values.type.value_type == pa.uint8():
-            return values
-        return pa.FixedSizeListArray.from_arrays(pa.array(numbers.ravel()), numbers.shape[1])
 
     def result(self) -> Scan:
         """Return what all batches have shown.
@@ -182,16 +190,35 @@ class _Encoder:
         return {name: sorted_codes(self._vocabularies[name].codes, order) for name, order in orders.items()}
 
 
-@dataclass
-class _UnusableRow(Exception):
-    """A row that cannot be used: its index in the batch, and the reason."""
+class _Values(NamedTuple):
+    """A batch of values of a column.
 
-    row: int
-    reason: str
+    Attributes:
+        source: The values as they are read.
+        numbers: The numbers as 32-bit floats, [rows, values of a row]; None for texts. Those that are too large are
+            infinite.
+        exact: The numbers of a column as 64-bit floats; None for tensors and texts.
+        low: The lowest number; NaN if there is none.
+        high: The highest number; NaN if there is none.
+    """
+
+    source: pa.Array
+    numbers: NDArray[np.float32] | None = None
+    exact: NDArray[np.float64] | None = None
+    low: float = math.nan
+    high: float = math.nan
 
 
-def _first(is_true: pa.BooleanArray) -> int:
-    return int(np.asarray(is_true).argmax())
+def _checked(values: pa.Array) -> _Values:
+    """Return the numbers of values, if they are numbers."""
+    if pa.types.is_string(values.type):
+        return _Values(values)
+    exact = None if hasattr(values.type, "list_size") else values.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore"):
+        numbers = column_matrix(values) if exact is None else exact.astype(np.float32)[:, np.newaxis]
+    # These two ignore NaN, and return it if there is nothing else.
+    low, high = (reduce(numbers, axis=None, initial=np.nan) for reduce in (np.fmin.reduce, np.fmax.reduce))
+    return _Values(values, numbers, exact, float(low), float(high))
 
 
 def _spellings_by_class(texts: Iterable[str]) -> dict[str, list[str]]:
@@ -202,14 +229,13 @@ def _spellings_by_class(texts: Iterable[str]) -> dict[str, list[str]]:
     return spellings
 
 
-def _counted(source: Source) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """Yield each batch with its file and the line number of its first row, and log the progress."""
-    rows: Counter[str] = Counter()
-    logged = 0
-    for file, batch in source.batches():
-        yield file, rows[file] + source.first_row, batch
-        rows[file] += batch.num_rows
-        if rows.total() >= logged + _ROWS_PER_LOG_LINE:
-            logged = rows.total()
-            print(f"read {logged:,} rows", flush=True)
-    print(f"read {rows.total():,} rows, all", flush=True)
+def _counted(source: Source, rejected: RejectedRows) -> Iterator[tuple[str, Rows]]:
+    """Yield each batch with its file, and log the progress."""
+    count = logged = 0
+    for file, rows in source.batches(rejected):
+        yield file, rows
+        count += rows.rows.num_rows
+        if count >= logged + _ROWS_PER_LOG_LINE:
+            logged = count
+            print(f"read {count:,} rows", flush=True)
+    print(f"read {count:,} rows, all", flush=True)

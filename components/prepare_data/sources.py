@@ -7,11 +7,12 @@ the same rows.
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.column_kinds import (
+    TextKind,
     cast,
     check_type,
     column_of,
@@ -28,7 +30,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     survey_texts,
 )
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
-from kfp_distributed.components.prepare_data.csv_files import csv_names, may_have_leading_zeros, read_csv
+from kfp_distributed.components.prepare_data.csv_files import DIGITS, csv_names, read_csv
 from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.left_out import (
     LeftOut,
@@ -38,7 +40,7 @@ from kfp_distributed.components.prepare_data.left_out import (
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.plan import Options
-from kfp_distributed.components.prepare_data.reading import reading
+from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable, reading
 from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.storage.dataset import Column
 
@@ -47,6 +49,11 @@ _BATCH_BYTES = 2**24
 # Bytes of each column of a Parquet file that are read at once.
 _READ_BYTES = 2**20
 _TABLES = {".csv", ".parquet", ".npz"}
+# Types in which columns of CSV files are read. Others are read as texts.
+_CSV_TYPES = {"number": pa.float64(), "digits": DIGITS}
+
+_Read = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
+"""Yields the rows of a file. It gets the columns and their types; all columns as they are if there are none."""
 
 DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 """The handwritten digits: 64 pixels and the label of each row. The file is scikit-learn's."""
@@ -60,41 +67,50 @@ class Source:
         columns: Inputs with their kinds, still without vocabularies and statistics.
         label: Name of the label.
         parts: Functions by file that yield all rows of the file with at least these columns, in the file's types.
-        first_row: Line number of a file's first row, for errors: 2 after a header, else 1.
         notes: Lines about the files and columns of the source that are left out, for log and overview.
         expected_bytes: Approximate size of all rows in the shards.
     """
 
     columns: tuple[Column, ...]
     label: str
-    parts: Mapping[str, Callable[[], Iterator[pa.RecordBatch]]]
-    first_row: int = 1
+    parts: Mapping[str, Callable[[Reject], Iterator[Rows]]]
     notes: tuple[str, ...] = ()
     expected_bytes: int = 0
 
-    def batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield all rows, with labels as they are spelled, and the name of the file they are in.
+    def batches(self, rejected: RejectedRows | None = None) -> Iterator[tuple[str, Rows]]:
+        """Yield all usable rows, with labels as they are spelled, and the name of the file they are in.
+
+        Args:
+            rejected: Gets the rows that cannot be read. Default: they are refused.
 
         Raises:
             ValueError: A file is damaged, or a column is missing or has another type.
         """
+        rejected = rejected or RejectedRows()
         for name, read in self.parts.items():
-            with reading(name):
-                for part in read():
-                    rows = {self.label: spellings(self.label, part[self.label])}
-                    for column in self.columns:
-                        values = part[column.name]
-                        rows[column.name] = values if column.shape else cast(column.name, values, column.kind)
-                    yield name, pa.record_batch(rows)
+            for rows in readable(name, self._converted(read(partial(rejected.add, name)))):
+                yield name, rows
+
+    def _converted(self, parts: Iterable[Rows]) -> Iterator[Rows]:
+        """Yield rows with numbers as float64, and categories and labels as texts."""
+        for part, numbers in parts:
+            rows = {self.label: spellings(self.label, part[self.label])}
+            for column in self.columns:
+                values = part[column.name]
+                rows[column.name] = values if column.shape else cast(column.name, values, column.kind)
+            yield Rows(pa.record_batch(rows), numbers)
 
 
-def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
+def open_source(
+    path: Path | None, options: Options, scratch: Path, codes: Mapping[str, str] = MappingProxyType({})
+) -> Source:
     """Open a file or folder, and choose how each of its columns is read.
 
     Args:
         path: A file or folder; None for scikit-learn's 1,797 handwritten digits, 8 by 8 pixels of 0 to 16.
         options: Label, columns to drop and image size.
         scratch: Empty folder for unpacked files.
+        codes: Columns of a CSV file whose numbers are codes, with a code of each. Default: none.
 
     Raises:
         ValueError: The format is not supported, or the columns do not fit the options.
@@ -105,7 +121,7 @@ def open_source(path: Path | None, options: Options, scratch: Path) -> Source:
     files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
     types = {"folders" if file.is_dir() else file.suffix.lower() or "no ending" for file in files}
     if types in ({".csv"}, {".parquet"}):
-        source = _table_source(files, options)
+        source = _table_source(files, options, codes)
     elif types == {".npz"} and len(files) == 1:
         source = _npz_source(path.name, files[0], options, scratch)
     else:
@@ -170,10 +186,10 @@ def _relative(path: Path, source: Path) -> str:
     return path.relative_to(source).as_posix() + "/" * path.is_dir()
 
 
-def _table_source(files: Sequence[Path], options: Options) -> Source:
+def _table_source(files: Sequence[Path], options: Options, codes: Mapping[str, str]) -> Source:
     """Open CSV or Parquet files, which must all have the columns of the first one that has rows."""
     is_csv = files[0].suffix.lower() == ".csv"
-    read = partial(read_csv, batch_bytes=_BATCH_BYTES) if is_csv else _read_parquet
+    read: _Read = partial(read_csv, csv_format=options.csv_format) if is_csv else _read_parquet
     first, sample = _first_rows(files, read)
     with reading(first):
         if is_csv and sample.schema.names != [options.label_column] and sample.num_columns == 1:
@@ -181,21 +197,29 @@ def _table_source(files: Sequence[Path], options: Options) -> Source:
     names = {}
     for file in files:
         with reading(file.name):
-            names[file.name] = csv_names(file, _BATCH_BYTES) if is_csv else _parquet_schema(file).names
+            names[file.name] = csv_names(file, options.csv_format) if is_csv else _parquet_schema(file).names
     inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
     for file_name, present in names.items():
         with reading(file_name):
             check_names(present, (options.label_column, *inputs), first)
     inputs, notes_about_index = _without_index(files, read, inputs)
-    columns, notes = _csv_columns(files, inputs) if is_csv else (_parquet_columns(files, inputs, options), [])
-    types = {column.name: pa.float64() if column.kind == "number" else pa.string() for column in columns}
+    if is_csv:
+        kinds = {**_csv_kinds(files, read, [name for name in inputs if name not in codes]), **dict.fromkeys(codes, "")}
+        columns = tuple(column_of(name, pa.float64() if kinds[name] in _CSV_TYPES else pa.string()) for name in inputs)
+        types = {name: _CSV_TYPES.get(kinds[name], pa.string()) for name in inputs}
+    else:
+        columns = _parquet_columns(files, inputs, options)
+        types = dict.fromkeys(inputs, pa.string())
     types[options.label_column] = pa.string()
     return Source(
         columns,
         options.label_column,
-        {file.name: partial(read, file, types=types) for file in files},
-        1 + is_csv,
-        (*lines_about_columns(names, first, options.drop_columns), *notes_about_index, *notes),
+        {file.name: partial(read, file, types) for file in files},
+        (
+            *lines_about_columns(names, first, options.drop_columns),
+            *notes_about_index,
+            *lines_about_codes(codes),
+        ),
         sum(map(_expected_bytes, files)),
     )
 
@@ -205,20 +229,17 @@ def _expected_bytes(file: Path) -> int:
     if file.suffix.lower() == ".csv":
         return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.
     with _parquet(file) as opened:
-        return opened.metadata.num_rows * opened.metadata.num_columns * 4
+        return int(opened.metadata.num_rows * opened.metadata.num_columns * 4)
 
 
-def _without_index(
-    files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]], names: Sequence[str]
-) -> tuple[list[str], list[str]]:
+def _without_index(files: Sequence[Path], read: _Read, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the inputs without an index column that numbers the rows, and lines about the index columns."""
     inputs, notes = [*names], []
 
     def values(name: str) -> Iterator[tuple[str, pa.Array]]:
         for file in files:
-            with reading(file.name):
-                for rows in read(file, types={name: pa.string()}):
-                    yield file.name, rows[name]
+            for rows, _ in readable(file.name, read(file, {name: pa.string()}, _ignore)):
+                yield file.name, rows[name]
 
     for name in [name for name in names if name in INDEX_NAMES]:
         # The last input stays, because a dataset needs one.
@@ -229,18 +250,20 @@ def _without_index(
     return inputs, notes
 
 
-def _csv_columns(files: Sequence[Path], names: Sequence[str]) -> tuple[tuple[Column, ...], list[str]]:
-    """Return the inputs of CSV files, and lines about how they are read."""
+def _csv_kinds(files: Sequence[Path], read: _Read, names: Sequence[str]) -> dict[str, TextKind]:
+    """Return what the texts of the columns of CSV files are."""
 
     def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for file in files:
-            with reading(file.name):
-                yield from read_csv(file, dict.fromkeys(names, pa.string()), _BATCH_BYTES)
+            yield from (
+                part.rows for part in readable(file.name, read(file, dict.fromkeys(names, pa.string()), _ignore))
+            )
 
-    kinds, codes = survey_texts(names, read_texts, lambda: any(map(may_have_leading_zeros, files)))
-    return tuple(column_of(name, pa.float64() if kinds[name] == "number" else pa.string()) for name in names), (
-        lines_about_codes(codes)
-    )
+    return survey_texts(names, read_texts)
+
+
+def _ignore(row: int, column: str, problem: str) -> None:
+    """Leave a row out. The pass over all rows reports it."""
 
 
 def _parquet_columns(files: Sequence[Path], names: Sequence[str], options: Options) -> tuple[Column, ...]:
@@ -257,13 +280,14 @@ def _parquet_columns(files: Sequence[Path], names: Sequence[str], options: Optio
     return tuple(column_of(name, types[name]) for name in names)
 
 
-def _first_rows(files: Sequence[Path], read: Callable[..., Iterator[pa.RecordBatch]]) -> tuple[str, pa.RecordBatch]:
+def _first_rows(files: Sequence[Path], read: _Read) -> tuple[str, pa.RecordBatch]:
     """Return the name of the first file that has rows, and its first rows with all columns."""
+    rejected = RejectedRows()
     for file in files:
-        with reading(file.name):
-            for rows in read(file, types={}):
-                if len(rows):
-                    return file.name, rows
+        for rows, _ in readable(file.name, read(file, {}, partial(rejected.add, file.name))):
+            if len(rows):
+                return file.name, rows
+    rejected.check()
     with reading(files[0].name):
         raise ValueError("it has no rows")
 
@@ -273,10 +297,18 @@ def _parquet_schema(file: Path) -> pa.Schema:
         return opened.schema_arrow
 
 
-def _read_parquet(file: Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def _read_parquet(file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
     with _parquet(file) as opened:
         rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
-        yield from opened.iter_batches(rows, columns=[*types] or None)
+        yield from _numbered(opened.iter_batches(rows, columns=[*types] or None))
+
+
+def _numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
+    """Yield rows with their numbers, the first of which is 1."""
+    begin = 1
+    for batch in batches:
+        yield Rows(batch, np.arange(begin, begin + batch.num_rows))
+        begin += batch.num_rows
 
 
 @contextmanager
@@ -324,9 +356,11 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options) -> Sour
     columns = tuple(column_of(key, _arrow(used[key][:1]).type, used[key].shape[1:]) for key in inputs)
     batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
 
-    def read() -> Iterator[pa.RecordBatch]:
-        for begin in range(0, used[label].shape[0], batch_rows):
-            yield pa.record_batch({key: _arrow(array[begin : begin + batch_rows]) for key, array in used.items()})
+    def read(reject: Reject) -> Iterator[Rows]:
+        return _numbered(
+            pa.record_batch({key: _arrow(array[begin : begin + batch_rows]) for key, array in used.items()})
+            for begin in range(0, used[label].shape[0], batch_rows)
+        )
 
     row_size = sum(math.prod(column.shape) * (1 if column.dtype == "uint8" else 4) for column in columns)
     return Source(columns, label, {name: read}, expected_bytes=used[label].shape[0] * row_size)

@@ -85,8 +85,8 @@ def test_the_last_lines_of_a_failed_step_are_kept():
     view.write("1 - INFO - Executing task 'prepare-data'\n1 - INFO - Streamed logs:\n")
     view.write("    [KFP Executor 2026-11-21 04:13:31,463 INFO]: Got executor_input:\n")
     view.write('    {\n        "inputs": {\n            "parameterValues": {}\n        }\n    }\n')
-    view.write("    pass 1 of 2 (check): 20 rows\n    \n    ValueError: no\n----\n")
-    assert list(view.last_lines) == ["pass 1 of 2 (check): 20 rows", "ValueError: no"]
+    view.write("    read 20 rows, all\n    \n    ValueError: no\n----\n")
+    assert list(view.last_lines) == ["read 20 rows, all", "ValueError: no"]
 
 
 def test_in_a_terminal_each_replica_has_a_row():

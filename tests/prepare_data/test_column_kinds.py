@@ -3,18 +3,24 @@
 import re
 
 import pytest
-from prepare_data.test_sources import LABELLED, category, number, parquet, rows_of
+from prepare_data.test_sources import LABELLED, category, number, opened, parquet, rows_of
 
+from kfp_distributed.components.prepare_data import csv_files
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 
-# More than the first batch of a CSV file, which has 1 MiB.
-MANY = 2**19
+# Bytes of more than the first batch of a CSV file.
+MANY = 2**18
 
 
-def notes_of(path, tmp_path):
-    return open_source(path, LABELLED, tmp_path).notes
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 2**16)
+
+
+def notes_of(path):
+    return opened(path)[0].notes
 
 
 @pytest.mark.parametrize("first", ["02134", "12134"], ids=["in the first row", "in a later row"])
@@ -24,7 +30,7 @@ def test_numbers_with_leading_zeros_are_texts(file, tmp_path, first):
         (category("zip"), number("age")),
         {"kind": ["a", "b", "c"], "zip": [first, None, "02134"], "age": [7, 8, 0]},
     )
-    (line,) = notes_of(path, tmp_path)
+    (line,) = notes_of(path)
     assert line.startswith("column 'zip' has numbers with leading zeros, such as '02134'")
 
 
@@ -34,14 +40,14 @@ def test_leading_zeros_after_the_first_batch_and_in_a_later_file_make_texts(file
     columns, rows = rows_of(folder)
     assert columns == (category("zip"), number("age"), category("code"))
     assert (rows["zip"][0], rows["zip"][-2:], rows["code"][-2:]) == ("12134", ["02134", "1"], ["7", "007"])
-    assert [line.split("'")[1::2] for line in notes_of(folder, tmp_path)] == [["zip", "02134"], ["code", "007"]]
+    assert [line.split("'")[1::2] for line in notes_of(folder)] == [["zip", "02134"], ["code", "007"]]
 
 
 @pytest.mark.parametrize("values", ["0.5,00.7", "-1,-02", "1.5,02", "0,10", "0,0", "1e3,01"])
 def test_quantities_are_numbers(file, tmp_path, values):
     path = file("data.csv", "x,kind\n" + "".join(f"{value},a\n" for value in values.split(",")))
     assert rows_of(path)[1]["x"] == pytest.approx([float(value) for value in values.split(",")])
-    assert notes_of(path, tmp_path) == ()
+    assert notes_of(path) == ()
 
 
 def test_a_text_column_whose_first_values_are_missing_is_text(file):

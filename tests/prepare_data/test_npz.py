@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kfp_distributed.components.prepare_data import sources
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.scan import scan
@@ -21,7 +22,7 @@ LABELLED = Options(label_column="kind")
 def rows_of(path, scratch, options=LABELLED):
     """The columns of a source and its rows as lists of values, label first."""
     source = open_source(path, options, scratch)
-    tables = [pa.Table.from_batches([batch]) for _, batch in source.batches()]
+    tables = [pa.Table.from_batches([batch]) for _, (batch, _) in source.batches()]
     return source.columns, pa.concat_tables(tables).to_pydict()
 
 
@@ -94,11 +95,12 @@ def test_npz(file, tmp_path):
     }
 
 
-def test_npz_is_read_in_parts(file, tmp_path):
+def test_npz_is_read_in_parts(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_BATCH_BYTES", 2**20)
     values = np.random.default_rng(0).normal(size=(3000, 100))
     path = npz(file, x=values, kind=np.arange(3000) % 2)
     source = open_source(path, LABELLED, tmp_path)
-    batches = [batch for _, batch in source.batches()]
+    batches = [batch for _, (batch, _) in source.batches()]
     assert len(batches) > 2
     read = np.concatenate([batch.column("x").flatten().to_numpy().reshape(-1, 100) for batch in batches])
     np.testing.assert_array_equal(read, values)

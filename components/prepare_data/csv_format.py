@@ -1,0 +1,214 @@
+"""How CSV files are written, and the bytes of their rows as UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""Compressed files are known by their first bytes."""
+
+_TO_UTF8 = 'name its encoding in csv_format, such as {"encoding": "latin-1"} or {"encoding": "utf-16"}'
+# First bytes of other formats in files that are named .csv.
+_SIGNATURES = {
+    rb"PK[\3\5]": "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV",
+    rb"PAR1[\0-\x1f]": "is a Parquet file: name it .parquet",
+    rb"(?i)\s*<(!doctype|html|\?xml)": "is a web page or XML: give the address of the file itself",
+    rb'\s*(\{"|\[\s*[\[{])': "is JSON: name it .jsonl if it has one object in each line, else write it as Parquet",
+    rb"\s*\Z": "is empty: it needs a header and rows",
+    rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {_TO_UTF8}",
+}
+# A row of more bytes is one whose quote is not closed.
+_ROW_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How CSV files are written.
+
+    Attributes:
+        separator: Character between the columns.
+        decimal: Character between the whole part and the fraction of a number, "." or ",".
+        encoding: Encoding of the text, by one of Python's names. A byte order mark is no part of the text.
+        header: Whether the first row has the names of the columns. Without it they are "column_1", "column_2", ....
+        missing: More texts that stand for a missing value, such as "?". Empty texts and the usual ones, such as "NA",
+            "null" and "nan", stand for one in any case.
+    """
+
+    separator: str = ","
+    decimal: str = "."
+    encoding: str = "utf-8"
+    header: bool = True
+    missing: tuple[str, ...] = ()
+
+    @property
+    def null_values(self) -> list[str]:
+        """Texts that stand for a missing value."""
+        return [*pa_csv.ConvertOptions().null_values, *self.missing]
+
+
+class Readable(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return about `size` bytes; none at the end."""
+
+
+def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
+    """Check the parameter `csv_format`.
+
+    Raises:
+        ValueError: A key or value is not allowed. The message names it and what is allowed.
+    """
+    names = [field.name for field in fields(CsvFormat)]
+    for key, value in values.items():
+        allowed = {
+            "separator": isinstance(value, str) and len(value) == 1 and value.isascii() and value not in '"\r\n',
+            "decimal": value in (".", ","),
+            "encoding": isinstance(value, str) and _is_encoding(value),
+            "header": isinstance(value, bool),
+            "missing": isinstance(value, list | tuple) and all(isinstance(text, str) for text in value),
+        }
+        if key not in allowed:
+            raise ValueError(f"csv_format has the key {key!r}: allowed are {', '.join(names)}")
+        if not allowed[key]:
+            raise ValueError(f"csv_format: {key} is {value!r}: it must be {_ALLOWED[key]}")
+    checked: dict[str, Any] = {**values, "missing": tuple(values.get("missing", ()))}
+    csv_format = CsvFormat(**checked)
+    if csv_format.separator == csv_format.decimal:
+        raise ValueError(f"csv_format: separator and decimal are both {csv_format.decimal!r}: name two characters")
+    return csv_format
+
+
+_ALLOWED = {
+    "separator": 'one character, such as ";" or "\\t"',
+    "decimal": '"." or ","',
+    "encoding": 'one that Python knows, such as "utf-8", "latin-1" or "utf-16"',
+    "header": "true or false",
+    "missing": 'a list of texts, such as ["?", "-"]',
+}
+
+
+def _is_encoding(name: str) -> bool:
+    try:
+        return codecs.lookup(name)._is_text_encoding
+    except LookupError:
+        return False
+
+
+def check_start(start: bytes, csv_format: CsvFormat) -> None:
+    """Check by the first bytes of a text that it is CSV of a format.
+
+    Raises:
+        ValueError: The file is something else. The message names the format and what to do.
+    """
+    for signature, advice in _SIGNATURES.items():
+        if re.match(signature, start):
+            raise ValueError(f"it {advice}")
+    header = re.sub(rb'"[^"]*"', b'""', start).partition(b"\n")[0]
+    separator = csv_format.separator.encode()
+    if separator not in header and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
+        raise ValueError(
+            f"its columns are separated by {other[1].decode()!r}, where {csv_format.separator!r} is needed: set "
+            f'csv_format to {{"separator": "{other[1].decode()}"}}, with "decimal": "," for numbers like 1,5'.replace(
+                "\t", "\\t"
+            )
+        )
+
+
+@contextmanager
+def opened_text(file: Path, encoding: str) -> Iterator[Readable]:
+    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark."""
+    with file.open("rb") as raw:
+        start = raw.read(4)
+    compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
+    with pa.input_stream(str(file), compression=compression, buffer_size=2**20) as stream:
+        if codecs.lookup(encoding).name != "utf-8":
+            yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))
+        else:
+            yield _WithoutMark(stream)
+
+
+class _Utf8:
+    """Reads a text as UTF-8."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+
+    def read(self, size: int) -> bytes:
+        """Return about `size` bytes; none at the end."""
+        try:
+            return self._text.read(size).removeprefix("\ufeff").encode()
+        except UnicodeError as error:
+            raise ValueError(f"it is not {self._text.encoding}: {_TO_UTF8} ({error})") from None
+
+
+class _WithoutMark:
+    """Reads UTF-8 without the byte order mark at its beginning."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream, self._is_start = stream, True
+
+    def read(self, size: int) -> bytes:
+        """Return about `size` bytes; none at the end."""
+        data = self._stream.read(size)
+        if self._is_start and data:
+            self._is_start = False
+            data = data.removeprefix(codecs.BOM_UTF8)
+            if not data:
+                return self._stream.read(size)
+        return data
+
+
+def blocks(stream: Readable, size: int) -> Iterator[bytes]:
+    """Yield the rows of a text in blocks of about `size` bytes, each of whole rows.
+
+    A line end within quotes ends no row, so that a row ends where the number of quotes before it is even.
+
+    Raises:
+        ValueError: A row has more than 64 MiB.
+    """
+    rest = b""
+    while data := stream.read(size):
+        data = rest + data
+        end = last_row_end(data)
+        if not end and len(data) > _ROW_BYTES:
+            raise ValueError("a row is too long: close each quote, and leave out columns with very long texts")
+        if end:
+            yield data[:end]
+        rest = data[end:]
+    if rest:
+        yield rest
+
+
+def last_row_end(data: bytes) -> int:
+    """Return the end of the last whole row of a text that begins with a row; 0 if there is none."""
+    end = data.rfind(b"\n") + 1
+    if b'"' not in data:
+        return end
+    quotes = data.count(b'"', 0, end)
+    while end and quotes % 2:
+        before = data.rfind(b"\n", 0, end - 1) + 1
+        quotes -= data.count(b'"', before, end)
+        end = before
+    return end
+
+
+def first_row_end(data: bytes) -> int:
+    """Return the end of the first row of a text; its length if it has one row only."""
+    end, quotes = 0, 0
+    while line := data.find(b"\n", end) + 1:
+        quotes += data.count(b'"', end, line)
+        end = line
+        if quotes % 2 == 0:
+            return end
+    return len(data)
