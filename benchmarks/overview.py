@@ -107,7 +107,7 @@ def _run(profile: Path) -> dict[str, float]:
 
 def _measure(file: Path) -> dict[str, float]:
     """Draw a page for the first time in this process. Return the seconds of each part and the bytes of the page."""
-    manifests, profile, missing = pickle.loads(file.read_bytes()).
+    manifests, profile, missing = pickle.loads(file.read_bytes())
     columns = manifests["train"].columns
     import_seconds, (overview_page, render_page) = _timed(_imported)
     ranking_seconds, _ = _timed(
