@@ -9,7 +9,7 @@ PACKAGES := components trainers storage cluster_api processes library reports pi
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -92,6 +92,9 @@ bench: $(STAMP) environments  ## measures the train step; prints the results and
 
 bench-ways: $(STAMP) environments  ## measures each strategy; prints the results and writes benchmarks/ways.md
 	$(BIN)/python benchmarks/ways.py
+
+bench-overview: $(STAMP)  ## measures how fast prepare_data draws its overview; prints the results and writes benchmarks/overview.md
+	$(BIN)/python benchmarks/overview.py
 
 bench-logs: $(STAMP)  ## measures the logs of up to 1,000 replicas; prints the results and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py

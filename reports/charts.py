@@ -67,6 +67,8 @@ class Chart:
         summary: One sentence for screen readers: what the chart shows.
         table: The data, shown below the figure when the reader opens it.
         figure: The Bokeh model; None if there is nothing to draw.
+        data: Columns of the data source of each of the figure's renderers, instead of the model's own: charts that
+            differ in their data alone share a model. () for the model's own data.
         legend: Entries of the legend; () shows none.
         remarks: Sentences below the title, such as "worker-0: nan from epoch 3 to 5".
     """
@@ -77,6 +79,7 @@ class Chart:
     figure: Any = field(compare=False, repr=False)
     legend: tuple[LegendEntry, ...] = ()
     remarks: tuple[str, ...] = ()
+    data: tuple[Mapping[str, list[float]], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -257,8 +260,9 @@ def histogram(
                 tuple((text, *(_number(values[i]) for values in series.values())) for i, text in enumerate(bins)),
             )
         ),
-        figures.draw_histogram(x, y, edges, {entry.label: (entry.color, series[entry.label]) for entry in legend}),
+        figures.draw_histogram(x, y, tuple((entry.label, entry.color) for entry in legend)),
         legend if len(legend) > 1 else (),
+        data=tuple(figures.histogram_data(edges, heights) for heights in series.values()),
     )
 
 

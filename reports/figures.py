@@ -3,47 +3,38 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from bokeh.core.properties import value
 from bokeh.models import (
-    AdaptiveTicker,
-    Axis,
     BasicTicker,
-    BasicTickFormatter,
     ColumnDataSource,
-    FixedTicker,
+    HBar,
     HoverTool,
     LabelSet,
-    NoOverlap,
-    NumeralTickFormatter,
+    MultiLine,
+    Plot,
+    Quad,
     Range1d,
+    Rect,
+    Scatter,
+    VArea,
 )
-from bokeh.plotting import figure
 from bokeh.transform import factor_cmap
 from numpy.typing import NDArray
 
+from kfp_distributed.reports.frame import HEIGHT, empty_figure, name_columns, name_ticks, show_time
 from kfp_distributed.reports.palette import MARK, SERIES, STATES
 from kfp_distributed.reports.series import Series
-
-HEIGHT = 280
-"""Height of a figure in CSS pixels, if its content needs no other."""
 
 _FONT = value("system-ui, sans-serif")
 
 TEXT = "text"
 """Tag of models whose text is inside the figure. The page's script gives them the page's text color."""
 
-_BAND = ("x", "low", "high")
-
 _ROW_LABELS = 40
 """Number of rows up to which a timeline names each row at its axis."""
-
-_LABEL_LENGTH = 24
-"""Number of characters of a tick's label. A longer one would leave no room for the figure."""
-
-_AXIS_LABEL_LENGTH = 40
-"""Number of characters of an axis' label. A longer one would not fit beside a figure."""
 
 _FINAL_STATES = {"succeeded": "circle", "failed": "x", "stopped": "square"}
 """Markers of the states in which a replica ends."""
@@ -87,36 +78,34 @@ def draw_lines(
     marks: Sequence[tuple[float, float, str]],
     *,
     x_is_time: bool = False,
-) -> figure:
+) -> Plot:
     """Draw lines, the areas behind them, and marked points in front of them."""
-    plot = _figure(f"{x} (h:mm:ss)" if x_is_time else x, y, tools="xbox_zoom")
+    plot = empty_figure(f"{x} (h:mm:ss)" if x_is_time else x, y, zoom="width")
     format_x = "00:00:00" if x_is_time else "0.[0000]"
     many = len(lines) > len(SERIES)
     for band in bands:
-        source = ColumnDataSource(dict(zip(_BAND, map(_short, band.points.T), strict=True)))
-        plot.varea(*_BAND, source=source, fill_color=band.color, fill_alpha=0.2)
+        source = ColumnDataSource(dict(zip(("x", "low", "high"), map(_short, band.points.T), strict=True)))
+        plot.add_glyph(source, VArea(x="x", y1="low", y2="high", fill_color=band.color, fill_alpha=0.2))
     for dashed in (False, True):
         drawn = [line for line in lines if line.dashed == dashed]
-        renderer = plot.multi_line(
-            "xs",
-            "ys",
-            source=_source_of_lines(drawn),
+        glyph = MultiLine(
+            xs="xs",
+            ys="ys",
             line_color="color",
             line_width=1 if many else 2,
             line_alpha=0.5 if many else 1,
             line_dash="dashed" if dashed else "solid",
             line_join="round",
-            hover_line_alpha=1,
-            hover_line_width=3,
-            hover_line_color="color",
         )
+        hover_glyph = glyph.clone(line_alpha=1, line_width=3)
+        renderer = plot.add_glyph(_source_of_lines(drawn), glyph, hover_glyph=hover_glyph)
         tooltips = [("", "@label"), (x, f"$snap_x{{{format_x}}}"), (y, "$snap_y{0.[0000]}")]
         plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips, line_policy="nearest", limit=3))
     _draw_single_points(plot, x, y, [line for line in lines if len(line.points) == 1])
     if marks:
         _draw_marks(plot, marks)
     if x_is_time:
-        _show_time(plot)
+        show_time(plot)
         plot.x_range.start = 0
     elif all((line.points[:, 0] % 1 == 0).all() for line in lines):
         plot.xaxis.ticker = BasicTicker(min_interval=1)
@@ -141,9 +130,9 @@ def draw_bars(
     categories: Sequence[str],
     series: Mapping[str, tuple[str, Sequence[float]]],
     y_end: float | None = None,
-) -> figure:
+) -> Plot:
     """Draw a group of bars for each category; `series` has the color and the values by label."""
-    plot = _figure(x, y, x_range=Range1d(-0.5, max(len(categories), 1) - 0.5))
+    plot = empty_figure(x, y, x_range=Range1d(-0.5, max(len(categories), 1) - 0.5))
     width = 0.8 / max(len(series), 1)
     for number, (label, (color, values)) in enumerate(series.items()):
         left = [index - 0.4 + number * width for index in range(len(categories))]
@@ -155,9 +144,10 @@ def draw_bars(
                 "category": list(map(_breakable, categories)),
             }
         )
-        bars = plot.quad(left="left", right="right", bottom=0, top="top", source=source, color=color, line_color=None)
+        quad = Quad(left="left", right="right", bottom=0, top="top", fill_color=color, line_color=None)
+        bars = plot.add_glyph(source, quad)
         plot.add_tools(HoverTool(renderers=[bars], tooltips=[(x or label, "@category"), (label, "@top{0,0.[0000]}")]))
-    _name_columns(plot, categories)
+    name_columns(plot, categories)
     plot.xgrid.visible = False
     plot.y_range.start = 0
     if y_end is not None:
@@ -165,35 +155,44 @@ def draw_bars(
     return plot
 
 
-def draw_histogram(x: str, y: str, edges: Sequence[float], series: Mapping[str, tuple[str, Sequence[float]]]) -> figure:
-    """Draw the bins of each series; `series` has the color and the heights by label."""
-    plot = _figure(x, y)
-    for label, (color, values) in series.items():
-        source = ColumnDataSource({"left": list(edges[:-1]), "right": list(edges[1:]), "top": list(values)})
-        bins = plot.quad(
+@lru_cache(maxsize=16)
+def draw_histogram(x: str, y: str, colors: tuple[tuple[str, str], ...]) -> Plot:
+    """Draw a histogram without bins: label and color of each series.
+
+    Histograms that differ in their bins alone share a figure, because Bokeh needs 30 ms for each. `histogram_data`
+    returns their bins.
+    """
+    plot = empty_figure(x, y)
+    for label, color in colors:
+        quad = Quad(
             left="left",
             right="right",
             bottom=0,
             top="top",
-            source=source,
             fill_color=color,
             fill_alpha=0.35,
             line_color=color,
             line_width=1.5,
         )
+        bins = plot.add_glyph(ColumnDataSource(), quad)
         tooltips = [(label, "@top{0,0.[0000]}"), ("from", "@left{0.[0000]}"), ("to", "@right{0.[0000]}")]
         plot.add_tools(HoverTool(renderers=[bins], tooltips=tooltips))
     plot.y_range.start = 0
     return plot
 
 
+def histogram_data(edges: Sequence[float], heights: Sequence[float]) -> dict[str, list[float]]:
+    """Return the columns of the data source of a histogram's series."""
+    return {"left": list(edges[:-1]), "right": list(edges[1:]), "top": list(heights)}
+
+
 def draw_heatmap(
     x: str, y: str, rows: Sequence[str], columns: Sequence[str], counts: Sequence[Sequence[float]]
-) -> figure:
+) -> Plot:
     """Draw a matrix. The opacity of a cell is its share of the row's sum."""
     height = max(HEIGHT, min(640, 90 + 34 * len(rows)))
     x_range = Range1d(-0.5, len(columns) - 0.5)
-    plot = _figure(x, y, height=height, x_range=x_range, y_range=Range1d(len(rows) - 0.5, -0.5))
+    plot = empty_figure(x, y, height=height, x_range=x_range, y_range=Range1d(len(rows) - 0.5, -0.5))
     cells = [(i, j, value, sum(values)) for i, values in enumerate(counts) for j, value in enumerate(values)]
     source = ColumnDataSource(
         {
@@ -207,9 +206,8 @@ def draw_heatmap(
             "alpha": [0.04 + 0.56 * value / total if total else 0.04 for _, _, value, total in cells],
         }
     )
-    rects = plot.rect(
-        "x", "y", width=0.96, height=0.94, source=source, fill_color=SERIES[0], fill_alpha="alpha", line_color=None
-    )
+    cell = Rect(x="x", y="y", width=0.96, height=0.94, fill_color=SERIES[0], fill_alpha="alpha", line_color=None)
+    rects = plot.add_glyph(source, cell)
     plot.add_tools(
         HoverTool(
             renderers=[rects],
@@ -230,50 +228,45 @@ def draw_heatmap(
                 tags=[TEXT],
             )
         )
-    _name_columns(plot, columns)
-    _name_ticks(plot.yaxis[0], rows, 40)
+    name_columns(plot, columns)
+    name_ticks(plot.yaxis[0], rows, 40)
     plot.grid.visible = False
     return plot
 
 
-def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> figure:
+def draw_timeline(replicas: Sequence[str], bars: Sequence[Bar]) -> Plot:
     """Draw a row for each replica and a bar for each span. Failures and the end of a replica are markers."""
     height = max(140, min(640, 90 + 26 * len(replicas)))
-    plot = _figure("time since the start (h:mm:ss)", "", height=height, tools="box_zoom")
+    plot = empty_figure("time since the start (h:mm:ss)", "", height=height, zoom="both")
     margin = max(0.6, len(replicas) / 100)  # Leaves room for the markers of the first and the last row.
     plot.y_range = Range1d(len(replicas) - 1 + margin, -margin)
     color = factor_cmap("state", palette=[*STATES.values()], factors=[*STATES])
     tooltips = [("", "@replica"), ("state", "@state"), ("from", "@begin{00:00:00}"), ("to", "@end{00:00:00}")]
     tooltips += [("reason", "@reason")]
     lasting = [bar for bar in bars if bar.state not in _FINAL_STATES or bar.end > bar.begin]
-    renderer = plot.hbar(
-        y="row",
-        left="begin",
-        right="end",
-        # Bars that only touch would leave seams.
-        height=0.72 if len(replicas) <= _ROW_LABELS else 1.2,
-        source=_source_of_bars(lasting),
-        fill_color=color,
-        line_color=None,
-    )
+    # Bars that only touch would leave seams.
+    height_of_bar = 0.72 if len(replicas) <= _ROW_LABELS else 1.2
+    hbar = HBar(y="row", left="begin", right="end", height=height_of_bar, fill_color=color, line_color=None)
+    renderer = plot.add_glyph(_source_of_bars(lasting), hbar)
     plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
     for state, marker in _FINAL_STATES.items():
         # The bar of a failure between many replicas is too small to be seen.
         ends = [bar for bar in bars if bar.state == state and (bar.end <= bar.begin or state == "failed")]
         if ends:
-            renderer = plot.scatter(
-                "begin",
-                "row",
-                source=_source_of_bars(ends),
-                marker=marker,
-                color=color,
+            glyph = Scatter(
+                x="begin",
+                y="row",
+                marker=value(marker),
+                fill_color=color,
+                line_color=color,
                 size=10 if len(replicas) <= _ROW_LABELS else 6,
                 line_width=2.5 if marker == "x" else 1,
             )
+            renderer = plot.add_glyph(_source_of_bars(ends), glyph)
             plot.add_tools(HoverTool(renderers=[renderer], tooltips=tooltips))
-    _name_ticks(plot.yaxis[0], replicas, _ROW_LABELS)
+    name_ticks(plot.yaxis[0], replicas, _ROW_LABELS)
     plot.ygrid.visible = False
-    _show_time(plot)
+    show_time(plot)
     plot.x_range = Range1d(0, max((bar.end for bar in bars), default=0.0) * 1.03 or 1.0)
     return plot
 
@@ -285,28 +278,12 @@ def format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-def _figure(x: str, y: str, *, height: int = HEIGHT, tools: str = "", **ranges: Range1d) -> figure:
-    plot = figure(
-        height=height,
-        sizing_mode="stretch_width",
-        x_axis_label=_shorten(x, _AXIS_LABEL_LENGTH) or None,
-        y_axis_label=_shorten(y, _AXIS_LABEL_LENGTH) or None,
-        tools=tools,
-        toolbar_location=None,
-        **ranges,
-    )
-    plot.axis.major_label_policy = NoOverlap()
-    # Powers of ten are harder to read than some zeros.
-    plot.axis.formatter = BasicTickFormatter(power_limit_high=7)
-    return plot
-
-
-def _draw_marks(plot: figure, marks: Sequence[tuple[float, float, str]]) -> None:
+def _draw_marks(plot: Plot, marks: Sequence[tuple[float, float, str]]) -> None:
     source = ColumnDataSource({name: [mark[i] for mark in marks] for i, name in enumerate(("x", "y", "label"))})
-    plot.scatter("x", "y", source=source, size=11, fill_color=None, line_color=MARK, line_width=2.5)
+    plot.add_glyph(source, Scatter(x="x", y="y", size=11, fill_color=None, line_color=MARK, line_width=2.5))
 
 
-def _draw_single_points(plot: figure, x: str, y: str, lines: Sequence[Line]) -> None:
+def _draw_single_points(plot: Plot, x: str, y: str, lines: Sequence[Line]) -> None:
     """Draw the series of one point, of which a line shows nothing."""
     if not lines:
         return
@@ -316,7 +293,9 @@ def _draw_single_points(plot: figure, x: str, y: str, lines: Sequence[Line]) -> 
         "label": [line.label for line in lines],
         "color": [line.color for line in lines],
     }
-    dots = plot.scatter("x", "y", source=ColumnDataSource(columns), size=7, color="color")
+    dots = plot.add_glyph(
+        ColumnDataSource(columns), Scatter(x="x", y="y", size=7, fill_color="color", line_color="color")
+    )
     plot.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@label"), (x, "@x{0.[0000]}"), (y, "@y{0.[0000]}")]))
 
 
@@ -333,37 +312,9 @@ def _source_of_bars(bars: Sequence[Bar]) -> ColumnDataSource:
     )
 
 
-def _show_time(plot: figure) -> None:
-    """Show x, in seconds, as h:mm:ss."""
-    plot.xaxis.formatter = NumeralTickFormatter(format="00:00:00")
-    plot.xaxis.ticker = AdaptiveTicker(base=60, mantissas=[1, 2, 5, 10, 15, 20, 30], min_interval=1)
-    plot.xgrid.ticker = plot.xaxis[0].ticker
-
-
-def _name_ticks(axis: Axis, names: Sequence[str], most: int) -> None:
-    """Name the integers of an axis; with more than `most` names only each nth."""
-    step = -(-len(names) // most) if names else 1
-    axis.ticker = FixedTicker(ticks=list(range(0, len(names), step)), minor_ticks=[])
-    axis.major_label_overrides = {index: _shorten(names[index], _LABEL_LENGTH) for index in range(0, len(names), step)}
-
-
-def _name_columns(plot: figure, names: Sequence[str]) -> None:
-    """Name the integers of the x axis. Many or long names are rotated."""
-    _name_ticks(plot.xaxis[0], names, 40)
-    plot.xaxis.major_label_orientation = 0.7 if sum(map(len, names)) > 60 else 0
-
-
 def _breakable(text: str) -> str:
     """Return a text that breaks within long words, because a tooltip would be as wide as its longest word."""
     return re.sub(r"\S{16}", "\\g<0>\N{ZERO WIDTH SPACE}", text)
-
-
-def _shorten(text: str, length: int) -> str:
-    """Return a text of at most `length` characters, without its middle, because names often differ at the end."""
-    if len(text) <= length:
-        return text
-    end = length // 2
-    return f"{text[: length - end - 1]}…{text[-end:]}"
 
 
 def _short(numbers: NDArray[np.float64]) -> list[float]:

@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bokeh.embed import json_item
 from bokeh.resources import Resources
-from bokeh.themes import Theme
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from kfp_distributed.reports.charts import Chart
+from kfp_distributed.reports.figure_json import figure_json
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-~])")
 """Escape sequences of terminals (ECMA-48): control sequences such as colours, control strings such as links, others."""
@@ -51,37 +52,10 @@ def _png_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
 
 
-_FONT = "system-ui, sans-serif"
-_THEME = Theme(
-    json={
-        "attrs": {
-            "Plot": {
-                "background_fill_color": None,
-                "border_fill_color": None,
-                "outline_line_color": None,
-                "min_border_right": 24,
-                "min_border_top": 12,
-            },
-            "Axis": {
-                "axis_label_standoff": 8,
-                "axis_label_text_font": _FONT,
-                "axis_label_text_font_size": "13px",
-                "axis_label_text_font_style": "normal",
-                "axis_line_color": None,
-                "major_label_text_font": _FONT,
-                "major_label_text_font_size": "12px",
-                "major_tick_in": 0,
-                "minor_tick_line_color": None,
-            },
-        }
-    }
-)
-"""What figures look like in both color schemes. The colors of axes and grids are CSS variables in style.css."""
-
-
-def _figure_data(figure: Any) -> str:  # noqa: ANN401
-    """Return a Bokeh model as compressed JSON."""
-    return _compressed(json.dumps(_clean_texts(json_item(figure, theme=_THEME)), separators=(",", ":")).encode())
+def _figure_data(chart: Chart) -> str:
+    """Return the figure of a chart as compressed JSON."""
+    item = _clean_texts(figure_json(chart.figure, chart.data))
+    return _compressed(json.dumps(item, separators=(",", ":")).encode())
 
 
 def _clean_texts(value: Any) -> Any:  # noqa: ANN401
@@ -102,7 +76,8 @@ def _bokeh_script() -> str:
 
 def _compressed(content: bytes) -> str:
     """Return content for a `script` element as base64 of gzip. The page's script decompresses it."""
-    return base64.b64encode(gzip.compress(content, mtime=0)).decode("ascii")
+    # Level 9 needs 70 ms instead of 40 ms for BokehJS, and makes it 0.3 % smaller.
+    return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii")
 
 
 _ENVIRONMENT = Environment(

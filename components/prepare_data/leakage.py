@@ -24,6 +24,9 @@ SUSPICIOUS_REDUCTION = 0.9
 # With fewer errors of the most frequent class, a column without any information can avoid most of them by chance.
 _MINIMUM_ERRORS = 20
 
+_HALVES = ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2)))
+"""Rows to learn a rule from, and rows to test it on."""
+
 
 @dataclass(frozen=True)
 class Predictor:
@@ -60,15 +63,13 @@ def rank_predictors(
     """
     if len(labels) < 2 * _MINIMUM_ERRORS:
         return []
-    halves = [np.arange(len(labels)) % 2 == half for half in (0, 1)]
-    majority = sum(_majority_hits(labels, fit, ~fit) for fit in halves)
+    majority = sum(_majority_hits(labels[fit], labels[test]) for fit, test in _HALVES)
     if len(labels) - majority < _MINIMUM_ERRORS:
         return []
     predictors = [
         Predictor(
             column.name,
-            sum(_hits(values[column.name][:, 0], labels, fit, ~fit, nearest=column.kind == "number") for fit in halves)
-            / len(labels),
+            _hits_of_halves(values[column.name][:, 0], labels, nearest=column.kind == "number") / len(labels),
             majority / len(labels),
         )
         for column in columns
@@ -77,40 +78,47 @@ def rank_predictors(
     return sorted(predictors, key=lambda predictor: -predictor.accuracy)
 
 
-def _majority_hits(labels: NDArray[np.int32], fit: NDArray[np.bool_], test: NDArray[np.bool_]) -> int:
-    """Return how many rows of the test half have the most frequent class of the other half."""
-    return int((labels[test] == np.bincount(labels[fit]).argmax()).sum())
+def _hits_of_halves(values: NDArray[np.float32], labels: NDArray[np.int32], *, nearest: bool) -> int:
+    """Return how many rows are predicted by the rule of the half that they are not in."""
+    # A column of a matrix is not contiguous, which makes each of the next steps slower.
+    values = np.ascontiguousarray(values)
+    return sum(_hits(values[fit], labels[fit], values[test], labels[test], nearest=nearest) for fit, test in _HALVES)
+
+
+def _majority_hits(fit: NDArray[np.int32], test: NDArray[np.int32]) -> int:
+    """Return how many labels of the test half are the most frequent one of the other half."""
+    return int((test == np.bincount(fit).argmax()).sum())
 
 
 def _hits(
-    values: NDArray[np.float32],
-    labels: NDArray[np.int32],
-    fit: NDArray[np.bool_],
-    test: NDArray[np.bool_],
+    fit: NDArray[np.float32],
+    fit_labels: NDArray[np.int32],
+    test: NDArray[np.float32],
+    test_labels: NDArray[np.int32],
     *,
     nearest: bool,
 ) -> int:
     """Return how many rows of the test half the rule of the other half predicts.
 
     Args:
-        values: Value of each row.
-        labels: Class index of each row.
-        fit: Rows to learn the rule from.
-        test: Rows to test it on.
+        fit: Values of the rows to learn the rule from.
+        fit_labels: Class indices of these rows.
+        test: Values of the rows to test it on.
+        test_labels: Class indices of these rows.
         nearest: Whether a new value is predicted as the nearest known one, rather than as the most frequent class.
     """
-    known, indices = np.unique(values[fit], return_inverse=True)  # NaN is one value, and the last.
-    rule = _majority_by_value(indices, labels[fit])
-    rule = np.append(rule, np.bincount(labels[fit]).argmax())  # For values that are not known.
-    right = np.searchsorted(known, values[test]).clip(max=len(known) - 1)
-    is_known = (known[right] == values[test]) | (np.isnan(known[right]) & np.isnan(values[test]))
+    known, indices = np.unique(fit, return_inverse=True)  # NaN is one value, and the last.
+    rule = _majority_by_value(indices, fit_labels)
+    rule = np.append(rule, np.bincount(fit_labels).argmax())  # For values that are not known.
+    right = np.searchsorted(known, test).clip(max=len(known) - 1)
+    is_known = (known[right] == test) | (np.isnan(known[right]) & np.isnan(test))
     if nearest:
         left = (right - 1).clip(min=0)
         with np.errstate(invalid="ignore"):
-            is_left = ~is_known & ~(np.abs(known[right] - values[test]) < np.abs(known[left] - values[test]))
+            is_left = ~is_known & ~(np.abs(known[right] - test) < np.abs(known[left] - test))
         right = np.where(is_left, left, right)
-        is_known = np.isnan(known[right]) == np.isnan(values[test])
-    return int((rule[np.where(is_known, right, len(known))] == labels[test]).sum())
+        is_known = np.isnan(known[right]) == np.isnan(test)
+    return int((rule[np.where(is_known, right, len(known))] == test_labels).sum())
 
 
 def _majority_by_value(indices: NDArray[np.intp], labels: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -122,7 +130,8 @@ def _majority_by_value(indices: NDArray[np.intp], labels: NDArray[np.int32]) -> 
     """
     width = int(labels.max()) + 1
     pairs, counts = np.unique(indices * width + labels, return_counts=True)
-    order = np.lexsort((-counts, pairs // width))
-    _, first = np.unique(pairs[order] // width, return_index=True)
-    majority: NDArray[np.int64] = pairs[order][first] % width
+    # The first of equally frequent classes has the highest rank.
+    ranks = counts * width + width - 1 - pairs % width
+    starts = np.flatnonzero(np.diff(pairs // width, prepend=-1))
+    majority: NDArray[np.int64] = width - 1 - np.maximum.reduceat(ranks, starts) % width
     return majority

@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 def data(chart, *columns):
     """The columns of each data source of a figure that has them all, source by source."""
-    sources = [renderer.data_source.data for renderer in chart.figure.renderers]
+    sources = chart.data or [renderer.data_source.data for renderer in chart.figure.renderers]
     return [tuple(source[column] for column in columns) for source in sources if {*columns} <= {*source}]
 
 
