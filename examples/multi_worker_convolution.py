@@ -4,8 +4,8 @@ Pass `train_specification(multi_worker_convolution)` to `train`, with a distribu
 and no parameter servers: `{"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}`.
 The images may be the digits of `prepare_data`, or a folder of images of any size.
 
-Run `python multi_worker_convolution.py` to train on the digits on this machine. The file `horovod_convolution.py` trains
-the same network with Horovod.
+Run `python multi_worker_convolution.py` to train on the digits on this machine. The file `horovod_convolution.py`
+trains the same network with Horovod.
 """
 
 from kfp import dsl
@@ -151,13 +151,14 @@ def multi_worker_convolution(
         callbacks=[tf.keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)],
     )
 
-    @tf.function(input_signature=[tf.TensorSpec([None, *shape], tf.float32, name="features")])
     def answer(features: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"probabilities": model(features, training=False)}
 
+    features = tf.TensorSpec([None, *shape], tf.float32, name="features")
     served = tf.Module()  # Without the optimizer.
     served.variables_of_model = model.variables
-    tf.saved_model.save(served, others.name if worker else model_dir, signatures=answer)
+    save_dir = others.name if worker else model_dir
+    tf.saved_model.save(served, save_dir, signatures=tf.function(answer, [features], autograph=False))
 
 
 @dsl.pipeline
