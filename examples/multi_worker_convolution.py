@@ -91,10 +91,14 @@ def multi_worker_convolution(
         values = tf.keras.layers.Flatten()(values)
         return tf.keras.Model(inputs, tf.keras.layers.Dense(classes, "softmax")(values))
 
+    def summed(number: tf.Tensor) -> tf.Tensor:
+        return strategy.reduce("SUM", strategy.run(tf.identity, [number]), axis=None)
+
+    sum_over_devices = tf.function(summed, autograph=False)
+
     def total(number: int) -> int:
         """Return the sum of a number of each worker."""
-        summed = strategy.reduce("SUM", strategy.run(lambda: tf.constant(number, tf.int64)), axis=None)
-        return int(summed) * workers // devices
+        return int(sum_over_devices(tf.constant(number, tf.int64))) * workers // devices
 
     tf.keras.utils.set_random_seed(seed)
     with strategy.scope():
