@@ -105,7 +105,7 @@ def horovod_convolution(
     images, labels = read(train_dir)  # Not divided again: these are the rows of this rank.
     batch = max(1, batch_size // ranks)
     steps = max(1, sum(allgather_object(len(labels))) // (batch * ranks))  # Each rank must have the same number.
-    print(f"rank {rank} of {ranks} has {len(labels)} rows and begins with epoch {done + 1}", flush=True)
+    print(f"rank {rank} of {ranks} has {len(labels)} rows; {done} of {epochs} epochs are done", flush=True)
     rows = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(labels), seed + done).repeat()
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:

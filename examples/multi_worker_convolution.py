@@ -108,9 +108,10 @@ def multi_worker_convolution(
         checkpoint = tf.train.Checkpoint(model=model)
         _ = checkpoint.save_counter  # The first save would create this variable, inside `fit`.
 
-    # All workers save: a variable of each worker, such as a mean of BatchNormalization, is averaged for the file.
-    others = tempfile.TemporaryDirectory()
-    manager = tf.train.CheckpointManager(checkpoint, others.name if worker else checkpoint_dir, max_to_keep=1)
+    # All workers save, because variables such as the means of BatchNormalization are averaged over them. The files of
+    # the others are not needed.
+    unneeded = tempfile.TemporaryDirectory()
+    manager = tf.train.CheckpointManager(checkpoint, unneeded.name if worker else checkpoint_dir, max_to_keep=1)
     newest = tf.train.latest_checkpoint(checkpoint_dir)
     if newest:
         checkpoint.restore(newest).assert_existing_objects_matched()
@@ -121,7 +122,7 @@ def multi_worker_convolution(
     images, labels = read(train_dir)  # Not divided again: these are the rows of this worker.
     batch = max(1, batch_size // devices)
     steps = max(1, total(len(labels)) // (batch * devices))  # Each worker must have the same number.
-    print(f"worker {worker} of {workers} has {len(labels)} rows and begins with epoch {done + 1}", flush=True)
+    print(f"worker {worker} of {workers} has {len(labels)} rows; {done} of {epochs} epochs are done", flush=True)
 
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         rows = tf.data.Dataset.from_tensor_slices((images, labels))
@@ -161,7 +162,7 @@ def multi_worker_convolution(
     features = tf.TensorSpec([None, *shape], tf.float32, name="features")
     served = tf.Module()  # Without the optimizer.
     served.variables_of_model = model.variables
-    save_dir = others.name if worker else model_dir
+    save_dir = unneeded.name if worker else model_dir
     tf.saved_model.save(served, save_dir, signatures=tf.function(answer, [features], autograph=False))
 
 
