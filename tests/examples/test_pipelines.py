@@ -32,9 +32,17 @@ def test_the_pipeline_of_the_readme_trains_and_exports(in_folder):
     assert (run.object_store / "models" / "digits" / "1" / "saved_model.pb").exists()
 
 
-def test_the_pipeline_with_a_function_of_your_own_compiles(tmp_path):
-    """The function itself is trained in tests/trainers/test_missing_values.py."""
-    Compiler().compile(example("own_function.py")["train_with_own_function"], str(tmp_path / "pipeline.yaml"))
+@pytest.mark.parametrize(
+    ("file", "pipeline"),
+    [
+        ("own_function.py", "train_with_own_function"),
+        ("multi_worker_convolution.py", "train_on_digits"),
+        ("horovod_convolution.py", "train_on_digits"),
+    ],
+)
+def test_the_pipelines_with_functions_of_your_own_compile(file, pipeline, tmp_path):
+    """Tests in tests/trainers/ train with the functions themselves."""
+    Compiler().compile(example(file)[pipeline], str(tmp_path / "pipeline.yaml"))
 
 
 @pytest.mark.takes(15)
