@@ -18,7 +18,8 @@ import pyarrow.csv
 from measure import table
 
 from kfp_distributed.components.prepare_data.leakage import rank_predictors
-from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.plan import plan_split
 from kfp_distributed.components.prepare_data.profile import Profile
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split import scan, write_splits

@@ -7,7 +7,10 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_distributed.components.prepare_data.csv_files import DIGITS
 from kfp_distributed.components.prepare_data.data_warnings import bounded
+from kfp_distributed.components.prepare_data.dates import are_dates
+from kfp_distributed.components.prepare_data.options import DeclaredKind
 from kfp_distributed.storage.dataset import Column
 
 # Regular expression of the names that Arrow gives to the types that a column may have.
@@ -19,19 +22,62 @@ _NUMBER = r"^\s*[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))\s*$"
 _DIGITS = r"^\s*\d+\s*$"
 
 
-def column_of(name: str, kind: pa.DataType, shape: tuple[int, ...] = ()) -> Column:
+TextKind = Literal["number", "digits", "date", "category"]
+"""What texts are. Numbers are "digits" while none of them has a sign or point: with leading zeros, they are codes."""
+
+CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": pa.float64(), "digits": DIGITS}
+"""Types in which columns of CSV files are read. Others are read as texts."""
+
+KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
+    "text": pa.string(),
+    "binary": pa.binary(),
+    "list<float>": pa.list_(pa.float32()),
+    "list<int>": pa.list_(pa.int64()),
+    "list<text>": pa.list_(pa.string()),
+}
+"""Types of declared columns that are kept as they are."""
+
+
+def column_of(
+    name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = (), *, is_kept: bool = False
+) -> Column:
     """Return an input column without vocabulary and statistics.
 
     Args:
         name: Name of the column.
-        kind: Type of its values. A column of nulls counts as a column of numbers.
+        kind: Type of its values, or what its texts are. A column of nulls counts as a column of numbers.
         shape: Shape of one value; empty for a number or text.
+        is_kept: Whether it keeps its type. Default: only tensors do.
+
+    Raises:
+        ValueError: The values are lists or of another type that has no form as a number or category.
     """
     if shape:
         return Column(name, "tensor", "uint8" if "uint8" in str(kind) else "float32", shape)
-    if re.match("u?int|half|float|double|decimal|null", str(kind)):
+    if is_kept:
+        return Column(name, "kept", str(kept_type_of_texts(kind) if isinstance(kind, str) else kind))
+    if isinstance(kind, pa.DataType):
+        check_type(name, kind)
+    text = str(kind)
+    if re.match("u?int|half|float|double|decimal|null|number|digits", text):
         return Column(name, "number", "float32")
+    if re.match("date|timestamp", text):
+        return Column(name, "number", "float32", source_type="date")
     return Column(name, "category", "int32")
+
+
+def declared_column(name: str, kind: DeclaredKind) -> Column:
+    """Return an input column whose kind the user has declared, without vocabulary and statistics."""
+    if kind in KEPT_TYPES:
+        return Column(name, "kept", str(KEPT_TYPES[kind]))
+    if kind == "category":
+        return Column(name, "category", "int32")
+    return Column(name, "number", "float32", source_type="date" if kind == "date" else "")
+
+
+def kept_type_of_texts(kind: TextKind) -> pa.DataType:
+    """Return the type in which texts are kept."""
+    return {"number": pa.float64(), "digits": pa.int64(), "date": pa.timestamp("us")}.get(kind, pa.string())
 
 
 def check_type(name: str, kind: pa.DataType) -> None:
@@ -44,7 +90,8 @@ def check_type(name: str, kind: pa.DataType) -> None:
     if not re.fullmatch(_SCALARS, str(values)):
         raise ValueError(
             f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
-            "parts into columns of their own (tensors: into an .npz file), or leave the column out (drop_columns)"
+            "parts into columns of their own (tensors: into an .npz file), leave the column out (drop_columns), or "
+            'keep it for a function of your own: columns={"NAME": "list<float>"} or task="none"'
         )
 
 
@@ -88,10 +135,6 @@ def class_names(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")
 
 
-TextKind = Literal["number", "digits", "category"]
-"""What texts are. Numbers are "digits" while none of them has a sign or point: with leading zeros, they are codes."""
-
-
 def kind_of_texts(texts: pa.StringArray) -> TextKind | None:
     """Return what some first values of a column are: numbers if at least half of them are. None if all are missing."""
     present = texts.drop_null()
@@ -99,7 +142,7 @@ def kind_of_texts(texts: pa.StringArray) -> TextKind | None:
         return None
     numbers = pc.match_substring_regex(present, _NUMBER).true_count
     if 2 * numbers < len(present):
-        return "category"
+        return "date" if are_dates(present) else "category"
     return "digits" if pc.match_substring_regex(present, _DIGITS).true_count == numbers else "number"
 
 
@@ -143,5 +186,16 @@ def lines_about_codes(codes: Mapping[str, str]) -> list[str]:
             f"column {name!r} has numbers with leading zeros, such as {code!r}: they are read as codes, and the column "
             "becomes a category. If they are quantities, write them without leading zeros in the source"
             for name, code in codes.items()
+        ]
+    )
+
+
+def lines_about_dates(names: Sequence[str]) -> list[str]:
+    """Return one line for each column of dates."""
+    return bounded(
+        [
+            f"column {name!r} has dates: they become numbers, the days from 1970-01-01 in UTC. If they are categories, "
+            f'set columns to {{{name!r}: "category"}}'
+            for name in names
         ]
     )

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.options import Options
 
 
 def input_names(names: Sequence[str], options: Options, where: str, elsewhere: Collection[str] = ()) -> list[str]:
@@ -18,11 +18,13 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
     Raises:
         ValueError: The label or a dropped column is missing, a used name occurs twice, or no input is left.
     """
-    others = {options.label_column, *options.drop_columns}
+    needed = [name for name in (options.label_column, options.group_column, options.time_column) if name]
+    # What decides about the split is an input only where the user has declared it as one.
+    others = {*needed, *options.drop_columns} - {*options.columns}
     inputs = [name for name in names if name not in others]
     counts = Counter(names)
-    duplicates = [name for name in (options.label_column, *inputs) if counts[name] > 1]
-    missing = {options.label_column, *({*options.drop_columns} - {*elsewhere})} - {*names}
+    duplicates = [name for name in (*needed, *inputs) if counts[name] > 1]
+    missing = {*needed, *options.columns, *({*options.drop_columns} - {*elsewhere})} - {*names}
     if missing:
         problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif duplicates:
@@ -32,6 +34,11 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
     else:
         return inputs
     parameters = f"label_column {options.label_column!r}, drop_columns {list(options.drop_columns)}"
+    for parameter in ("group_column", "time_column"):
+        if name := getattr(options, parameter):
+            parameters += f", {parameter} {name!r}"
+    if options.columns:
+        parameters += f", columns {list(options.columns)}"
     raise ValueError(f"{parameters}: {problem} in {where}; it has {list(names[:50])}")
 
 

@@ -1,107 +1,11 @@
-"""The checked options of the step, and the number of rows of each class in each file (pure)."""
+"""The number of rows of each class in each file (pure)."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
-from typing import Literal
 
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat
-
-# Rows wait in 32 MiB of memory until they are appended to the pieces of the shards. With more shards, fewer than 64 KiB
-# would be appended at once.
-MAXIMUM_SHARDS = 512
-
-
-@dataclass(frozen=True)
-class Options:
-    """The step's checked parameters.
-
-    Attributes:
-        label_column: Column with the class of each row.
-        validation_fraction: Fraction of the rows for validation, 0 <= fraction < 1.
-        test_fraction: Fraction of the rows for the test, 0 <= fraction < 1. The sum of both is less than 1.
-        shards: Number of files of the training dataset, 1 to MAXIMUM_SHARDS.
-        seed: Seed of the random split, at least 0.
-        image_size: Width and height of the images in pixels; None for those of the first image.
-        drop_columns: Columns that are left out.
-        source_fingerprint: Fingerprint of the source for the manifests; "" if it is unknown.
-        csv_format: How CSV files are written.
-        on_bad_row: "refuse": a row that cannot be used is an error. "skip": it is left out.
-    """
-
-    label_column: str = "label"
-    validation_fraction: float = 0.1
-    test_fraction: float = 0.1
-    shards: int = 8
-    seed: int = 0
-    image_size: tuple[int, int] | None = None
-    drop_columns: tuple[str, ...] = ()
-    source_fingerprint: str = ""
-    csv_format: CsvFormat = field(default_factory=CsvFormat)
-    on_bad_row: Literal["refuse", "skip"] = "refuse"
-
-
-def parse_options(
-    label_column: str,
-    validation_fraction: object,
-    test_fraction: object,
-    shards: object,
-    seed: object,
-    image_size: str,
-    drop_columns: Sequence[str],
-    source_fingerprint: str = "",
-) -> Options:
-    """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
-
-    Raises:
-        ValueError: A parameter is invalid. The message names it, its value and what is allowed.
-    """
-    if label_column in drop_columns:
-        raise ValueError(f"drop_columns has {label_column!r}, which is the label_column: take it out")
-    validation = _number("validation_fraction", validation_fraction, 0, 1)
-    test = _number("test_fraction", test_fraction, 0, 1)
-    if validation + test >= 1:
-        raise ValueError(f"validation_fraction {validation:g} and test_fraction {test:g}: their sum must be below 1")
-    size = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})|", image_size)
-    if not size:
-        raise ValueError(f'image_size is {image_size!r}: it must be WIDTHxHEIGHT, such as "28x28", or empty')
-    return Options(
-        label_column,
-        validation,
-        test,
-        _whole_number("shards", shards, 1, MAXIMUM_SHARDS),
-        _whole_number("seed", seed, 0, 2**53 - 1),
-        (int(size[1]), int(size[2])) if image_size else None,
-        tuple(drop_columns),
-        source_fingerprint,
-    )
-
-
-def _number(name: str, value: object, minimum: int, limit: int) -> float:
-    """Return a number with minimum <= number < limit."""
-    number = _as_float(value)
-    if not minimum <= number < limit:
-        raise ValueError(f"{name} is {value!r}: it must be a number from {minimum} to less than {limit}")
-    return number
-
-
-def _whole_number(name: str, value: object, minimum: int, maximum: int) -> int:
-    """Return a whole number with minimum <= number <= maximum."""
-    number = _as_float(value)
-    if not minimum <= number <= maximum or not number.is_integer():
-        raise ValueError(f"{name} is {value!r}: it must be a whole number from {minimum} to {maximum}")
-    return int(number)
-
-
-def _as_float(value: object) -> float:
-    """Return a value or its text as a number; NaN, which is in no range, if it is not one."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return math.nan
+from kfp_distributed.components.prepare_data.options import Options
 
 
 def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:

@@ -15,9 +15,10 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     unseen_warnings,
 )
 from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import Options, plan_split
+from kfp_distributed.components.prepare_data.plan import plan_split
 from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, scan
 from kfp_distributed.components.prepare_data.sources import Source, open_source

@@ -1,6 +1,6 @@
 """Rows as readers yield them, rows that cannot be used, and errors of damaged files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -127,3 +127,11 @@ def readable(name: str, parts: Iterator[Rows]) -> Iterator[Rows]:
         if part is None:
             return
         yield part
+
+
+def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
+    """Yield rows with their numbers, the first of which is 1."""
+    begin = 1
+    for batch in batches:
+        yield Rows(batch, np.arange(begin, begin + batch.num_rows))
+        begin += batch.num_rows

@@ -12,21 +12,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.column_kinds import class_names
-from kfp_distributed.components.prepare_data.data_warnings import (
-    ColumnCounts,
-    column_warnings,
-    spelling_warnings,
-    text_form,
-)
+from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary, sorted_codes
+from kfp_distributed.components.prepare_data.label_counts import LabelCounts
+from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import order_classes
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows
-from kfp_distributed.components.prepare_data.sources import Source
+from kfp_distributed.components.prepare_data.source import SPLIT_KEY, Source
+from kfp_distributed.components.prepare_data.split_rows import DRAWN, hashes_of_texts
 from kfp_distributed.storage.dataset import Column, Label, column_matrix
+
+FIXED_SPLIT = "\0file"
+"""Name of a column of pieces: the split of a row whose file decides about it. No source has a column of this name."""
 
 # A text column with more values is a name, an address or free text rather than a category. The manifest stays small.
 MAXIMUM_DISTINCT = 1000
@@ -40,11 +39,12 @@ class Scan(NamedTuple):
     Attributes:
         columns: The inputs with their vocabularies.
         label: The label with its classes.
-        class_counts: Rows of each class.
+        class_counts: Rows of each class; () without classes.
         missing: Rows of each input without a value.
         warnings: One line for each problem of a column.
         collapsed: Inputs whose different numbers become equal as 32-bit floats.
-        codes: For each category and the label, the index of a value by its code in the pieces.
+        codes: For each category and the label with classes, the index of a value by its code in the pieces.
+        dropped: Rows that were left out because a value is missing.
     """
 
     columns: tuple[Column, ...]
@@ -54,38 +54,79 @@ class Scan(NamedTuple):
     warnings: list[str]
     collapsed: tuple[str, ...]
     codes: Mapping[str, NDArray[np.int32]]
+    dropped: int = 0
 
 
-def scan(source: Source, pieces: Pieces, rejected: RejectedRows | None = None) -> Scan:
-    """Check all rows, count the classes, collect the vocabularies, and add the rows to the pieces.
+class TaskFound(Exception):
+    """The labels are numbers to predict and no classes. The message says why."""
+
+
+class Scanner:
+    """The pass over one source or several, whose rows have the same columns.
 
     Args:
-        source: The rows.
+        source: The first source.
         pieces: Place for the rows, in the form of the shards, but for the codes of categories and label: these are in
             the order in which the values first appear.
-        rejected: Gets the rows that cannot be used. Default: they are refused.
-
-    Raises:
-        ValueError: A row or column cannot be used. The message names it and what to do.
-        CodesFound: A column of numbers has codes.
+        options: What becomes of missing values, whether the task is open, and the dataset whose classes are applied.
     """
-    rejected = rejected or RejectedRows()
-    encoder = _Encoder(source)
-    for file, rows in read_ahead(_counted(source, rejected)):
-        pieces.add(encoder.encode(rows, partial(rejected.add, file)))
-    rejected.check()
-    pieces.flush()
-    return encoder.result()
+
+    def __init__(self, source: Source, pieces: Pieces, options: Options | None = None) -> None:
+        options = options or Options()
+        self._source, self._pieces = source, pieces
+        self._encoder = _Encoder(source, options)
+
+    def add(self, source: Source, rejected: RejectedRows, split: int = DRAWN, *, has_fixed_splits: bool = False) -> None:
+        """Check all rows, count the classes, collect the vocabularies, and add the rows to the pieces.
+
+        Args:
+            source: The rows.
+            rejected: Gets the rows that cannot be used.
+            split: Split of all rows of the source. Default: it is drawn, or the source's column decides.
+            has_fixed_splits: Whether any source has a split. Then it is recorded for each row. Default: false.
+
+        Raises:
+            ValueError: A row or column cannot be used. The message names it and what to do.
+            CodesFound: A column of numbers has codes.
+            TaskFound: The labels are numbers to predict, and the task is open.
+        """
+        for file, rows in read_ahead(_counted(source, rejected)):
+            batch = self._encoder.encode(rows, partial(rejected.add, file))
+            if has_fixed_splits:
+                batch = batch.append_column(FIXED_SPLIT, pa.array(np.full(batch.num_rows, split, np.int8)))
+            self._pieces.add(batch)
+
+    def result(self, rejected: RejectedRows) -> Scan:
+        """Return what all rows have shown.
+
+        Raises:
+            ValueError: Rows or the label cannot be used.
+        """
+        rejected.check()
+        self._pieces.flush()
+        return self._encoder.result()
+
+
+def scan(source: Source, pieces: Pieces, rejected: RejectedRows | None = None, options: Options | None = None) -> Scan:
+    """Check all rows of one source, and add them to the pieces, see `Scanner`."""
+    scanner, rejected = Scanner(source, pieces, options), rejected or RejectedRows()
+    scanner.add(source, rejected)
+    return scanner.result(rejected)
 
 
 class _Encoder:
     """Checks and counts the rows of a source in batches, and brings them into the form of the pieces."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, options: Options) -> None:
+        self._source, self._options = source, options
+        self._missing = options.missing or ("keep" if source.task == "none" else "impute")
         self._counts = {column.name: ColumnCounts(column.kind) for column in source.columns}
-        names = [source.label, *(column.name for column in source.columns if column.kind == "category")]
+        self._label = LabelCounts(source.label, source.task, is_task_open=options.task is None)
+        names = [column.name for column in source.columns if column.kind == "category"]
         self._vocabularies = {name: GrowingVocabulary() for name in names}
+        if source.task == "classification":
+            self._vocabularies[source.label] = self._label.vocabulary
+        self._dropped = self._rows = 0
 
     def encode(self, rows: Rows, reject: Reject) -> pa.RecordBatch:
         """Return the usable rows in the form of the pieces, and count them.
@@ -96,33 +137,60 @@ class _Encoder:
         """
         batch = {name: _checked(values) for name, values in zip(rows.rows.schema.names, rows.rows.columns, strict=True)}
         unusable = self._unusable(batch)
+        gaps = self._gaps(batch) if self._missing in ("drop", "refuse") else {}
+        if self._missing == "refuse":
+            unusable |= {row: gap for row, gap in gaps.items() if row not in unusable}
         for row in sorted(unusable):
             reject(int(rows.numbers[row]), *unusable[row])
-        if unusable:
+        self._dropped += len({*gaps} - {*unusable})
+        if left_out := {*unusable, *gaps}:
             is_usable = np.ones(rows.rows.num_rows, bool)
-            is_usable[[*unusable]] = False
+            is_usable[[*left_out]] = False
             usable = rows.rows.filter(pa.array(is_usable))
             batch = {name: _checked(values) for name, values in zip(usable.schema.names, usable.columns, strict=True)}
+        self._rows += rows.rows.num_rows - len(left_out)
         return pa.record_batch({name: self._count(name, values) for name, values in batch.items()})
 
     def _unusable(self, batch: Mapping[str, _Values]) -> dict[int, tuple[str, str]]:
         """Return the column and the problem of each row that cannot be used."""
         unusable: dict[int, tuple[str, str]] = {}
         for name, values in batch.items():
-            if values.numbers is None:
-                if name == self._source.label and values.source.null_count:
-                    for row in np.flatnonzero(np.asarray(values.source.is_null())).tolist():
-                        unusable.setdefault(row, (name, "is missing: fill it in, or leave the row out"))
+            if name == self._source.label:
+                for row, problem in self._label.unusable(values.source, self._options.like).items():
+                    unusable.setdefault(row, (name, problem))
             elif math.isinf(values.low) or math.isinf(values.high):
                 advice = "correct it, leave it empty, or name the column in drop_columns"
+                assert values.numbers is not None
                 for row in np.flatnonzero(np.isinf(values.numbers).any(axis=1)).tolist():
                     unusable.setdefault(row, (name, f"is infinite or too large for a 32-bit number: {advice}"))
         return unusable
 
+    def _gaps(self, batch: Mapping[str, _Values]) -> dict[int, tuple[str, str]]:
+        """Return the column and the problem of each row in which an input is missing."""
+        gaps: dict[int, tuple[str, str]] = {}
+        for name in self._counts:
+            values = batch[name]
+            is_missing = (
+                values.source.is_null().to_numpy(zero_copy_only=False)
+                if values.numbers is None
+                else np.isnan(values.numbers).any(axis=1)
+            )
+            for row in np.flatnonzero(is_missing).tolist():
+                gaps.setdefault(row, (name, 'is missing: fill it in, or set missing to "impute" or "drop"'))
+        return gaps
+
     def _count(self, name: str, values: _Values) -> pa.Array:
         """Count the values of a column, and return them in the form of the pieces."""
-        if values.numbers is None:
+        if name == SPLIT_KEY:
+            is_group = self._source.split_by.kind == "group"
+            return pa.array(hashes_of_texts(values.source)) if is_group else values.source
+        if name in self._vocabularies:
             return self._count_texts(name, values.source)
+        if name == self._source.label:
+            return self._label.count(values.source)
+        if values.numbers is None:
+            self._counts[name].missing += values.source.null_count
+            return values.source
         counts, numbers = self._counts[name], values.numbers
         counts.missing += int(np.isnan(numbers).any(axis=1).sum())
         if not math.isnan(values.low):
@@ -141,12 +209,13 @@ class _Encoder:
     def _count_texts(self, name: str, texts: pa.Array) -> pa.Array:
         vocabulary = self._vocabularies[name]
         codes = vocabulary.encode(texts)
-        if len(vocabulary.codes) > MAXIMUM_DISTINCT:
-            is_label = name == self._source.label
-            advice = "name another label_column (a regression target?)" if is_label else "name it in drop_columns"
+        if name == self._source.label:
+            self._label.check()
+        elif len(vocabulary.codes) > MAXIMUM_DISTINCT and not self._options.like:
             raise ValueError(
                 f"column {name!r} has more than {MAXIMUM_DISTINCT} different values, of the form "
-                f"{text_form(next(iter(vocabulary.codes)))!r}: {advice}"
+                f"{text_form(next(iter(vocabulary.codes)))!r}: name it in drop_columns, or keep it for a function of "
+                f'your own by columns={{{name!r}: "text"}}'
             )
         return pa.array(codes)
 
@@ -159,34 +228,31 @@ class _Encoder:
         for name, vocabulary in self._vocabularies.items():
             if name in self._counts:
                 self._counts[name].values, self._counts[name].missing = vocabulary.rows, vocabulary.missing
-        label, counts = self._source.label, self._counts
-        spellings = _spellings_by_class(self._vocabularies[label].codes)
-        label_rows = self._vocabularies[label].rows
-        class_rows = {name: sum(label_rows[text] for text in texts) for name, texts in spellings.items()}
-        classes = order_classes(class_rows, label)
-        columns = tuple(
+        counts, like = self._counts, self._options.like
+        label, class_counts, spelled = self._label.result(like)
+        columns = like.columns if like else tuple(
             replace(column, vocabulary=tuple(sorted(counts[column.name].values))) for column in self._source.columns
         )
         return Scan(
             columns,
-            Label(label, classes),
-            tuple(class_rows[name] for name in classes),
+            label,
+            class_counts,
             {name: count.missing for name, count in counts.items()},
-            [*column_warnings(counts, label_rows.total(), label, classes), *spelling_warnings(label, spellings)],
+            [*column_warnings(counts, self._rows, label.name, label.classes, self._missing), *self._label.warnings()],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
-            self._codes(columns, classes, spellings),
+            self._codes(columns, spelled),
+            self._dropped,
         )
 
-    def _codes(
-        self, columns: Iterable[Column], classes: Iterable[str], spellings: Mapping[str, Iterable[str]]
-    ) -> dict[str, NDArray[np.int32]]:
+    def _codes(self, columns: Iterable[Column], spelled: Mapping[str, int]) -> dict[str, NDArray[np.int32]]:
         """Return the index in the vocabulary of each code; of the label the index of the class."""
         orders = {
             column.name: {text: index for index, text in enumerate(column.vocabulary, 1)}
             for column in columns
             if column.kind == "category"
         }
-        orders[self._source.label] = {text: index for index, name in enumerate(classes) for text in spellings[name]}
+        if self._source.task == "classification":
+            orders[self._source.label] = dict(spelled)
         return {name: sorted_codes(self._vocabularies[name].codes, order) for name, order in orders.items()}
 
 
@@ -211,22 +277,15 @@ class _Values(NamedTuple):
 
 def _checked(values: pa.Array) -> _Values:
     """Return the numbers of values, if they are numbers."""
-    if pa.types.is_string(values.type):
+    is_tensor = pa.types.is_fixed_size_list(values.type)
+    if values.type != pa.float64() and not is_tensor:
         return _Values(values)
-    exact = None if hasattr(values.type, "list_size") else values.to_numpy(zero_copy_only=False)
+    exact = None if is_tensor else values.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         numbers = column_matrix(values) if exact is None else exact.astype(np.float32)[:, np.newaxis]
     # These two ignore NaN, and return it if there is nothing else.
     low, high = (reduce(numbers, axis=None, initial=np.nan) for reduce in (np.fmin.reduce, np.fmax.reduce))
     return _Values(values, numbers, exact, float(low), float(high))
-
-
-def _spellings_by_class(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the spellings of each class."""
-    spellings: dict[str, list[str]] = {}
-    for text, name in zip(texts, class_names(pa.array(texts, pa.string())).to_pylist(), strict=True):
-        spellings.setdefault(name, []).append(text)
-    return spellings
 
 
 def _counted(source: Source, rejected: RejectedRows) -> Iterator[tuple[str, Rows]]:

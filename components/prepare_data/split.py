@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.scan import Scan

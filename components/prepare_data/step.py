@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.plan import parse_options
+from kfp_distributed.components.prepare_data.options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.storage.placeholders import refuse_placeholders

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data import sources
+from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.storage.dataset import Column

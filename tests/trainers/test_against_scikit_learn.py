@@ -12,7 +12,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
 from kfp_distributed.components.evaluate.classifier import load_classifier
-from kfp_distributed.components.prepare_data.plan import Options
+from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request

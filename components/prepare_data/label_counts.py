@@ -1,0 +1,146 @@
+"""The labels of a source: which task they are for, and their classes or numbers (pure)."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.column_kinds import class_names
+from kfp_distributed.components.prepare_data.data_warnings import number_warnings, spelling_warnings, text_form
+from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
+from kfp_distributed.components.prepare_data.plan import order_classes
+from kfp_distributed.components.prepare_data.precision import Precision
+from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
+
+MAXIMUM_CLASSES = 65_536
+"""The most classes. A plan has a row count for each class and file, and a manifest a name and a count for each."""
+
+# Labels with more different whole numbers are quantities, unless the task says that they are classes.
+_CLASS_NUMBERS = 100
+
+
+class TaskFound(Exception):
+    """The labels are numbers to predict and no classes. The message says why."""
+
+
+class LabelCounts:
+    """Counts the labels of a source in batches.
+
+    Args:
+        name: Name of the label; "" for none.
+        task: What is predicted.
+        is_task_open: Whether labels that turn out to be numbers change the task.
+
+    Attributes:
+        vocabulary: The spellings of the labels.
+    """
+
+    def __init__(self, name: str, task: Task, *, is_task_open: bool) -> None:
+        self._name, self._task, self._is_open = name, task, is_task_open
+        self.vocabulary = GrowingVocabulary()
+        self._checked = 0
+        self._are_numbers = True
+        self._lowest, self._highest, self._rows = np.inf, -np.inf, 0
+        self._precision = Precision()
+        self._spellings: dict[str, list[str]] = {}
+
+    def unusable(self, labels: pa.Array, like: DatasetManifest | None) -> dict[int, str]:
+        """Return the problem of each row whose label cannot be used.
+
+        Args:
+            labels: Texts, or numbers to predict.
+            like: Manifest of the dataset whose classes are the only ones; None for any class.
+        """
+        problems = {row: "is missing: fill it in, or leave the row out" for row in _rows(labels.is_null())}
+        if self._task == "regression":
+            numbers = labels.to_numpy(zero_copy_only=False)
+            problems |= {
+                row: "is no finite number: correct it, or leave the row out"
+                for row in np.flatnonzero(~np.isfinite(numbers)).tolist()
+                if row not in problems
+            }
+        elif like and self._task == "classification":
+            names = class_names(labels)
+            is_known = pc.is_in(names, pa.array(like.label.classes, pa.string()))
+            for row in _rows(pc.invert(is_known)):
+                problems.setdefault(row, f"is {names[row].as_py()[:40]!r}, which is no class of the dataset in like")
+        return problems
+
+    def count(self, labels: pa.Array) -> pa.Array:
+        """Count numbers to predict, and return them."""
+        numbers = labels.to_numpy(zero_copy_only=False)
+        if len(numbers):
+            self._lowest = min(self._lowest, float(numbers.min()))
+            self._highest = max(self._highest, float(numbers.max()))
+        self._rows += len(numbers)
+        return pa.array(numbers)
+
+    def check(self) -> None:
+        """Check the spellings that are new since the last call.
+
+        Raises:
+            TaskFound: The labels are numbers to predict, and the task is open.
+            ValueError: There are too many classes.
+        """
+        texts = list(self.vocabulary.codes)[self._checked :]
+        self._checked += len(texts)
+        is_number = [re.fullmatch(r"\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*", text) is not None for text in texts]
+        self._are_numbers = self._are_numbers and all(is_number)
+        if self._is_open and self._are_numbers:
+            for text in texts:
+                if not float(text).is_integer():
+                    raise TaskFound(f"label_column {self._name!r} has the value {text}, which is no whole number")
+            if self._checked > _CLASS_NUMBERS:
+                raise TaskFound(f"label_column {self._name!r} has more than {_CLASS_NUMBERS} different whole numbers")
+        if self._checked > MAXIMUM_CLASSES:
+            advice = "name another label_column" + ', or set task to "regression"' * self._are_numbers
+            raise ValueError(
+                f"column {self._name!r} has more than {MAXIMUM_CLASSES:,} different values, of the form "
+                f"{text_form(next(iter(self.vocabulary.codes)))!r}: {advice}"
+            )
+
+    def result(self, like: DatasetManifest | None) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
+        """Return the label, the rows of each class, and the class of each spelling.
+
+        Raises:
+            ValueError: The labels cannot be predicted.
+        """
+        if self._task == "none":
+            return Label("", task="none"), (), {}
+        if self._task == "regression":
+            if self._lowest == self._highest and not like:
+                raise ValueError(
+                    f"label_column {self._name!r} has the value {self._lowest:g} in all rows: there is nothing to learn"
+                )
+            return like.label if like else Label(self._name, task="regression"), (), {}
+        rows = self.vocabulary.rows
+        self._spellings = _spellings_by_class(rows)
+        class_rows = {name: sum(rows[text] for text in texts) for name, texts in self._spellings.items()}
+        classes = like.label.classes if like else order_classes(class_rows, self._name)
+        spelled = {text: index for index, name in enumerate(classes) for text in self._spellings.get(name, ())}
+        return Label(self._name, classes), tuple(class_rows.get(name, 0) for name in classes), spelled
+
+    def reason(self) -> str:
+        """Return why the task is what it is, for the log."""
+        if self._task == "none":
+            return "no label_column is named"
+        kind = "whole numbers" if self._are_numbers else "texts"
+        return f"label_column {self._name!r} has {len(self._spellings):,} different {kind}"
+
+    def warnings(self) -> list[str]:
+        """Return one line for each problem of the labels."""
+        return spelling_warnings(self._name, self._spellings)
+
+
+def _spellings_by_class(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return the spellings of each class."""
+    spellings: dict[str, list[str]] = {}
+    for text, name in zip(texts, class_names(pa.array(texts, pa.string())).to_pylist(), strict=True):
+        spellings.setdefault(name, []).append(text)
+    return spellings
+
+
+def _rows(is_true: pa.BooleanArray) -> list[int]:
+    return [int(row) for row in np.flatnonzero(pc.fill_null(is_true, False).to_numpy(zero_copy_only=False))]

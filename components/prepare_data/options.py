@@ -1,0 +1,183 @@
+"""The checked options of the step (pure)."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
+from kfp_distributed.storage.dataset import TASKS, DatasetManifest, Task
+
+# Rows wait in memory until they are a row group. With more shards, row groups would be small.
+MAXIMUM_SHARDS = 512
+
+Missing = Literal["impute", "drop", "refuse", "keep"]
+"""What becomes of values that are missing."""
+
+DeclaredKind = Literal["number", "category", "date", "text", "binary", "list<float>", "list<int>", "list<text>"]
+"""Kind of a column that a user has declared."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The step's checked parameters.
+
+    Attributes:
+        label_column: Column to predict; "" for none.
+        validation_fraction: Fraction of the rows for validation, 0 <= fraction < 1.
+        test_fraction: Fraction of the rows for the test, 0 <= fraction < 1. The sum of both is less than 1; with `like`
+            it may be 1.
+        shards: Number of files of the training dataset, 1 to MAXIMUM_SHARDS.
+        seed: Seed of the random split, at least 0.
+        image_size: Width and height of the images in pixels; None for those of the first image.
+        drop_columns: Columns that are left out.
+        source_fingerprint: Fingerprint of the source for the manifests; "" if it is unknown.
+        csv_format: How CSV files are written.
+        on_bad_row: "refuse": a row that cannot be used is an error. "skip": it is left out.
+        task: What is predicted. None: the labels decide.
+        columns: Kinds of columns that are not to be guessed.
+        missing: What becomes of missing values. None: "impute", and "keep" for the task "none".
+        group_column: Column whose equal values are in one split; "" for none.
+        time_column: Column of times, whose newest rows are the test split; "" for none.
+        like: Manifest of a dataset whose columns, vocabularies, classes and statistics are applied; None for own ones.
+    """
+
+    label_column: str = "label"
+    validation_fraction: float = 0.1
+    test_fraction: float = 0.1
+    shards: int = 8
+    seed: int = 0
+    image_size: tuple[int, int] | None = None
+    drop_columns: tuple[str, ...] = ()
+    source_fingerprint: str = ""
+    csv_format: CsvFormat = field(default_factory=CsvFormat)
+    on_bad_row: Literal["refuse", "skip"] = "refuse"
+    task: Task | None = None
+    columns: Mapping[str, DeclaredKind] = MappingProxyType({})
+    missing: Missing | None = None
+    group_column: str = ""
+    time_column: str = ""
+    like: DatasetManifest | None = None
+
+
+def parse_options(
+    *,
+    label_column: str,
+    validation_fraction: object,
+    test_fraction: object,
+    shards: object,
+    seed: object,
+    image_size: str,
+    drop_columns: Sequence[str],
+    source_fingerprint: str = "",
+    csv_format: Mapping[str, Any] = MappingProxyType({}),
+    on_bad_row: str = "refuse",
+    task: str = "auto",
+    columns: Mapping[str, str] = MappingProxyType({}),
+    missing: str = "auto",
+    group_column: str = "",
+    time_column: str = "",
+    like: DatasetManifest | None = None,
+) -> Options:
+    """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
+
+    Raises:
+        ValueError: A parameter is invalid. The message names it, its value and what is allowed.
+    """
+    size = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,3})|", image_size)
+    if not size:
+        raise ValueError(f'image_size is {image_size!r}: it must be WIDTHxHEIGHT, such as "28x28", or empty')
+    chosen_task = _one_of("task", task, ("auto", *TASKS))
+    chosen_missing = _one_of("missing", missing, ("auto", *get_args(Missing)))
+    for name, kind in columns.items():
+        _one_of(f"columns: the kind of {name!r}", kind, get_args(DeclaredKind))
+    if like:
+        _check_like(like, chosen_task, columns, missing)
+        label_column, chosen_task = like.label.name, like.label.task
+    elif chosen_task == "none":
+        label_column = ""
+    options = Options(
+        label_column=label_column,
+        validation_fraction=_number("validation_fraction", validation_fraction, bool(like)),
+        test_fraction=_number("test_fraction", test_fraction, bool(like)),
+        shards=_whole_number("shards", shards, 1, MAXIMUM_SHARDS),
+        seed=_whole_number("seed", seed, 0, 2**53 - 1),
+        image_size=(int(size[1]), int(size[2])) if image_size else None,
+        drop_columns=tuple(drop_columns),
+        source_fingerprint=source_fingerprint,
+        csv_format=parse_csv_format(csv_format),
+        on_bad_row=_one_of("on_bad_row", on_bad_row, ("refuse", "skip")),  # type: ignore[arg-type]
+        task=None if chosen_task == "auto" else chosen_task,  # type: ignore[arg-type]
+        columns=dict(columns),  # type: ignore[arg-type]
+        missing=None if chosen_missing == "auto" else chosen_missing,  # type: ignore[arg-type]
+        group_column=group_column,
+        time_column=time_column,
+        like=like,
+    )
+    _check_together(options)
+    return options
+
+
+def _check_together(options: Options) -> None:
+    """Check parameters that exclude each other."""
+    validation, test = options.validation_fraction, options.test_fraction
+    if validation + test >= 1 and not (options.like and validation + test == 1):
+        raise ValueError(f"validation_fraction {validation:g} and test_fraction {test:g}: their sum must be below 1")
+    if options.label_column in options.drop_columns:
+        raise ValueError(f"drop_columns has {options.label_column!r}, which is the label_column: take it out")
+    if not options.label_column and options.task not in (None, "none"):
+        raise ValueError(f"label_column is empty, and the task {options.task!r} needs one: name the column to predict")
+    if options.group_column and options.time_column:
+        raise ValueError(
+            f"group_column {options.group_column!r} and time_column {options.time_column!r}: a split follows one of "
+            "them, so leave the other one empty"
+        )
+    for parameter in ("group_column", "time_column"):
+        name = getattr(options, parameter)
+        if name and name in (options.label_column, *options.drop_columns):
+            raise ValueError(
+                f"{parameter} is {name!r}, which is the label_column or in drop_columns: name another column (this one "
+                "is no input unless it is in columns)"
+            )
+    for name in options.columns:
+        if name in (options.label_column, *options.drop_columns):
+            raise ValueError(f"columns has {name!r}, which is the label_column or in drop_columns: take it out")
+
+
+def _check_like(like: DatasetManifest, task: str, columns: Mapping[str, str], missing: str) -> None:
+    """Check that nothing contradicts the dataset whose columns are applied."""
+    for name, value, default in (("task", task, "auto"), ("columns", dict(columns), {}), ("missing", missing, "auto")):
+        if value != default:
+            raise ValueError(f"{name} is {value!r}, but the dataset in like decides it: leave it out")
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}: allowed are {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _number(name: str, value: object, may_be_1: bool) -> float:
+    """Return a number from 0 to less than 1, or to 1."""
+    number = _as_float(value)
+    if not (0 <= number < 1 or (may_be_1 and number == 1)):
+        raise ValueError(f"{name} is {value!r}: it must be a number from 0 to less than 1 (1 only with like)")
+    return number
+
+
+def _whole_number(name: str, value: object, minimum: int, maximum: int) -> int:
+    """Return a whole number with minimum <= number <= maximum."""
+    number = _as_float(value)
+    if not minimum <= number <= maximum or not number.is_integer():
+        raise ValueError(f"{name} is {value!r}: it must be a whole number from {minimum} to {maximum}")
+    return int(number)
+
+
+def _as_float(value: object) -> float:
+    """Return a value or its text as a number; NaN, which is in no range, if it is not one."""
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan

@@ -1,0 +1,190 @@
+"""A source as batches of rows.
+
+In a batch, a number is a float64 column (null or NaN if missing), a category is a string column, a tensor is a
+fixed-size list of uint8, float32 or float64, and a kept column has its own type. The label is a string column, or a
+float64 column where numbers are predicted. A reader holds about one batch in memory. Every pass yields the same rows.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kfp_distributed.components.prepare_data.column_kinds import cast, class_names, spellings
+from kfp_distributed.components.prepare_data.dates import days, microseconds
+from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
+from kfp_distributed.storage.dataset import Column, Label, Task
+
+SPLIT_KEY = "\0split"
+"""Name of a column of batches and pieces: what decides about the split of a row. No source has a column of this name."""
+
+
+@dataclass(frozen=True)
+class SplitBy:
+    """The column that decides about the split of a row.
+
+    Attributes:
+        column: Name of the column; "" for none.
+        kind: "group": rows with equal values are in one split. "time": the newest rows are the test split.
+    """
+
+    column: str = ""
+    kind: Literal["", "group", "time"] = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Reader of one source.
+
+    Attributes:
+        columns: Inputs with their kinds, still without vocabularies and statistics.
+        label: Name of the label; "" if there is nothing to predict.
+        parts: Functions by file that yield all rows of the file with at least these columns, in the file's types.
+        notes: Lines about the files and columns of the source that are left out, for log and overview.
+        expected_bytes: Approximate size of all rows in the shards.
+        task: What is predicted. For "classification" labels are texts, for "regression" numbers.
+        types: Types of the kept columns.
+        split_by: The column that decides about the split of a row.
+    """
+
+    columns: tuple[Column, ...]
+    label: str
+    parts: Mapping[str, Callable[[Reject], Iterator[Rows]]]
+    notes: tuple[str, ...] = ()
+    expected_bytes: int = 0
+    task: Task = "classification"
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    split_by: SplitBy = field(default_factory=SplitBy)
+
+    def batches(self, rejected: RejectedRows | None = None) -> Iterator[tuple[str, Rows]]:
+        """Yield all usable rows, with labels as they are spelled, and the name of the file they are in.
+
+        Args:
+            rejected: Gets the rows that cannot be read. Default: they are refused.
+
+        Raises:
+            ValueError: A file is damaged, or a column is missing or has another type.
+        """
+        rejected = rejected or RejectedRows()
+        for name, read in self.parts.items():
+            reject = partial(rejected.add, name)
+            for rows in readable(name, self._converted(read(reject), reject)):
+                yield name, rows
+
+    def _converted(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
+        """Yield rows with the values in the types of a batch."""
+        for part, numbers in parts:
+            converter = _Converter()
+            rows = {}
+            if self.label:
+                values = part[self.label]
+                if self.task == "regression":
+                    rows[self.label] = converter.numbers(self.label, values)
+                else:
+                    rows[self.label] = spellings(self.label, values)
+            for column in self.columns:
+                rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
+            if self.split_by.kind:
+                rows[SPLIT_KEY] = converter.split_key(self.split_by, part[self.split_by.column])
+            batch = pa.record_batch(rows)
+            if converter.problems:
+                for row in sorted(converter.problems):
+                    reject(int(numbers[row]), *converter.problems[row])
+                is_usable = np.ones(len(numbers), bool)
+                is_usable[[*converter.problems]] = False
+                batch, numbers = batch.filter(pa.array(is_usable)), numbers[is_usable]
+            yield Rows(batch, numbers)
+
+
+class _Converter:
+    """Converts the columns of a batch.
+
+    Attributes:
+        problems: Column and problem of each row that cannot be converted.
+    """
+
+    def __init__(self) -> None:
+        self.problems: dict[int, tuple[str, str]] = {}
+
+    def column(self, column: Column, values: pa.Array, kept_type: pa.DataType | None) -> pa.Array:
+        """Return the values of an input."""
+        if kept_type is not None:
+            return self._kept(column.name, values, kept_type)
+        if column.shape:
+            return values
+        if column.source_type == "date":
+            return days(self._microseconds(column.name, values))
+        if column.kind == "number":
+            return self.numbers(column.name, values)
+        texts = cast(column.name, values, "category")
+        # In a column with gaps, integers have become floats.
+        return class_names(texts) if pa.types.is_floating(values.type) else texts
+
+    def numbers(self, name: str, values: pa.Array) -> pa.Array:
+        """Return values as float64."""
+        return cast(name, values, "number")
+
+    def split_key(self, split_by: SplitBy, values: pa.Array) -> pa.Array:
+        """Return what decides about the split: the text of a group, or the microseconds of a time."""
+        if split_by.kind == "group":
+            key = spellings(split_by.column, values)
+        elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            # The order of the numbers is that of the integers with the same bits; of negative ones it is reversed.
+            bits = np.nan_to_num(values.cast(pa.float64()).to_numpy(False)).view(np.int64)
+            ordered = np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
+            key = pc.if_else(values.is_null(), None, pa.array(ordered))
+        else:
+            key = self._microseconds(split_by.column, values)
+        for row in _rows(key.is_null()):
+            self._add(row, split_by.column, f"is missing, and it is the {split_by.kind}_column: fill it in")
+        return key
+
+    def _microseconds(self, name: str, values: pa.Array) -> pa.Int64Array:
+        numbers, unusable = microseconds(values)
+        for row in unusable.tolist():
+            self._add(
+                row,
+                name,
+                f"is {str(values[row])[:40]!r}, which is no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct "
+                "it, or leave it empty",
+            )
+        return numbers
+
+    def _kept(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values of a column that keeps its type. Lists may be JSON texts."""
+        if values.type == kind:
+            return values
+        if pa.types.is_list(kind) and pa.types.is_string(values.type):
+            return self._lists(name, values, kind)
+        if pa.types.is_timestamp(kind) and pa.types.is_string(values.type):
+            return self._microseconds(name, values).cast(kind)
+        try:
+            return values.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ValueError(
+                f"column {name!r} has values of type {values.type}, not {kind}: {error}. Declare its kind in columns, "
+                "or leave the column out (drop_columns)"
+            ) from None
+
+    def _lists(self, name: str, texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
+        lists: list[object] = []
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                lists.append(None if text is None else pa.array(json.loads(text), kind.value_type).to_pylist())
+            except (ValueError, TypeError, pa.ArrowException):
+                lists.append(None)
+                self._add(row, name, f"is {text[:40]!r}, which is no list such as [1, 2.5]: correct it, or leave it empty")
+        return pa.array(lists, kind)
+
+    def _add(self, row: int, column: str, problem: str) -> None:
+        self.problems.setdefault(row, (column, problem))
+
+
+def _rows(is_true: pa.BooleanArray) -> list[int]:
+    return [int(row) for row in np.flatnonzero(is_true.to_numpy(zero_copy_only=False))]

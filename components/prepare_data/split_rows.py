@@ -1,0 +1,161 @@
+"""Which split a row belongs to, where a group, the time or a file decides."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kfp_distributed.components.prepare_data.order_statistics import kth_smallest
+
+DRAWN, TRAIN, VALIDATION, TEST = range(4)
+"""Splits of a row. DRAWN stands for one that is drawn at random."""
+
+
+@dataclass(frozen=True)
+class GroupSplit:
+    """The split of each group.
+
+    Attributes:
+        keys: Hash of each group, sorted.
+        splits: Split of each group.
+    """
+
+    keys: NDArray[np.uint64]
+    splits: NDArray[np.int8]
+
+    def of(self, keys: NDArray[np.uint64]) -> NDArray[np.int8]:
+        """Return the split of each row by the hash of its group."""
+        return self.splits[np.searchsorted(self.keys, keys)]
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """The splits by time.
+
+    Attributes:
+        validation: Time from which rows are in the validation split.
+        test: Time from which rows are in the test split.
+    """
+
+    validation: int
+    test: int
+
+    def of(self, times: NDArray[np.int64]) -> NDArray[np.int8]:
+        """Return the split of each row by its time."""
+        return np.where(times >= self.test, TEST, np.where(times >= self.validation, VALIDATION, TRAIN)).astype(np.int8)
+
+
+def split_groups(
+    batches: Iterable[NDArray[np.uint64]], validation: float, test: float, seed: int, column: str
+) -> GroupSplit:
+    """Divide groups among the splits, so that each split has about its fraction of the rows.
+
+    The groups are taken in an order that depends on the seed and their names alone.
+
+    Args:
+        batches: Hash of the group of each row.
+        validation: Fraction of the rows for validation.
+        test: Fraction of the rows for the test.
+        seed: Seed of the order.
+        column: Name of the column, for errors.
+
+    Raises:
+        ValueError: There are fewer groups than splits with rows.
+    """
+    keys, rows = np.empty(0, np.uint64), np.empty(0, np.int64)
+    for batch in batches:
+        new, counts = np.unique(batch, return_counts=True)
+        keys, inverse = np.unique(np.concatenate([keys, new]), return_inverse=True)
+        rows = np.bincount(inverse, np.concatenate([rows, counts]), len(keys)).astype(np.int64)
+    order = np.argsort(_mixed(keys ^ np.uint64(_mixed(np.array([seed], np.uint64))[0])))
+    needed = 1 + (validation > 0) + (test > 0)
+    if len(keys) < needed:
+        raise ValueError(
+            f"group_column {column!r} has {len(keys)} different values, where {needed} splits need one each: set a "
+            "fraction to 0, or name another column"
+        )
+    splits = np.full(len(keys), TRAIN, np.int8)
+    begin, total = 0, rows.sum()
+    for split, fraction in ((TEST, test), (VALIDATION, validation)):
+        if fraction:
+            ends = np.cumsum(rows[order[begin:]])
+            # The number of groups whose rows come closest to the fraction, and one at least. One stays for each other.
+            left = 1 + (split == TEST and validation > 0)
+            count = 1 + int(np.abs(ends[: len(ends) - left] - fraction * total).argmin())
+            splits[order[begin : begin + count]] = split
+            begin += count
+    return GroupSplit(keys, splits)
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return each number with its bits mixed, as the generator SplitMix64 does it."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(31))
+
+
+def split_times(
+    read: Callable[[], Iterable[NDArray[np.int64]]], rows: int, validation: float, test: float, column: str
+) -> TimeSplit:
+    """Divide rows by time: the newest are the test split, those before them the validation split.
+
+    Rows of one time are in one split, so a split may have more rows than its fraction.
+
+    Args:
+        read: Function that yields the time of each row. It is called several times.
+        rows: Number of rows.
+        validation: Fraction of the rows for validation.
+        test: Fraction of the rows for the test.
+        column: Name of the column, for errors.
+
+    Raises:
+        ValueError: A split with a fraction above 0 gets no row, because too many rows are of one time.
+    """
+    newest = 2**63 - 1
+    test_rows, validation_rows = round(test * rows), round(validation * rows)
+    ranks = [rows - test_rows, rows - test_rows - validation_rows]
+    times = kth_smallest(read, [min(rank, rows - 1) for rank in ranks])
+    result = TimeSplit(
+        times[1] if validation_rows else newest if not test_rows else times[0], times[0] if test_rows else newest
+    )
+    counts = sum(np.bincount(result.of(batch), minlength=4) for batch in read())
+    for name, split, fraction in (
+        ("validation", VALIDATION, validation),
+        ("test", TEST, test),
+        ("train", TRAIN, 1 - test - validation),
+    ):
+        if fraction > 0 and not counts[split]:
+            raise ValueError(
+                f"time_column {column!r}: the {name} split gets no row, because too many rows have one time: change "
+                "the fractions, or name a column of finer times"
+            )
+    return result
+
+
+def hashes_of_texts(texts: pa.StringArray) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each text. Two of 100 million groups have one hash with a chance of 1 in 4,000."""
+    from hashlib import blake2b
+
+    batch = texts.dictionary_encode()
+    hashes = [blake2b(text.encode(), digest_size=8).digest() for text in batch.dictionary.to_pylist()]
+    result: NDArray[np.uint64] = np.frombuffer(b"".join(hashes), np.uint64)[batch.indices.to_numpy()]
+    return result
+
+
+def strata(
+    rows: Iterable[pa.RecordBatch], stratum: Callable[[pa.RecordBatch], NDArray[np.intp]], count: int
+) -> NDArray[np.int64]:
+    """Return the number of rows of each stratum."""
+    total = np.zeros(count, np.int64)
+    for batch in rows:
+        total += np.bincount(stratum(batch), minlength=count)
+    return total
+
+
+def arrays(rows: Iterable[pa.RecordBatch], name: str, keep: Callable[[pa.RecordBatch], Sequence[bool]]) -> Iterator[NDArray[np.int64]]:
+    """Yield a column of the rows for which a function returns true."""
+    for batch in rows:
+        yield batch[name].to_numpy()[keep(batch)]
