@@ -11,7 +11,13 @@ from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, steps_at_once
+from kfp_distributed.trainers.keras_fit import (
+    compile_model,
+    has_finite_weights,
+    keep_checkpoints,
+    metrics_of_logs,
+    steps_at_once,
+)
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import plan_of_rows
@@ -64,7 +70,7 @@ def keras_classifier(
     manifest, cluster = read_manifest(train_dir), read_cluster(os.environ)
     if cluster.role == "evaluator":
         model = build_model(manifest, hidden_units)
-        evaluate_checkpoints(model, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
+        evaluate_checkpoints(model, manifest, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
         return
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
     strategy = _strategy(cluster)  # First of all: TensorFlow can set up its collective operations only once.
@@ -78,7 +84,7 @@ def keras_classifier(
     with strategy.scope():
         model = build_model(manifest, hidden_units)
         at_once = 1 if has_servers else steps_at_once(model, plan.steps, plan.batch)
-        compile_model(model, tf_keras.optimizers.Adam(rate), at_once)
+        compile_model(model, tf_keras.optimizers.Adam(rate), at_once, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
     steps = EpochSteps(save)
     where = steps.begin(position, plan_of_rows(manifest, batch_size, ranks[0], seed, ranks[1]), plan.steps)
@@ -90,10 +96,10 @@ def keras_classifier(
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
-        metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+        metrics = metrics_of_logs(logs, manifest.label)
         if validation_dir and cluster.index == 0:
             copy.set_weights(model.get_weights())
-            metrics |= score(copy, validation_dir, lambda: steps.end_if_told(logs))
+            metrics |= score(copy, validation_dir, manifest.label, lambda: steps.end_if_told(logs))
         steps.end_epoch(epoch + 1)
         if tensorboard_dir and cluster.index == 0:
             log_scalars(tensorboard_dir, epoch + 1, metrics)

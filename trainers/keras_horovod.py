@@ -12,7 +12,7 @@ from horovod.tensorflow import broadcast_object
 from kfp_distributed.storage.dataset import parts_of_rank
 from kfp_distributed.trainers.architecture import has_epochs_left
 from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints
+from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, metrics_of_logs
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import Position, plan_of_rows
@@ -72,7 +72,7 @@ def keras_horovod(
     tf_keras.utils.set_random_seed(seed)
     manifest, metrics_file = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
-    compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
+    compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
     metrics_text = metrics_file.read_text() if metrics_file.exists() else ""
     state = hvd.elastic.KerasState(model, done=position.epoch, position=position.to_json(), metrics=metrics_text)
@@ -82,9 +82,9 @@ def keras_horovod(
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         rate = float(model.optimizer.learning_rate)
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
-        metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+        metrics = metrics_of_logs(logs, manifest.label)
         if hvd.rank() == 0 and validation_dir:
-            metrics |= score(model, validation_dir, lambda: steps.end_if_told(logs))
+            metrics |= score(model, validation_dir, manifest.label, lambda: steps.end_if_told(logs))
         steps.end_epoch(epoch + 1)
         if hvd.rank() == 0:
             if tensorboard_dir:

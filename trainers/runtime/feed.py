@@ -25,6 +25,7 @@ from kfp_distributed.storage.dataset import (
 )
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.program import check_batch
+from kfp_distributed.trainers.runtime.target import scale_labels
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -46,6 +47,21 @@ def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
     """Return mean, std and scale, [3, width]. (input - mean) / std * scale is of size 1, and 0 for a category."""
     scale = [np.full(math.prod(column.shape), column.kind != "category", np.float32) for column in manifest.columns]
     return np.vstack([mean_and_std(manifest), np.concatenate(scale)])
+
+
+def fills(manifest: DatasetManifest) -> NDArray[np.float32]:
+    """Return the number that stands for NaN in each value of a row, [width]: `fill` of the column, or else the mean.
+
+    The mean of a category is 0, the index of a missing value.
+    """
+    values = mean_and_std(manifest)[0]
+    own = [
+        np.full(math.prod(column.shape), np.nan if column.fill is None else column.fill) for column in manifest.columns
+    ]
+    filled: NDArray[np.float32] = np.where(np.isnan(np.concatenate(own)), values, np.concatenate(own)).astype(
+        np.float32
+    )
+    return filled
 
 
 def categories(manifest: DatasetManifest) -> dict[int, int]:
@@ -145,7 +161,9 @@ def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[St
 
 
 def write_records(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart], records: int = 1) -> None:
-    """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
+    """Write rows into RECORDS as records of width + 2 float32: the inputs, the label, the weight 1.
+
+    The label is the index of the class, or the number to predict after `scale_labels`.
 
     Args:
         folder: Folder of the shards.
@@ -157,7 +175,11 @@ def write_records(folder: Path, manifest: DatasetManifest, parts: Sequence[Shard
     size = (width(manifest) + 2) * 4
     with Path(RECORDS).open("wb") as stream:
         for inputs, labels in read_batches(folder, manifest, parts):
-            stream.write(np.column_stack([inputs, labels, np.ones(len(labels))]).astype("<f4").tobytes())
+            stream.write(
+                np.column_stack([inputs, scale_labels(labels, manifest.label), np.ones(len(labels))])
+                .astype("<f4")
+                .tobytes()
+            )
         stream.truncate(max(stream.tell(), records * size))
 
 
@@ -167,7 +189,7 @@ def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
 
 
 def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 0, skipped: int = 0) -> tf.data.Dataset:
-    """Return an endless tf.data.Dataset of inputs [batch, width], classes [batch] and weights [batch] from RECORDS.
+    """Return an endless tf.data.Dataset of inputs [batch, width], labels [batch] and weights [batch] from RECORDS.
 
     Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records. The order depends on the seed
     and the number of the epoch alone, so that a resumed training sees the rows that it would have seen.
@@ -217,14 +239,13 @@ def keep_rows(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart
         manifest: Manifest of the complete dataset.
         parts: Rows to keep.
     """
-    shards, counts = [], np.zeros(len(manifest.label.classes), int)
+    shards, counts, label = [], np.zeros(len(manifest.label.classes), int), manifest.label.name
     for part in parts:
-        file, is_cut = folder / part.shard.path, part.rows < part.shard.rows
-        table = pq.read_table(file, columns=None if is_cut else [manifest.label.name])
-        if is_cut:
-            table = table.take(pa.array(part.row_numbers()))
-            pq.write_table(table, file)
-        counts += np.bincount(table[manifest.label.name], minlength=len(counts))
-        shards.append(Shard(part.shard.path, len(table), file.stat().st_size, sha256_of(file)))
+        file = folder / part.shard.path
+        if part.rows < part.shard.rows:
+            pq.write_table(pq.read_table(file).take(pa.array(part.row_numbers())), file)
+        if manifest.label.classes:
+            counts += np.bincount(pq.read_table(file, columns=[label])[label], minlength=len(counts))
+        shards.append(Shard(part.shard.path, part.rows, file.stat().st_size, sha256_of(file)))
     own = replace(manifest, shards=tuple(shards), class_counts=tuple(counts.tolist()))
     (folder / DATASET_MANIFEST).write_text(own.to_json())
