@@ -10,7 +10,8 @@ import tf_keras
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.keras_fit import check_network, read_position
+from kfp_distributed.trainers.architecture import keep_target
+from kfp_distributed.trainers.keras_fit import check_network, read_data, read_position
 from kfp_distributed.trainers.keras_model import score
 from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
 from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs, record_epoch
@@ -57,4 +58,5 @@ def evaluate_checkpoints(
         if (path := tf.train.latest_checkpoint(checkpoint_dir)) and not position.step:
             check_network(model, path)
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
-            record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir, manifest.label))
+            label = keep_target(read_data(checkpoint_dir), manifest, leads=False).label
+            record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir, label))

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import parts_of_rank
-from kfp_distributed.trainers.architecture import has_epochs_left
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
 from kfp_distributed.trainers.keras_fit import (
@@ -16,6 +16,7 @@ from kfp_distributed.trainers.keras_fit import (
     has_finite_weights,
     keep_checkpoints,
     metrics_of_logs,
+    read_data,
     steps_at_once,
 )
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
@@ -67,11 +68,12 @@ def keras_classifier(
     """
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
-    manifest, cluster = read_manifest(train_dir), read_cluster(os.environ)
+    own, cluster = read_manifest(train_dir), read_cluster(os.environ)
     if cluster.role == "evaluator":
-        model = build_model(manifest, hidden_units)
-        evaluate_checkpoints(model, manifest, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
+        model = build_model(own, hidden_units)
+        evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
         return
+    manifest = keep_target(read_data(checkpoint_dir), own, cluster.index == 0)
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
     strategy = _strategy(cluster)  # First of all: TensorFlow can set up its collective operations only once.
     # The leader scores and saves a copy of the model in its own process.
@@ -109,6 +111,8 @@ def keras_classifier(
     if cluster.index == 0:
         print(describe_batch(plan, batch_size, ranks[0] * ranks[1]), flush=True)
     follow_steps(model, lambda: plan.batch * ranks[1], steps, at_once, workers)
+    # The workers have written their records without the checkpoint.
+    written = own.label if has_servers else manifest.label
     # So that the records of weight 0 do not come in the same step in all ranks.
     seed_of_rank = seed + (0 if has_servers else cluster.index)
 
@@ -116,7 +120,7 @@ def keras_classifier(
         # With parameter servers, each worker has computed about as many steps as the others.
         skipped = finished * plan.batch * ranks[1] // (workers if has_servers else 1)
         return tf_keras.utils.experimental.DatasetCreator(
-            lambda context: read_records(manifest, plan.batch, seed_of_rank, epoch, skipped)
+            lambda context: read_records(manifest, plan.batch, seed_of_rank, epoch, skipped, written)
         )
 
     if has_epochs_left(position.epoch, epochs, cluster.index == 0):

@@ -116,6 +116,12 @@ def has_finite_weights(model: tf_keras.Model) -> bool:
     return all(np.isfinite(weights).all() for weights in model.get_weights())
 
 
+def read_data(folder: str | Path) -> str:
+    """Return what `record_data` returned for the checkpoint in a folder; "" for none."""
+    file = Path(folder, _DATA)
+    return file.read_text() if file.exists() else ""
+
+
 def keep_checkpoints(
     model: tf_keras.Model, folder: str, manifest: DatasetManifest, has_servers: bool = False, leads: bool = False
 ) -> tuple[Position, Callable[[Position], None]]:
@@ -127,7 +133,7 @@ def keep_checkpoints(
     Args:
         model: Compiled model to restore and to save.
         folder: Folder of the checkpoints.
-        manifest: Manifest of the training dataset.
+        manifest: Manifest of the training dataset, as `keep_target` returns it.
         has_servers: Whether the cluster has parameter servers. Default: false.
         leads: Whether this process prints how the data of the checkpoint differs. Default: false.
 
@@ -147,7 +153,7 @@ def keep_checkpoints(
     end_if_other_program([] if newest else sorted(path.name for path in Path(folder).glob("*")))
     if newest:
         check_network(model, newest)
-        if (line := end_if_other_data(file.read_text() if file.exists() else "", data)) and leads:
+        if (line := end_if_other_data(read_data(folder), data)) and leads:
             print(line, flush=True)
         try:
             manager.checkpoint.restore(newest, options).assert_existing_objects_matched()

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_distributed.trainers.architecture import has_epochs_left
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.runtime.torch_internals import never_destroy
 from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
@@ -53,14 +53,15 @@ def torch_classifier(
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of processes. Default: false.
     """
-    torch.manual_seed(seed)
-    manifest, (device, group) = read_manifest(train_dir), _join()
-    network = Network(manifest, hidden_units).to(device)
+    device, group = _join()
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
-    rate = learning_rate * (ranks.size if scale_learning_rate else 1)
-    optimizer = torch.optim.Adam(network.parameters(), rate)
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
+    manifest = keep_target(checkpoint[0].get("data", ""), read_manifest(train_dir), ranks.rank == 0)
+    torch.manual_seed(seed)
+    network = Network(manifest, hidden_units).to(device)
+    rate = learning_rate * (ranks.size if scale_learning_rate else 1)
+    optimizer = torch.optim.Adam(network.parameters(), rate)
     position = restore(checkpoint[0], network, optimizer, ranks.rank == 0)
     has_epochs_left(position.epoch, epochs, ranks.rank == 0)
     # From here on, all ranks have the weights of rank 0. The buffers never change.

@@ -7,8 +7,7 @@ from pathlib import Path
 import horovod.torch as hvd
 import torch
 
-from kfp_distributed.trainers.architecture import has_epochs_left
-from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
@@ -50,13 +49,17 @@ def torch_horovod(
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     check_size(os.environ, size)
+    device = _device()
+    # All ranks get the checkpoint, so that all end for the same reason if it is refused.
+    checkpoint = hvd.broadcast_object({} if rank else load_checkpoint(checkpoint_dir))
+    manifest = keep_target(checkpoint.get("data", ""), read_manifest(train_dir), rank == 0)
     torch.manual_seed(seed)
-    manifest, device = read_manifest(train_dir), _device()
     network = Network(manifest, hidden_units).to(device)
     rate = learning_rate * (size if scale_learning_rate else 1)
     adam = torch.optim.Adam(network.parameters(), rate)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
-    position = _resume(checkpoint_dir, network, optimizer)
+    position = restore(checkpoint, network, optimizer, rank == 0)
+    hvd.broadcast_parameters(network.state_dict(), 0)
     has_epochs_left(position.epoch, epochs, rank == 0)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     training = Training(
@@ -74,14 +77,3 @@ def _device() -> torch.device:
     device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> Position:
-    """Restore the checkpoint of rank 0 on all ranks, and broadcast the weights; return where the training continues.
-
-    All ranks get the checkpoint, so that all end for the same reason if it is refused.
-    """
-    checkpoint = hvd.broadcast_object({} if hvd.rank() else load_checkpoint(folder))
-    position = restore(checkpoint, network, optimizer, hvd.rank() == 0)
-    hvd.broadcast_parameters(network.state_dict(), 0)
-    return position

@@ -46,7 +46,7 @@ def data(tmp_path_factory, write_dataset):
     return folder
 
 
-def train(data, folder, trainer, distribution, **parameters):
+def train(data, folder, trainer, distribution, resume_from="", **parameters):
     """Train, and return the metrics of the epochs, the folder of the model and the printed lines."""
     lines = []
     request = Request(
@@ -57,10 +57,12 @@ def train(data, folder, trainer, distribution, **parameters):
         train_parameters={**PARAMETERS, **parameters},
         distribution_specification=distribution,
         identity=(str(folder),),
+        resume_from=resume_from,
     )
     outcome = launch(request, LocalRunner(), lambda entry: lines.append(str(entry)))
     (epochs,) = (rows for name, rows in outcome.metrics.items() if not name.startswith("evaluator"))
-    return SimpleNamespace(epochs=epochs, model=folder / "model", lines=lines)
+    (checkpoints,) = (folder / "checkpoints").iterdir()
+    return SimpleNamespace(epochs=epochs, model=folder / "model", checkpoints=str(checkpoints), lines=lines)
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +113,36 @@ def test_two_ranks_learn_as_one_process(data, alone, tmp_path, trainer, distribu
     together = train(data, tmp_path, trainer, {**distribution, "number_of_workers": 2})
     for epoch, expected in zip(together.epochs, alone(trainer).epochs[:3], strict=True):
         assert epoch == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory, write_dataset):
+    """Rows of the same prices in a dataset with another mean and standard deviation of the price."""
+    folder, label = tmp_path_factory.mktemp("other"), Label("price", (), "regression", 1e6 + 3000, 500.0)
+    for split, rows, seed in (("train", 200, 2), ("validation", 100, 1)):
+        write_dataset(folder / split, COLUMNS, *table(rows, seed), (), [rows], split, label)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("trainer", "epochs", "distribution"),
+    [
+        ("keras_classifier", 12, {}),
+        ("torch_classifier", 12, {}),
+        ("torch_classifier", 13, {}),
+        ("keras_classifier", 13, {"distribution_type": "TF", "number_of_workers": 1}),  # With a parameter server.
+    ],
+)
+def test_a_resumed_network_predicts_in_the_scale_of_its_checkpoint(
+    other_data, alone, tmp_path, trainer, epochs, distribution
+):
+    first = alone(trainer)
+    resumed = train(other_data, tmp_path, trainer, distribution, first.checkpoints, epochs=epochs)
+    assert sum("price keeps its mean 1e+06 (of the new data 1.003e+06)" in line for line in resumed.lines) == 1
+    if epochs == 12:
+        answers = [answers_of(of.model, "prediction")(np.array([[500, 20, 1]], np.float32)) for of in (first, resumed)]
+        np.testing.assert_array_equal(*answers)
+    else:
+        # The network goes on from where it was, on numbers of the same meaning.
+        assert resumed.epochs[-1]["loss"] == pytest.approx(first.epochs[-1]["loss"], rel=0.5)
+        assert resumed.epochs[-1]["val_rmse"] == pytest.approx(first.epochs[-1]["val_rmse"], rel=0.5)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kfp_distributed.storage.dataset import (
     DATASET_MANIFEST,
     DatasetManifest,
+    Label,
     Shard,
     ShardPart,
     mean_and_std,
@@ -188,7 +189,14 @@ def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
     return np.memmap(RECORDS, "<f4", "r").reshape(-1, width(manifest) + 2)
 
 
-def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 0, skipped: int = 0) -> tf.data.Dataset:
+def read_records(
+    manifest: DatasetManifest,
+    batch: int,
+    seed: int,
+    epoch: int = 0,
+    skipped: int = 0,
+    written: Label | None = None,
+) -> tf.data.Dataset:
     """Return an endless tf.data.Dataset of inputs [batch, width], labels [batch] and weights [batch] from RECORDS.
 
     Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records. The order depends on the seed
@@ -200,14 +208,18 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 
         seed: Seed of the order of the rows.
         epoch: Number of the first epoch, from 0. Default: 0.
         skipped: Number of records of this epoch to leave out at its beginning. Default: 0.
+        written: Label with whose mean and deviation the numbers to predict were written. They are scaled with those of
+            the manifest's label. Default: None, the same.
     """
     import tensorflow as tf
 
-    columns = width(manifest)
+    columns, label = width(manifest), manifest.label
+    written = written or label
+    factor, offset = written.std / label.std, (written.mean - label.mean) / label.std
 
     def split(records: tf.Tensor) -> tuple[tf.Tensor, ...]:
         values = tf.ensure_shape(tf.io.decode_raw(records, tf.float32), [None, columns + 2])
-        return values[:, :columns], values[:, columns], values[:, columns + 1]
+        return values[:, :columns], values[:, columns] * factor + offset, values[:, columns + 1]
 
     size = (columns + 2) * 4
     buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
