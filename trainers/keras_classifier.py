@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from typing import Literal
 
 import tensorflow as tf
 import tf_keras
@@ -41,6 +42,7 @@ def keras_classifier(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network and save it as a SavedModel.
 
@@ -65,6 +67,8 @@ def keras_classifier(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of devices in one update. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
@@ -94,7 +98,9 @@ def keras_classifier(
         print(where, flush=True)
     if not has_servers:  # With parameter servers, the workers have written their own records.
         _check_agreement(strategy, position.epoch, steps.position.step)
-        write_records(Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records)
+        write_records(
+            Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records, class_weights
+        )
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)

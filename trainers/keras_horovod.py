@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -45,6 +46,7 @@ def keras_horovod(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network on all ranks together and save it as a SavedModel.
 
@@ -70,6 +72,8 @@ def keras_horovod(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     hvd.init()
     check_size(os.environ, hvd.size())
@@ -113,7 +117,7 @@ def keras_horovod(
             start = Position(state.done) if state.done > saved.epoch else saved
             own_plan = "elastic" if elastic else plan_of_rows(manifest, batch_size, hvd.size(), seed)
             where = steps.begin(start, own_plan, plan_epoch(manifest.rows, batch_size, hvd.size()).steps)
-            rows = _write_records(Path(train_dir), manifest, batch_size, seed, where)
+            rows = _write_records(Path(train_dir), manifest, batch_size, seed, class_weights, where)
             fit_from(model, rows, steps, epochs, end_epoch, [hvd.callbacks.MetricAverageCallback()])
 
     follow_steps(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch, steps)
@@ -129,7 +133,7 @@ def keras_horovod(
 
 
 def _write_records(
-    train_dir: Path, manifest: DatasetManifest, batch_size: int, seed: int, where: str
+    train_dir: Path, manifest: DatasetManifest, batch_size: int, seed: int, class_weights: str, where: str
 ) -> Callable[[int, int], tf.data.Dataset]:
     """Write the rows of this rank as records. The rows depend on the current number of ranks.
 
@@ -138,6 +142,7 @@ def _write_records(
         manifest: Its manifest, as `keep_target` returns it.
         batch_size: Rows of a step over all ranks, as the user has set it.
         seed: Seed of the order of the rows.
+        class_weights: See `weights_of_classes`.
         where: Where the training continues, for the log.
 
     Returns:
@@ -149,6 +154,6 @@ def _write_records(
     print(f"rank {rank} of {size} has {sum(part.rows for part in parts)} rows and {where}", flush=True)
     if rank == 0:
         print(describe_batch(plan, batch_size, size), flush=True)
-    write_records(train_dir, manifest, parts, plan.records)
+    write_records(train_dir, manifest, parts, plan.records, class_weights)
     # With an own order for each rank, so that the records of weight 0 do not come in the same step in all ranks.
     return lambda epoch, step: read_records(manifest, plan.batch, seed + rank, epoch, step * plan.batch)

@@ -4,6 +4,7 @@ import os
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,7 @@ def torch_classifier(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network and save it as ONNX.
 
@@ -52,6 +54,8 @@ def torch_classifier(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of processes. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     device, group = _join()
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
@@ -67,7 +71,7 @@ def torch_classifier(
     # From here on, all ranks have the weights of rank 0. The buffers never change.
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     training = Training(
-        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed
+        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed, class_weights
     )
     train_epochs(training, network, model, optimizer, ranks, position)
     if ranks.rank == 0:

@@ -67,6 +67,7 @@ class Training:
         batch_size: Rows of a step over all ranks. The last step of an epoch has the rest.
         learning_rate: Learning rate of the optimizer.
         seed: Seed of the order of the rows.
+        class_weights: See `weights_of_classes`.
     """
 
     train_dir: str
@@ -78,6 +79,7 @@ class Training:
     batch_size: int
     learning_rate: float
     seed: int
+    class_weights: str
 
     def plan(self, ranks: int) -> str:
         """Return what decides which rows come in which step: the rows, and how they are divided and ordered."""
@@ -199,7 +201,8 @@ def _batches_of_epochs(training: Training, ranks: Ranks, position: Position) -> 
     rank and the epoch.
     """
     manifest = training.manifest
-    write_records(Path(training.train_dir), manifest, parts_of_rank(manifest, ranks.rank, ranks.size))
+    parts = parts_of_rank(manifest, ranks.rank, ranks.size)
+    write_records(Path(training.train_dir), manifest, parts, class_weights=training.class_weights)
     records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
     steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
     first_step, where = position.resume(training.plan(ranks.size), len(steps))
@@ -245,8 +248,8 @@ def _train_epoch(
     totals = torch.zeros(3, dtype=torch.double, device=ranks.device)
     for number, records, rows_of_step in batches.remaining():
         values = torch.from_numpy(records).to(ranks.device)
-        labels, outputs = values[:, -2], model(values[:, :-2])
-        loss = _losses(outputs, labels, label).sum()
+        labels, weights, outputs = values[:, -2], values[:, -1], model(values[:, :-2])
+        loss = (_losses(outputs, labels, label) * weights).sum()
         optimizer.zero_grad()
         # Gradients are averaged over the ranks. With this factor, a row counts as in one process with all rows.
         (loss * (ranks.size / rows_of_step)).backward()

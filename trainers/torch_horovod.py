@@ -3,6 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import horovod.torch as hvd
 import torch
@@ -26,6 +27,7 @@ def torch_horovod(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network on all ranks together and save it as ONNX.
 
@@ -45,6 +47,8 @@ def torch_horovod(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -63,7 +67,7 @@ def torch_horovod(
     has_epochs_left(position.epoch, epochs, rank == 0)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     training = Training(
-        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed
+        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed, class_weights
     )
     train_epochs(training, network, network, optimizer, ranks, position)
     if rank == 0:

@@ -99,6 +99,8 @@ def test_datasets_of_numbers_fit_whatever_their_scale():
     other = unlabelled(SIZE, label=replace(NUMBER, mean=6.0))
     validation = replace(other, shards=(replace(other.shards[0], sha256=VALIDATION),))
     assert check_datasets(unlabelled(SIZE, label=NUMBER), validation, 1, "keras_classifier") == []
+    with pytest.raises(ValueError, match="train_parameters of keras_classifier: class_weights is 'balanced'"):
+        check_datasets(other, None, 1, "keras_classifier", "balanced")
     with pytest.raises(ValueError, match="the task is 'regression', in the training data 'classification'"):
         check_datasets(manifest_of(SIZE), validation, 1, "keras_classifier")
 

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from sklearn.utils.class_weight import compute_class_weight
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, parts_of_rank
 from kfp_distributed.storage.files import sha256_of
@@ -23,6 +24,7 @@ from kfp_distributed.trainers.runtime.feed import (
     steps_of_epoch,
     write_records,
 )
+from kfp_distributed.trainers.runtime.target import weights_of_classes
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,25 @@ def test_a_record_has_the_number_to_predict_scaled_in_double_precision(unclassif
     records = map_records(manifest)
     assert records[:, 1].tolist() == [*(row / 2 for row in range(7)), 0.0]
     assert records[:, 2].tolist() == [1.0] * 7 + [0.0]
+
+
+def test_balanced_weights_are_those_of_scikit_learn(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, manifest = dataset
+    # A class without rows.
+    label = replace(manifest.label, classes=("even", "absent", "odd"))
+    balanced = weights_of_classes(replace(manifest, label=label, class_counts=(6, 0, 5)), "balanced")
+    expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=np.array([0] * 6 + [1] * 5))
+    assert balanced.tolist() == [expected[0], 0, expected[1]]
+    write_records(folder, manifest, parts_of_rank(manifest, 1, 3), 5, "balanced")
+    records = map_records(manifest)
+    np.testing.assert_array_equal(records[:, 3], [*expected.astype(np.float32)[records[:4, 2].astype(int)], 0])
+
+
+def test_numbers_cannot_be_balanced(unclassified):
+    _, manifest = unclassified(NUMBER)
+    with pytest.raises(ValueError, match=r"class_weights is 'balanced', .*'regression'.* allowed is 'none'"):
+        weights_of_classes(manifest, "balanced")
 
 
 @pytest.mark.parametrize("label", [NUMBER, NO_LABEL], ids=["regression", "none"])

@@ -26,7 +26,7 @@ from kfp_distributed.storage.dataset import (
 )
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.program import check_batch
-from kfp_distributed.trainers.runtime.target import scale_labels
+from kfp_distributed.trainers.runtime.target import scale_labels, weights_of_classes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -161,26 +161,32 @@ def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[St
     ]
 
 
-def write_records(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart], records: int = 1) -> None:
-    """Write rows into RECORDS as records of width + 2 float32: the inputs, the label, the weight 1.
+def write_records(
+    folder: Path,
+    manifest: DatasetManifest,
+    parts: Sequence[ShardPart],
+    records: int = 1,
+    class_weights: str = "none",
+) -> None:
+    """Write rows into RECORDS as records of width + 2 float32: the inputs, the label, the weight.
 
-    The label is the index of the class, or the number to predict after `scale_labels`.
+    The label is the index of the class, or the number to predict after `scale_labels`. The weight of a row is more than
+    0: that of its class, or 1.
 
     Args:
         folder: Folder of the shards.
-        manifest: Manifest of the dataset.
+        manifest: Manifest of the complete dataset.
         parts: Rows to write.
         records: Number of records. Zeros, whose weight is 0, fill the file up to it. Default: 1, because an empty file
             cannot be mapped.
+        class_weights: See `weights_of_classes`. Default: "none".
     """
-    size = (width(manifest) + 2) * 4
+    size, of_classes = (width(manifest) + 2) * 4, weights_of_classes(manifest, class_weights)
     with Path(RECORDS).open("wb") as stream:
         for inputs, labels in read_batches(folder, manifest, parts):
-            stream.write(
-                np.column_stack([inputs, scale_labels(labels, manifest.label), np.ones(len(labels))])
-                .astype("<f4")
-                .tobytes()
-            )
+            weights = of_classes[labels] if len(of_classes) else np.ones(len(labels))
+            rows = np.column_stack([inputs, scale_labels(labels, manifest.label), weights])
+            stream.write(rows.astype("<f4").tobytes())
         stream.truncate(max(stream.tell(), records * size))
 
 

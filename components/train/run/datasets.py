@@ -5,10 +5,15 @@ from dataclasses import asdict
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
+from kfp_distributed.trainers.runtime.target import weights_of_classes
 
 
 def check_datasets(
-    train: DatasetManifest, validation: DatasetManifest | None, ranks: int, trainer: str = ""
+    train: DatasetManifest,
+    validation: DatasetManifest | None,
+    ranks: int,
+    trainer: str = "",
+    class_weights: str = "none",
 ) -> list[str]:
     """Check that the datasets of a training fit together and have a row for each rank.
 
@@ -17,6 +22,7 @@ def check_datasets(
         validation: Manifest of the validation data, whose columns may be in another order; None without such data.
         ranks: Number of ranks that read training rows.
         trainer: Name of the built-in trainer. Default: "", a program of the user.
+        class_weights: Parameter of the trainer. Default: "none".
 
     Returns:
         Warnings, a line each.
@@ -26,7 +32,7 @@ def check_datasets(
             differ, or the built-in trainer cannot learn from the dataset.
     """
     if trainer:
-        _check_trainable(train, trainer)
+        _check_trainable(train, trainer, class_weights)
     if train.rows < ranks:
         raise ValueError(
             f"train_dataset: {train.rows} rows are too few for {ranks} ranks that read it; use fewer workers"
@@ -52,11 +58,11 @@ def check_datasets(
     return warnings
 
 
-def _check_trainable(train: DatasetManifest, trainer: str) -> None:
+def _check_trainable(train: DatasetManifest, trainer: str, class_weights: str) -> None:
     """Check that a built-in trainer can learn from a dataset.
 
     Raises:
-        ValueError: The dataset has no label, or a column without a form as numbers.
+        ValueError: The dataset has no label, or a column without a form as numbers, or no classes to be weighted.
     """
     if train.label.task == "none":
         raise ValueError(
@@ -68,3 +74,7 @@ def _check_trainable(train: DatasetManifest, trainer: str) -> None:
         width(train)
     except ValueError as error:
         raise ValueError(f"train_dataset: {trainer} takes numbers, categories and tensors; {error}") from None
+    try:
+        weights_of_classes(train, class_weights)
+    except ValueError as error:
+        raise ValueError(f"train_parameters of {trainer}: {error}") from None

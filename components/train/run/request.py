@@ -85,7 +85,7 @@ def plan_job(request: Request) -> TrainingJob:
         fetch_manifest(train_uri),
         fetch_manifest(validation_uri) if validation_uri else None,
         ranks,
-        program.name if program.kind == "trainer" else "",
+        *((program.name, parameters.get("class_weights", "none")) if program.kind == "trainer" else ()),
     )
     name = request.job_name
     # Replaces the last part of the model's path. A query with settings of the store may follow it.
