@@ -1,4 +1,4 @@
-"""The trainer `keras_classifier`: a Keras classifier that uses the TensorFlow strategy for the job's topology."""
+"""The trainer `keras_classifier`: a Keras network that uses the TensorFlow strategy for the job's topology."""
 
 import os
 import signal

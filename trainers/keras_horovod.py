@@ -1,4 +1,4 @@
-"""The trainer `keras_horovod`: a Keras classifier whose gradients Horovod averages over the ranks of an MPI job."""
+"""The trainer `keras_horovod`: a Keras network whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
 from collections.abc import Callable

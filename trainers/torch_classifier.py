@@ -1,4 +1,4 @@
-"""The trainer `torch_classifier`: a PyTorch classifier trained with DistributedDataParallel."""
+"""The trainer `torch_classifier`: a PyTorch network trained with DistributedDataParallel."""
 
 import os
 from datetime import timedelta

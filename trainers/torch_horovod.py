@@ -1,4 +1,4 @@
-"""The trainer `torch_horovod`: a PyTorch classifier whose gradients Horovod averages over the ranks of an MPI job."""
+"""The trainer `torch_horovod`: a PyTorch network whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
 from functools import partial
