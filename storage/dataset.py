@@ -289,9 +289,9 @@ def width(manifest: DatasetManifest) -> int:
     if kept := [column.name for column in manifest.columns if column.kind == "kept"]:
         names = ", ".join(map(repr, kept[:9])) + ", …" * (len(kept) > 9)
         raise ValueError(
-            f"the columns {names} are kept as they are, such as texts and lists, and have no form as numbers: "
-            "train with a function of your own, which reads the Parquet shards, or run prepare_data with these columns "
-            "in drop_columns"
+            f"the columns {names} are kept as they are, such as texts and lists, and have no form as numbers: train "
+            "with a function of your own, which reads the Parquet shards, or run prepare_data with these columns in "
+            "drop_columns"
         )
     return sum(math.prod(column.shape) for column in manifest.columns)
 

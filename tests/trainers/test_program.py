@@ -235,7 +235,8 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
 def test_the_built_in_trainers_have_the_same_parameters():
     first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
     assert others == [first] * (len(TRAINERS) - 1)
-    assert first[-1] == Parameter("scale_learning_rate", "bool", False, False)
+    assert first[-2] == Parameter("scale_learning_rate", "bool", False, False)
+    assert first[-1] == Parameter("class_weights", "Literal['none', 'balanced']", False, "none")
 
 
 def test_command_line():
