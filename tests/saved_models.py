@@ -28,3 +28,16 @@ def score(store, folder, digits):
     assert output.returncode == 0, output.stderr
     description, accuracy = output.stdout.strip().rsplit(" ", 1)
     return description, float(accuracy)
+
+
+def answers_of(folder, name):
+    """Return a function that returns an output of a model, a SavedModel or ONNX, for float32 inputs."""
+    if (file := folder / "model.onnx").exists():
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(file))
+        return lambda inputs: session.run([name], {"features": inputs})[0]
+    import tensorflow as tf
+
+    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    return lambda inputs: serve(features=tf.constant(inputs))[name].numpy()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -45,8 +45,44 @@ def architecture(embeddings: Iterable[Sequence[int]], layers: Iterable[Sequence[
 
 
 def record_data(manifest: DatasetManifest) -> str:
-    """Return the JSON text that a checkpoint has about its training data: the columns and the names of the classes."""
-    return json.dumps({"columns": [asdict(column) for column in manifest.columns], "classes": manifest.label.classes})
+    """Return the JSON text that a checkpoint has about its training data: the columns and what is predicted.
+
+    A checkpoint of an earlier version is of a classification and has only the columns and the names of the classes.
+    """
+    label = manifest.label
+    target = {"task": label.task, "classes": label.classes, "mean": label.mean, "std": label.std}
+    return json.dumps({"columns": [asdict(column) for column in manifest.columns], **target})
+
+
+def keep_target(checkpoint: str, manifest: DatasetManifest, leads: bool) -> DatasetManifest:
+    """Return the manifest with which a training continues.
+
+    Numbers to predict keep the mean and the standard deviation of the checkpoint, because its last layer predicts
+    numbers that are scaled with them. With others, the model would suddenly predict other numbers.
+
+    Args:
+        checkpoint: What `record_data` returned for the data of the checkpoint; "" for none.
+        manifest: Manifest of the training dataset.
+        leads: Whether this process prints how the data of the checkpoint differs.
+
+    Raises:
+        SystemExit: The checkpoint is of another task. The exit code is 1, which is not retried.
+    """
+    if not checkpoint:
+        return manifest
+    saved, label = json.loads(checkpoint), manifest.label
+    if (task := saved.get("task", "classification")) != label.task:
+        refuse(f"was made for the task {task!r}, now {label.task!r}", f"pass a dataset with the task {task!r}")
+    if task != "regression":
+        return manifest
+    mean, std = saved["mean"], saved["std"]
+    if leads and not _are_close([mean, std], [label.mean, label.std]):
+        print(
+            f"the checkpoint was made with other data; {label.name} keeps its mean {mean:g} (of the new data "
+            f"{label.mean:g}) and standard deviation {std:g} ({label.std:g}), in which the network predicts",
+            flush=True,
+        )
+    return replace(manifest, label=replace(label, mean=mean, std=std))
 
 
 def end_if_other_network(checkpoint: Architecture | None, network: Architecture | None) -> None:

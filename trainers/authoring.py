@@ -19,7 +19,8 @@ def train_specification(
     """Return the train_specification of a trainer, a Python function or a command.
 
     Args:
-        what: Program to run. A string is the name of a trainer, such as "keras_classifier". A function is sent to the
+        what: Program to run. A string is the name of a trainer, such as "keras_classifier", which learns to predict a
+            class or a number, as the dataset says. A function is sent to the
             job as source code: it must import all that it needs inside its body. A name that its module binds is
             refused, also where a builtin has the same name. The function receives those of train_dir, validation_dir,
             model_dir, checkpoint_dir, metrics_dir and tensorboard_dir that are among its parameters.

@@ -7,9 +7,11 @@ from pathlib import Path
 import tensorflow as tf
 import tf_keras
 
+from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.keras_fit import check_network, read_position
+from kfp_distributed.trainers.architecture import keep_target
+from kfp_distributed.trainers.keras_fit import check_network, read_data, read_position
 from kfp_distributed.trainers.keras_model import score
 from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
 from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs, record_epoch
@@ -17,7 +19,12 @@ from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, 
 
 
 def evaluate_checkpoints(
-    model: tf_keras.Model, validation_dir: str, checkpoint_dir: Path, metrics_dir: Path, epochs: int
+    model: tf_keras.Model,
+    manifest: DatasetManifest,
+    validation_dir: str,
+    checkpoint_dir: Path,
+    metrics_dir: Path,
+    epochs: int,
 ) -> None:
     """Score new checkpoints until the checkpoint of the last epoch is scored.
 
@@ -25,6 +32,7 @@ def evaluate_checkpoints(
 
     Args:
         model: Model with the architecture of the one that is trained.
+        manifest: Manifest of the training dataset.
         validation_dir: Folder of the validation dataset. If it is "", nothing is scored.
         checkpoint_dir: Local folder for one checkpoint.
         metrics_dir: Folder of evaluator.json. Epochs that this file already has are kept.
@@ -50,4 +58,5 @@ def evaluate_checkpoints(
         if (path := tf.train.latest_checkpoint(checkpoint_dir)) and not position.step:
             check_network(model, path)
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
-            record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir))
+            label = keep_target(read_data(checkpoint_dir), manifest, leads=False).label
+            record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir, label))

@@ -1,17 +1,25 @@
-"""The trainer `keras_classifier`: a Keras classifier that uses the TensorFlow strategy for the job's topology."""
+"""The trainer `keras_classifier`: a Keras network that uses the TensorFlow strategy for the job's topology."""
 
 import os
 import signal
 from pathlib import Path
+from typing import Literal
 
 import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import parts_of_rank
-from kfp_distributed.trainers.architecture import has_epochs_left
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints, steps_at_once
+from kfp_distributed.trainers.keras_fit import (
+    compile_model,
+    has_finite_weights,
+    keep_checkpoints,
+    metrics_of_logs,
+    read_data,
+    steps_at_once,
+)
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import plan_of_rows
@@ -34,6 +42,7 @@ def keras_classifier(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network and save it as a SavedModel.
 
@@ -58,14 +67,17 @@ def keras_classifier(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of devices in one update. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
-    manifest, cluster = read_manifest(train_dir), read_cluster(os.environ)
+    own, cluster = read_manifest(train_dir), read_cluster(os.environ)
     if cluster.role == "evaluator":
-        model = build_model(manifest, hidden_units)
-        evaluate_checkpoints(model, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
+        model = build_model(own, hidden_units)
+        evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
         return
+    manifest = keep_target(read_data(checkpoint_dir), own, cluster.index == 0)
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
     strategy = _strategy(cluster)  # First of all: TensorFlow can set up its collective operations only once.
     # The leader scores and saves a copy of the model in its own process.
@@ -78,7 +90,7 @@ def keras_classifier(
     with strategy.scope():
         model = build_model(manifest, hidden_units)
         at_once = 1 if has_servers else steps_at_once(model, plan.steps, plan.batch)
-        compile_model(model, tf_keras.optimizers.Adam(rate), at_once)
+        compile_model(model, tf_keras.optimizers.Adam(rate), at_once, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
     steps = EpochSteps(save)
     where = steps.begin(position, plan_of_rows(manifest, batch_size, ranks[0], seed, ranks[1]), plan.steps)
@@ -86,14 +98,16 @@ def keras_classifier(
         print(where, flush=True)
     if not has_servers:  # With parameter servers, the workers have written their own records.
         _check_agreement(strategy, position.epoch, steps.position.step)
-        write_records(Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records)
+        write_records(
+            Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records, class_weights
+        )
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
-        metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+        metrics = metrics_of_logs(logs, manifest.label)
         if validation_dir and cluster.index == 0:
             copy.set_weights(model.get_weights())
-            metrics |= score(copy, validation_dir, lambda: steps.end_if_told(logs))
+            metrics |= score(copy, validation_dir, manifest.label, lambda: steps.end_if_told(logs))
         steps.end_epoch(epoch + 1)
         if tensorboard_dir and cluster.index == 0:
             log_scalars(tensorboard_dir, epoch + 1, metrics)
@@ -103,6 +117,8 @@ def keras_classifier(
     if cluster.index == 0:
         print(describe_batch(plan, batch_size, ranks[0] * ranks[1]), flush=True)
     follow_steps(model, lambda: plan.batch * ranks[1], steps, at_once, workers)
+    # The workers have written their records without the checkpoint.
+    written = own.label if has_servers else manifest.label
     # So that the records of weight 0 do not come in the same step in all ranks.
     seed_of_rank = seed + (0 if has_servers else cluster.index)
 
@@ -110,7 +126,7 @@ def keras_classifier(
         # With parameter servers, each worker has computed about as many steps as the others.
         skipped = finished * plan.batch * ranks[1] // (workers if has_servers else 1)
         return tf_keras.utils.experimental.DatasetCreator(
-            lambda context: read_records(manifest, plan.batch, seed_of_rank, epoch, skipped)
+            lambda context: read_records(manifest, plan.batch, seed_of_rank, epoch, skipped, written)
         )
 
     if has_epochs_left(position.epoch, epochs, cluster.index == 0):

@@ -1,14 +1,14 @@
 """Functions that the Keras trainers share: compilation and checkpoints."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 from kfp_distributed.storage.files import unfinished_file
 from kfp_distributed.trainers.architecture import (
     Architecture,
@@ -20,6 +20,7 @@ from kfp_distributed.trainers.architecture import (
     refuse,
 )
 from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.runtime.target import metrics_of
 
 _DATA = "data.json"
 """File beside the checkpoint that describes its training data."""
@@ -46,21 +47,79 @@ def steps_at_once(model: tf_keras.Model, steps: int, batch: int) -> int:
     return max(1, min(steps, _STEPS_AT_ONCE, _OPERATIONS_AT_ONCE // operations))
 
 
-def compile_model(model: tf_keras.Model, optimizer: tf_keras.optimizers.Optimizer, steps_at_once: int) -> None:
-    """Compile a model for training. Call it inside the scope of the strategy."""
-    model.compile(
-        optimizer,
-        "sparse_categorical_crossentropy",
-        # Weighted, because Keras' own loss counts the rows of weight 0 that fill up an epoch.
-        weighted_metrics=["accuracy", tf_keras.metrics.SparseCategoricalCrossentropy(name="weighted_loss")],
-        steps_per_execution=steps_at_once,
-    )
+def compile_model(
+    model: tf_keras.Model,
+    optimizer: tf_keras.optimizers.Optimizer,
+    steps_at_once: int,
+    task: Task = "classification",
+) -> None:
+    """Compile a model for training. Call it inside the scope of the strategy.
+
+    Args:
+        model: Model to compile.
+        optimizer: Its optimizer.
+        steps_at_once: Number of steps in one call.
+        task: Task of the label. Default: "classification".
+    """
+    losses = _squared_errors if task == "regression" else _cross_entropies
+    # Keras' own loss counts the rows of weight 0 that fill up an epoch.
+    metrics = [_MeanOfRows("weighted_loss", losses, is_weighted=True)]
+    if task != "regression":
+        metrics.append(_MeanOfRows("accuracy", _hits))
+    model.compile(optimizer, losses, weighted_metrics=metrics, steps_per_execution=steps_at_once)
     model.optimizer.build(model.trainable_variables)
+
+
+def metrics_of_logs(logs: Mapping[str, float], label: Label) -> dict[str, float]:
+    """Return the metrics of an epoch from the logs of `fit` for a model that `compile_model` compiled."""
+    return metrics_of(float(logs["weighted_loss"]), float(logs.get("accuracy", 0)), label)
+
+
+def _squared_errors(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf.square(tf.reshape(labels, [-1]) - tf.reshape(outputs, [-1]))
+
+
+def _cross_entropies(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf_keras.losses.sparse_categorical_crossentropy(tf.reshape(labels, [-1]), outputs)
+
+
+def _hits(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.argmax(outputs, 1) == tf.cast(tf.reshape(labels, [-1]), tf.int64), tf.float32)
+
+
+class _MeanOfRows(tf_keras.metrics.Mean):  # type: ignore[misc]  # tf_keras is not installed where types are checked
+    """Mean of a value over the rows. Rows of weight 0, which fill up an epoch, do not count."""
+
+    def __init__(
+        self, name: str, measure: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], is_weighted: bool = False
+    ) -> None:
+        """Create the metric.
+
+        Args:
+            name: Name of the metric.
+            measure: Returns a value for each row, [n], from labels and outputs.
+            is_weighted: Whether to multiply the value of a row by its weight. Default: false.
+        """
+        super().__init__(name)
+        self._measure, self._is_weighted = measure, is_weighted
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # for the same reason
+    def update_state(self, labels: tf.Tensor, outputs: tf.Tensor, sample_weight: tf.Tensor) -> tf.Operation:
+        """Add the rows of a batch."""
+        weights = tf.reshape(sample_weight, [-1])
+        values = self._measure(labels, outputs)
+        return super().update_state(values * weights if self._is_weighted else values, tf.sign(weights))
 
 
 def has_finite_weights(model: tf_keras.Model) -> bool:
     """Return whether no weight of a model is NaN or infinite."""
     return all(np.isfinite(weights).all() for weights in model.get_weights())
+
+
+def read_data(folder: str | Path) -> str:
+    """Return what `record_data` returned for the checkpoint in a folder; "" for none."""
+    file = Path(folder, _DATA)
+    return file.read_text() if file.exists() else ""
 
 
 def keep_checkpoints(
@@ -74,7 +133,7 @@ def keep_checkpoints(
     Args:
         model: Compiled model to restore and to save.
         folder: Folder of the checkpoints.
-        manifest: Manifest of the training dataset.
+        manifest: Manifest of the training dataset, as `keep_target` returns it.
         has_servers: Whether the cluster has parameter servers. Default: false.
         leads: Whether this process prints how the data of the checkpoint differs. Default: false.
 
@@ -94,7 +153,7 @@ def keep_checkpoints(
     end_if_other_program([] if newest else sorted(path.name for path in Path(folder).glob("*")))
     if newest:
         check_network(model, newest)
-        if (line := end_if_other_data(file.read_text() if file.exists() else "", data)) and leads:
+        if (line := end_if_other_data(read_data(folder), data)) and leads:
             print(line, flush=True)
         try:
             manager.checkpoint.restore(newest, options).assert_existing_objects_matched()

@@ -1,18 +1,25 @@
-"""The trainer `keras_horovod`: a Keras classifier whose gradients Horovod averages over the ranks of an MPI job."""
+"""The trainer `keras_horovod`: a Keras network whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 import tf_keras
 from horovod.tensorflow import broadcast_object
 
-from kfp_distributed.storage.dataset import parts_of_rank
-from kfp_distributed.trainers.architecture import has_epochs_left
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.keras_fit import compile_model, has_finite_weights, keep_checkpoints
+from kfp_distributed.trainers.keras_fit import (
+    compile_model,
+    has_finite_weights,
+    keep_checkpoints,
+    metrics_of_logs,
+    read_data,
+)
 from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import Position, plan_of_rows
@@ -39,6 +46,7 @@ def keras_horovod(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network on all ranks together and save it as a SavedModel.
 
@@ -64,15 +72,19 @@ def keras_horovod(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     hvd.init()
     check_size(os.environ, hvd.size())
     if gpus := tf.config.list_physical_devices("GPU"):  # Each rank of a worker uses one.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     tf_keras.utils.set_random_seed(seed)
-    manifest, metrics_file = read_manifest(train_dir), Path(metrics_dir, TRAINING_METRICS)
+    # All checkpoints of a training have the same scale, so a rank that joins an elastic job has that of the others.
+    manifest = keep_target(read_data(checkpoint_dir), read_manifest(train_dir), hvd.rank() == 0)
+    metrics_file = Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
-    compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1)
+    compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
     metrics_text = metrics_file.read_text() if metrics_file.exists() else ""
     state = hvd.elastic.KerasState(model, done=position.epoch, position=position.to_json(), metrics=metrics_text)
@@ -82,9 +94,9 @@ def keras_horovod(
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         rate = float(model.optimizer.learning_rate)
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
-        metrics = {"loss": float(logs["weighted_loss"]), "accuracy": float(logs["accuracy"])}
+        metrics = metrics_of_logs(logs, manifest.label)
         if hvd.rank() == 0 and validation_dir:
-            metrics |= score(model, validation_dir, lambda: steps.end_if_told(logs))
+            metrics |= score(model, validation_dir, manifest.label, lambda: steps.end_if_told(logs))
         steps.end_epoch(epoch + 1)
         if hvd.rank() == 0:
             if tensorboard_dir:
@@ -105,7 +117,7 @@ def keras_horovod(
             start = Position(state.done) if state.done > saved.epoch else saved
             own_plan = "elastic" if elastic else plan_of_rows(manifest, batch_size, hvd.size(), seed)
             where = steps.begin(start, own_plan, plan_epoch(manifest.rows, batch_size, hvd.size()).steps)
-            rows = _write_records(train_dir, batch_size, seed, where)
+            rows = _write_records(Path(train_dir), manifest, batch_size, seed, class_weights, where)
             fit_from(model, rows, steps, epochs, end_epoch, [hvd.callbacks.MetricAverageCallback()])
 
     follow_steps(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch, steps)
@@ -120,24 +132,28 @@ def keras_horovod(
         export_model(model, manifest, model_dir)
 
 
-def _write_records(train_dir: str, batch_size: int, seed: int, where: str) -> Callable[[int, int], tf.data.Dataset]:
+def _write_records(
+    train_dir: Path, manifest: DatasetManifest, batch_size: int, seed: int, class_weights: str, where: str
+) -> Callable[[int, int], tf.data.Dataset]:
     """Write the rows of this rank as records. The rows depend on the current number of ranks.
 
     Args:
         train_dir: Folder of the training dataset.
+        manifest: Its manifest, as `keep_target` returns it.
         batch_size: Rows of a step over all ranks, as the user has set it.
         seed: Seed of the order of the rows.
+        class_weights: See `weights_of_classes`.
         where: Where the training continues, for the log.
 
     Returns:
         Function that returns the input of `fit` from an epoch on, after some of its steps.
     """
-    rank, size, manifest = hvd.rank(), hvd.size(), read_manifest(train_dir)
+    rank, size = hvd.rank(), hvd.size()
     plan = plan_epoch(manifest.rows, batch_size, size)
     parts = parts_of_rank(manifest, rank, size)
     print(f"rank {rank} of {size} has {sum(part.rows for part in parts)} rows and {where}", flush=True)
     if rank == 0:
         print(describe_batch(plan, batch_size, size), flush=True)
-    write_records(Path(train_dir), manifest, parts, plan.records)
+    write_records(train_dir, manifest, parts, plan.records, class_weights)
     # With an own order for each rank, so that the records of weight 0 do not come in the same step in all ranks.
     return lambda epoch, step: read_records(manifest, plan.batch, seed + rank, epoch, step * plan.batch)

@@ -1,4 +1,4 @@
-"""The Keras classifier: its construction from a dataset's manifest, its evaluation and its export."""
+"""The Keras model: its construction from a dataset's manifest, its evaluation and its export."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -8,15 +8,17 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
-from kfp_distributed.trainers.runtime.feed import categories, read_manifest, scaling
+from kfp_distributed.storage.dataset import DatasetManifest, Label, input_shape, read_batches
+from kfp_distributed.trainers.runtime.feed import categories, fills, read_manifest, scaling
+from kfp_distributed.trainers.runtime.target import count_outputs, metrics_of, scale_labels
 
 
 def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_keras.Model:
-    """Return a new Keras model that maps raw inputs, as `read_batches` yields them, to class probabilities.
+    """Return a new Keras model that maps raw inputs, as `read_batches` yields them, to what `scale_labels` returns.
 
-    Inputs are float32 [n, width]. The model includes the preprocessing: numbers are scaled with the manifest's mean and
-    standard deviation, a missing number counts as the mean, and categories are embedded.
+    Inputs are float32 [n, width]. Outputs are the probabilities of the classes, [n, classes], or the scaled number to
+    predict, [n, 1]. The model includes the preprocessing: `fills` replaces missing values, numbers are scaled with the
+    manifest's mean and standard deviation, and categories are embedded.
 
     Args:
         manifest: Manifest of the training dataset.
@@ -24,36 +26,43 @@ def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_ke
     """
     mean, std, scale = scaling(manifest)
     inputs = tf_keras.Input(mean.shape, name="features")
-    scaled = (inputs - mean) / std * scale
-    parts = [tf.where(tf.math.is_nan(scaled), 0.0, scaled)]
+    filled = tf.where(tf.math.is_nan(inputs), fills(manifest), inputs)
+    parts = [(filled - mean) / std * scale]
     for column, count in categories(manifest).items():
-        parts.append(tf_keras.layers.Embedding(count, min(count, 16))(tf.cast(inputs[:, column], tf.int32)))
+        parts.append(tf_keras.layers.Embedding(count, min(count, 16))(tf.cast(filled[:, column], tf.int32)))
     values = tf.concat(parts, 1)
     for units in hidden_units:
         values = tf_keras.layers.Dense(units, "relu")(values)
-    return tf_keras.Model(inputs, tf_keras.layers.Dense(len(manifest.label.classes), "softmax")(values))
+    activation = None if manifest.label.task == "regression" else "softmax"
+    return tf_keras.Model(inputs, tf_keras.layers.Dense(count_outputs(manifest.label), activation)(values))
 
 
-def score(model: tf_keras.Model, folder: str, after_batch: Callable[[], object] = lambda: None) -> dict[str, float]:
-    """Return the mean cross entropy ("val_loss") and the accuracy ("val_accuracy") of a model over a local dataset.
+def score(
+    model: tf_keras.Model, folder: str, label: Label, after_batch: Callable[[], object] = lambda: None
+) -> dict[str, float]:
+    """Return the metrics of a model over a local dataset: "val_loss", and "val_accuracy" or "val_rmse".
 
     The result is {} if the dataset has no rows.
 
     Args:
         model: The model.
         folder: Folder of the dataset.
+        label: Label of the training dataset.
         after_batch: Callback after each batch. Default: none.
     """
     parts = []
     for inputs, labels in read_batches(Path(folder), read_manifest(folder)):
-        probabilities = model(inputs, training=False)
-        loss = tf_keras.losses.sparse_categorical_crossentropy(labels, probabilities)
-        parts.append([loss.numpy(), probabilities.numpy().argmax(1) == labels])
+        outputs = model(inputs, training=False)
+        if label.task == "regression":
+            losses = (outputs.numpy()[:, 0] - scale_labels(labels, label)) ** 2
+        else:
+            losses = tf_keras.losses.sparse_categorical_crossentropy(labels, outputs).numpy()
+        parts.append([losses, outputs.numpy().argmax(1) == labels])
         after_batch()
     if not parts:
         return {}
     loss, accuracy = np.concatenate(parts, axis=1).mean(axis=1).tolist()
-    return {"val_loss": loss, "val_accuracy": accuracy}
+    return {f"val_{name}": value for name, value in metrics_of(loss, accuracy, label).items()}
 
 
 _summary_writer = cache(tf.summary.create_file_writer)
@@ -72,10 +81,17 @@ def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
 
 
 def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) -> None:
-    """Write a SavedModel that maps "features", float32 [n, *input_shape], to "probabilities", float32 [n, classes]."""
+    """Write a SavedModel that maps "features", float32 [n, *input_shape], to one output.
+
+    The output is "probabilities", float32 [n, classes], or for a number "prediction", float32 [n, 1], in its own unit.
+    """
+    label = manifest.label
 
     def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"probabilities": model(tf.reshape(features, [-1, model.inputs[0].shape[1]]), training=False)}
+        outputs = model(tf.reshape(features, [-1, model.inputs[0].shape[1]]), training=False)
+        if label.task == "regression":
+            return {"prediction": outputs * label.std + label.mean}
+        return {"probabilities": outputs}
 
     features = tf.TensorSpec([None, *input_shape(manifest)], tf.float32, name="features")
     module = tf.Module()

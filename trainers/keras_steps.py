@@ -69,7 +69,7 @@ class EpochSteps:
         """End the program after the last step of an epoch if a replica must end soon.
 
         Args:
-            metrics: Loss and accuracy of the epoch.
+            metrics: Metrics of the epoch, as `fit` logs them.
 
         Raises:
             EndedEarly: A replica must end soon. The checkpoint is stored.

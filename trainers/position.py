@@ -16,7 +16,7 @@ class Position(NamedTuple):
         epoch: Number of finished epochs.
         step: Number of finished steps of the next epoch.
         plan: What the meaning of `step` depends on; "" without such steps.
-        metrics: Loss and accuracy of the next epoch if all of its steps are finished, else {}.
+        metrics: Metrics of the next epoch if all of its steps are finished, else {}.
     """
 
     epoch: int = 0
@@ -46,9 +46,7 @@ class Position(NamedTuple):
         """
         if self.step and self.plan == plan:
             text = f"continues epoch {self.epoch + 1} after step {self.step} of {steps}"
-            return self.step, text + (
-                "" if self.metrics else "; its loss and accuracy are those of the remaining steps"
-            )
+            return self.step, text + ("" if self.metrics else "; its metrics are those of the remaining steps")
         text = f"continues after epoch {self.epoch}"
         if self.step:
             text += f", and not after step {self.step} of the next one: its rows are divided or ordered in another way"

@@ -152,7 +152,7 @@ def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401
         ValueError: It is not.
     """
     numbers = value if isinstance(value, list) else [value]
-    if any(number < 0 or (number == 0 and name != "seed") for number in numbers if not isinstance(number, bool)):
+    if any(number < 0 or (number == 0 and name != "seed") for number in numbers if not isinstance(number, bool | str)):
         raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
 
 

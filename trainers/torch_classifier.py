@@ -1,15 +1,16 @@
-"""The trainer `torch_classifier`: a PyTorch classifier trained with DistributedDataParallel."""
+"""The trainer `torch_classifier`: a PyTorch network trained with DistributedDataParallel."""
 
 import os
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_distributed.trainers.architecture import has_epochs_left
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.runtime.torch_internals import never_destroy
 from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
@@ -33,6 +34,7 @@ def torch_classifier(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network and save it as ONNX.
 
@@ -52,21 +54,24 @@ def torch_classifier(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of processes. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
-    torch.manual_seed(seed)
-    manifest, (device, group) = read_manifest(train_dir), _join()
-    network = Network(manifest, hidden_units).to(device)
+    device, group = _join()
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
-    rate = learning_rate * (ranks.size if scale_learning_rate else 1)
-    optimizer = torch.optim.Adam(network.parameters(), rate)
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
+    manifest = keep_target(checkpoint[0].get("data", ""), read_manifest(train_dir), ranks.rank == 0)
+    torch.manual_seed(seed)
+    network = Network(manifest, hidden_units).to(device)
+    rate = learning_rate * (ranks.size if scale_learning_rate else 1)
+    optimizer = torch.optim.Adam(network.parameters(), rate)
     position = restore(checkpoint[0], network, optimizer, ranks.rank == 0)
     has_epochs_left(position.epoch, epochs, ranks.rank == 0)
     # From here on, all ranks have the weights of rank 0. The buffers never change.
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     training = Training(
-        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed
+        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed, class_weights
     )
     train_epochs(training, network, model, optimizer, ranks, position)
     if ranks.rank == 0:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, Label, parts_of_rank, read_batches
 from kfp_distributed.storage.files import unfinished_file
 from kfp_distributed.trainers.architecture import (
     Architecture,
@@ -30,6 +30,7 @@ from kfp_distributed.trainers.runtime.feed import Step, map_records, read_manife
 from kfp_distributed.trainers.runtime.folder_uploads import flush
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.sampling import count_rows
+from kfp_distributed.trainers.runtime.target import metrics_of, scale_labels
 from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
 from kfp_distributed.trainers.torch_network import Network
 
@@ -66,6 +67,7 @@ class Training:
         batch_size: Rows of a step over all ranks. The last step of an epoch has the rest.
         learning_rate: Learning rate of the optimizer.
         seed: Seed of the order of the rows.
+        class_weights: See `weights_of_classes`.
     """
 
     train_dir: str
@@ -77,6 +79,7 @@ class Training:
     batch_size: int
     learning_rate: float
     seed: int
+    class_weights: str
 
     def plan(self, ranks: int) -> str:
         """Return what decides which rows come in which step: the rows, and how they are divided and ordered."""
@@ -156,7 +159,7 @@ def train_epochs(
     Raises:
         SystemExit: The training has diverged, or a replica must end soon.
     """
-    plan = training.plan(ranks.size)
+    plan, label = training.plan(ranks.size), training.manifest.label
 
     def end_if_asked(epoch: int, step: int, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
         if is_ending():
@@ -169,11 +172,11 @@ def train_epochs(
         if position.metrics and first_step:
             metrics, position = dict(position.metrics), Position()
         else:
-            metrics = _train_epoch(model, optimizer, ranks, batches, partial(end_if_asked, epoch))
+            metrics = _train_epoch(model, optimizer, ranks, batches, label, partial(end_if_asked, epoch))
         end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), training.learning_rate)
         trained = dict(metrics)
         metrics |= _score(
-            network, training.validation_dir, ranks, partial(end_if_asked, epoch, len(batches.steps), trained)
+            network, training.validation_dir, ranks, label, partial(end_if_asked, epoch, len(batches.steps), trained)
         )
         if ranks.rank == 0:
             _save(training.checkpoint_dir, network, optimizer, Position(epoch))
@@ -198,7 +201,8 @@ def _batches_of_epochs(training: Training, ranks: Ranks, position: Position) -> 
     rank and the epoch.
     """
     manifest = training.manifest
-    write_records(Path(training.train_dir), manifest, parts_of_rank(manifest, ranks.rank, ranks.size))
+    parts = parts_of_rank(manifest, ranks.rank, ranks.size)
+    write_records(Path(training.train_dir), manifest, parts, class_weights=training.class_weights)
     records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
     steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
     first_step, where = position.resume(training.plan(ranks.size), len(steps))
@@ -237,23 +241,23 @@ def _train_epoch(
     optimizer: torch.optim.Optimizer,
     ranks: Ranks,
     batches: _Batches,
+    label: Label,
     after_step: Callable[[int], object],
 ) -> dict[str, float]:
-    """Train the remaining steps of an epoch; return their mean loss and accuracy over all ranks."""
+    """Train the remaining steps of an epoch; return their metrics over all ranks."""
     totals = torch.zeros(3, dtype=torch.double, device=ranks.device)
     for number, records, rows_of_step in batches.remaining():
         values = torch.from_numpy(records).to(ranks.device)
-        labels = values[:, -2].long()
-        logits = model(values[:, :-2])
-        loss = cross_entropy(logits, labels, reduction="sum")
+        labels, weights, outputs = values[:, -2], values[:, -1], model(values[:, :-2])
+        loss = (_losses(outputs, labels, label) * weights).sum()
         optimizer.zero_grad()
         # Gradients are averaged over the ranks. With this factor, a row counts as in one process with all rows.
         (loss * (ranks.size / rows_of_step)).backward()
         optimizer.step()
-        totals += _totals(loss, logits, labels)
+        totals += _totals(loss, outputs, labels)
         if number < len(batches.steps):  # After the last step, the metrics of the epoch are known first.
             after_step(number)
-    return _means(totals, ranks)
+    return _means(totals, ranks, label)
 
 
 def has_finite_weights(network: Network) -> bool:
@@ -261,34 +265,44 @@ def has_finite_weights(network: Network) -> bool:
     return all(bool(torch.isfinite(weights).all()) for weights in network.parameters())
 
 
-def _score(network: Network, folder: str, ranks: Ranks, after_batch: Callable[[], object]) -> dict[str, float]:
-    """Return val_loss and val_accuracy over a dataset. Each rank scores a part of it.
+def _score(
+    network: Network, folder: str, ranks: Ranks, label: Label, after_batch: Callable[[], object]
+) -> dict[str, float]:
+    """Return val_loss, and val_accuracy or val_rmse, over a dataset. Each rank scores a part of it.
 
     Args:
         network: Network to score.
         folder: Folder of the dataset. If it is "", the result is {}.
         ranks: This rank.
+        label: Label of the training dataset.
         after_batch: Callback after each batch.
     """
     if not folder:
         return {}
     manifest, totals = read_manifest(folder), torch.zeros(3, dtype=torch.double, device=ranks.device)
     with torch.no_grad():
-        for inputs, classes in read_batches(Path(folder), manifest, parts_of_rank(manifest, ranks.rank, ranks.size)):
-            labels = torch.tensor(classes, device=ranks.device).long()
-            logits = network(torch.from_numpy(inputs).to(ranks.device))
-            totals += _totals(cross_entropy(logits, labels, reduction="sum"), logits, labels)
+        for inputs, values in read_batches(Path(folder), manifest, parts_of_rank(manifest, ranks.rank, ranks.size)):
+            labels = torch.tensor(scale_labels(values, label), device=ranks.device)
+            outputs = network(torch.from_numpy(inputs).to(ranks.device))
+            totals += _totals(_losses(outputs, labels, label).sum(), outputs, labels)
             after_batch()
-    return {f"val_{name}": value for name, value in _means(totals, ranks).items()}
+    return {f"val_{name}": value for name, value in _means(totals, ranks, label).items()}
 
 
-def _totals(loss: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss, the number of correct predictions, and the number of rows of a batch."""
-    correct = (logits.argmax(1) == labels).sum()
+def _losses(outputs: Tensor, labels: Tensor, label: Label) -> Tensor:
+    """Return the loss of each row: the squared error of a number, or the cross entropy of a class."""
+    if label.task == "regression":
+        return (outputs[:, 0] - labels) ** 2
+    return cross_entropy(outputs, labels.long(), reduction="none")
+
+
+def _totals(loss: Tensor, outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss, the number of correct predictions of a class, and the number of rows of a batch."""
+    correct = (outputs.argmax(1) == labels).sum()
     return torch.stack([loss.detach(), correct, torch.full_like(correct, len(labels))])
 
 
-def _means(totals: Tensor, ranks: Ranks) -> dict[str, float]:
+def _means(totals: Tensor, ranks: Ranks, label: Label) -> dict[str, float]:
     ranks.add(totals)
     loss, correct, rows = totals.tolist()
-    return {"loss": loss / rows, "accuracy": correct / rows} if rows else {}
+    return metrics_of(loss / rows, correct / rows, label) if rows else {}

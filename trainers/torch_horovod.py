@@ -1,14 +1,14 @@
-"""The trainer `torch_horovod`: a PyTorch classifier whose gradients Horovod averages over the ranks of an MPI job."""
+"""The trainer `torch_horovod`: a PyTorch network whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import horovod.torch as hvd
 import torch
 
-from kfp_distributed.trainers.architecture import has_epochs_left
-from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
@@ -27,6 +27,7 @@ def torch_horovod(
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
     seed: int = 0,
     scale_learning_rate: bool = False,
+    class_weights: Literal["none", "balanced"] = "none",
 ) -> None:
     """Train a fully connected network on all ranks together and save it as ONNX.
 
@@ -46,21 +47,27 @@ def torch_horovod(
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.
         scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
+        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
+            class), so that all classes count alike. Default: "none".
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     check_size(os.environ, size)
+    device = _device()
+    # All ranks get the checkpoint, so that all end for the same reason if it is refused.
+    checkpoint = hvd.broadcast_object({} if rank else load_checkpoint(checkpoint_dir))
+    manifest = keep_target(checkpoint.get("data", ""), read_manifest(train_dir), rank == 0)
     torch.manual_seed(seed)
-    manifest, device = read_manifest(train_dir), _device()
     network = Network(manifest, hidden_units).to(device)
     rate = learning_rate * (size if scale_learning_rate else 1)
     adam = torch.optim.Adam(network.parameters(), rate)
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
-    position = _resume(checkpoint_dir, network, optimizer)
+    position = restore(checkpoint, network, optimizer, rank == 0)
+    hvd.broadcast_parameters(network.state_dict(), 0)
     has_epochs_left(position.epoch, epochs, rank == 0)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
     training = Training(
-        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed
+        train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed, class_weights
     )
     train_epochs(training, network, network, optimizer, ranks, position)
     if rank == 0:
@@ -74,14 +81,3 @@ def _device() -> torch.device:
     device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def _resume(folder: str, network: Network, optimizer: torch.optim.Optimizer) -> Position:
-    """Restore the checkpoint of rank 0 on all ranks, and broadcast the weights; return where the training continues.
-
-    All ranks get the checkpoint, so that all end for the same reason if it is refused.
-    """
-    checkpoint = hvd.broadcast_object({} if hvd.rank() else load_checkpoint(folder))
-    position = restore(checkpoint, network, optimizer, hvd.rank() == 0)
-    hvd.broadcast_parameters(network.state_dict(), 0)
-    return position

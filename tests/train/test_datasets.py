@@ -9,7 +9,7 @@ import pytest
 
 from kfp_distributed.components.train.run.datasets import check_datasets
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.files import sha256_of
@@ -60,6 +60,49 @@ def test_validation_data_that_trains_the_model_causes_a_warning(validation, word
 def test_datasets_that_do_not_fit_are_refused(validation, ranks, message):
     with pytest.raises(ValueError, match=message):
         check_datasets(manifest_of(SIZE, AGE), validation, ranks)
+
+
+KEPT = Column("review", "kept", "string")
+
+
+def unlabelled(*columns, label):
+    return replace(manifest_of(*columns), label=label, class_counts=())
+
+
+NUMBER, NO_LABEL = Label("price", (), "regression", 5.0, 2.0), Label("", task="none")
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (unlabelled(SIZE, label=NO_LABEL), "torch_classifier needs one: .* of your own, .* label_column"),
+        (manifest_of(SIZE, KEPT), "torch_classifier takes .*the columns 'review' .* of your own, .* drop_columns"),
+    ],
+    ids=["no label", "kept"],
+)
+def test_a_built_in_trainer_refuses_what_only_a_function_can_read(train, message):
+    with pytest.raises(ValueError, match=f"train_dataset: .*{message}"):
+        check_datasets(train, None, 1, "torch_classifier")
+    validation = replace(train, shards=tuple(replace(shard, sha256=VALIDATION) for shard in train.shards))
+    assert check_datasets(train, validation, 1) == []
+
+
+def test_the_step_refuses_a_built_in_trainer_for_a_dataset_without_a_label(tmp_path):
+    (tmp_path / DATASET_MANIFEST).write_text(unlabelled(SIZE, label=NO_LABEL).to_json())
+    request = Request(str(tmp_path), str(tmp_path / "model"), {"trainer": "keras_classifier"}, ("run",))
+    with pytest.raises(ValueError, match="the dataset has no label"):
+        plan_job(request)
+    plan_job(replace(request, train_specification=train_specification(print_columns)))
+
+
+def test_datasets_of_numbers_fit_whatever_their_scale():
+    other = unlabelled(SIZE, label=replace(NUMBER, mean=6.0))
+    validation = replace(other, shards=(replace(other.shards[0], sha256=VALIDATION),))
+    assert check_datasets(unlabelled(SIZE, label=NUMBER), validation, 1, "keras_classifier") == []
+    with pytest.raises(ValueError, match="train_parameters of keras_classifier: class_weights is 'balanced'"):
+        check_datasets(other, None, 1, "keras_classifier", "balanced")
+    with pytest.raises(ValueError, match="the task is 'regression', in the training data 'classification'"):
+        check_datasets(manifest_of(SIZE), validation, 1, "keras_classifier")
 
 
 def print_columns(validation_dir, model_dir):

@@ -37,21 +37,25 @@ def write_dataset():
     return _write_dataset
 
 
-def _write_dataset(folder, columns, arrays, labels, classes, shards, split="train"):
-    """Write a dataset: `arrays` has an Arrow array for each column, `shards` the number of rows of each shard."""
+def _write_dataset(folder, columns, arrays, labels, classes, shards, split="train", label=None):
+    """Write a dataset: `arrays` has an Arrow array for each column, `shards` the number of rows of each shard.
+
+    With a label of the task "regression" or "none", `classes` is (), and without a label, `labels` is not used.
+    """
     folder.mkdir(parents=True)
     names = [column.name for column in columns]
-    table = pa.table([*arrays, pa.array(labels, pa.int32())], [*names, "label"])
+    label = label or Label("label", tuple(classes))
+    types = {"classification": pa.int32(), "regression": pa.float64()}
+    of_label = [pa.array(labels, types[label.task])] if label.name else []
+    table = pa.table([*arrays, *of_label], names + [label.name] * bool(label.name))
     written, start = [], 0
     for number, rows in enumerate(shards):
         file = folder / f"part-{number:05d}.parquet"
         pq.write_table(table.slice(start, rows), file, row_group_size=100)
         written.append(Shard(file.name, rows, file.stat().st_size, sha256_of(file)))
         start += rows
-    counts = np.bincount(labels, minlength=len(classes)).tolist()
-    manifest = DatasetManifest(
-        split, tuple(columns), Label("label", tuple(classes)), tuple(written), tuple(counts), 0, "test", shuffled=True
-    )
+    counts = np.bincount(labels, minlength=len(classes)).tolist() if classes else ()
+    manifest = DatasetManifest(split, tuple(columns), label, tuple(written), tuple(counts), 0, "test", shuffled=True)
     (folder / DATASET_MANIFEST).write_text(manifest.to_json())
     return manifest
 

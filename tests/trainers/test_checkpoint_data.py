@@ -1,11 +1,12 @@
 """The data of a checkpoint beside those of a training, as plain values."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label
-from kfp_distributed.trainers.architecture import end_if_other_data, record_data
+from kfp_distributed.trainers.architecture import end_if_other_data, keep_target, record_data
 
 AGE = Column("age", "number", "float32", mean=2.5, std=1.5)
 SERIES = Column("series", "tensor", "float32", (2,), mean=(1.0, 2.0), std=(3.0, 3.0))
@@ -28,3 +29,39 @@ def data(*columns):
 def test_other_statistics_are_named(columns, named):
     line = end_if_other_data(data(AGE, SERIES), data(*columns))
     assert line.partition("new values: ")[2] == named
+
+
+CLASSES = Label("kind", ("a", "b"))
+PRICE = Label("price", (), "regression", 100.0, 20.0)
+
+
+def manifest_of(label):
+    return DatasetManifest("train", (AGE,), label, (), (0,) * len(label.classes), 0, "x")
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "tasks"),
+    [(CLASSES, PRICE, "'classification', now 'regression'"), (PRICE, CLASSES, "'regression', now 'classification'")],
+)
+def test_a_checkpoint_of_another_task_is_refused(saved, now, tasks):
+    with pytest.raises(SystemExit, match=f"was made for the task {tasks}"):
+        keep_target(record_data(manifest_of(saved)), manifest_of(now), leads=True)
+
+
+def test_a_checkpoint_without_a_task_is_of_a_classification():
+    data = json.loads(record_data(manifest_of(CLASSES)))
+    earlier = json.dumps({key: data[key] for key in ("columns", "classes")})
+    assert keep_target(earlier, manifest_of(CLASSES), leads=True) == manifest_of(CLASSES)
+    with pytest.raises(SystemExit, match="'classification', now 'regression'"):
+        keep_target(earlier, manifest_of(PRICE), leads=True)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_numbers_to_predict_keep_the_scale_of_the_checkpoint(capsys, leads):
+    other = manifest_of(replace(PRICE, mean=7.0, std=3.0))
+    assert keep_target(record_data(manifest_of(PRICE)), other, leads) == manifest_of(PRICE)
+    line = capsys.readouterr().out
+    assert [number in line for number in ("100", "7", "20", "3")] == [leads] * 4
+    assert keep_target(record_data(manifest_of(PRICE)), manifest_of(PRICE), leads) == manifest_of(PRICE)
+    assert keep_target("", other, leads) == other
+    assert capsys.readouterr().out == ""

@@ -7,12 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from sklearn.utils.class_weight import compute_class_weight
 
-from kfp_distributed.storage.dataset import Column, DatasetManifest, parts_of_rank
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, parts_of_rank
+from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.runtime.feed import (
     RECORDS,
     Epoch,
     describe_batch,
+    fills,
     keep_rows,
     map_records,
     plan_epoch,
@@ -21,6 +24,7 @@ from kfp_distributed.trainers.runtime.feed import (
     steps_of_epoch,
     write_records,
 )
+from kfp_distributed.trainers.runtime.target import weights_of_classes
 
 
 @pytest.mark.parametrize(
@@ -120,6 +124,87 @@ def test_each_element_has_its_own_scaling_and_a_category_none(dataset):
     expected = [[1.5, 0, 10, 20, 5, 5], [2, 1, 3, 4, 6, 6], [1, 0, 1, 1, 1, 1]]
     scales = scaling(replace(dataset[1], columns=columns))
     assert (scales.tolist(), scales.dtype) == (expected, np.float32)
+
+
+def test_a_gap_is_filled_with_the_number_of_the_manifest_or_the_mean(dataset):
+    columns = (
+        Column("number", "number", "float32", mean=1.5, std=2.0, fill=0.0),
+        Column("kind", "category", "int32", vocabulary=("a", "b")),
+        Column("series", "tensor", "float32", (2,), mean=(10.0, 20.0), std=(3.0, 4.0)),
+        Column("grey", "tensor", "uint8", (1, 2), mean=5.0, std=6.0, fill=4.0),
+    )
+    values = fills(replace(dataset[1], columns=columns))
+    assert (values.tolist(), values.dtype) == ([0, 0, 10, 20, 4, 4], np.float32)
+
+
+NUMBER = Label("price", (), "regression", 1e9, 0.5)
+NO_LABEL = Label("", task="none")
+
+
+@pytest.fixture
+def unclassified(tmp_path, write_dataset):
+    """Return a function that writes seven rows in two shards with a label that has no classes."""
+
+    def write(label):
+        columns = [Column("number", "number", "float32"), Column("text", "kept", "string")]
+        arrays = [pa.array(range(7), pa.float32()), pa.array([f"text {row}" for row in range(7)])]
+        numbers = [1e9 + row / 4 for row in range(7)]
+        folder = tmp_path / "unclassified"
+        return folder, write_dataset(folder, columns, arrays, numbers, (), [4, 3], label=label)
+
+    return write
+
+
+def test_a_record_has_the_number_to_predict_scaled_in_double_precision(unclassified, tmp_path, monkeypatch):
+    """A float32 number of 1e9 would be rounded to a multiple of 64."""
+    monkeypatch.chdir(tmp_path)
+    folder, manifest = unclassified(NUMBER)
+    manifest = replace(manifest, columns=manifest.columns[:1])
+    write_records(folder, manifest, parts_of_rank(manifest, 0, 1), 8)
+    records = map_records(manifest)
+    assert records[:, 1].tolist() == [*(row / 2 for row in range(7)), 0.0]
+    assert records[:, 2].tolist() == [1.0] * 7 + [0.0]
+
+
+def test_balanced_weights_are_those_of_scikit_learn(dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, manifest = dataset
+    # A class without rows.
+    label = replace(manifest.label, classes=("even", "absent", "odd"))
+    balanced = weights_of_classes(replace(manifest, label=label, class_counts=(6, 0, 5)), "balanced")
+    expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=np.array([0] * 6 + [1] * 5))
+    assert balanced.tolist() == [expected[0], 0, expected[1]]
+    write_records(folder, manifest, parts_of_rank(manifest, 1, 3), 5, "balanced")
+    records = map_records(manifest)
+    np.testing.assert_array_equal(records[:, 3], [*expected.astype(np.float32)[records[:4, 2].astype(int)], 0])
+
+
+def test_numbers_cannot_be_balanced(unclassified):
+    _, manifest = unclassified(NUMBER)
+    with pytest.raises(ValueError, match=r"class_weights is 'balanced', .*'regression'.* allowed is 'none'"):
+        weights_of_classes(manifest, "balanced")
+
+
+@pytest.mark.parametrize("label", [NUMBER, NO_LABEL], ids=["regression", "none"])
+def test_rows_without_a_class_are_cut_to_those_of_a_rank(unclassified, label):
+    folder, manifest = unclassified(label)
+    keep_rows(folder, manifest, parts_of_rank(manifest, 0, 2))
+    own = DatasetManifest.from_json((folder / "dataset.json").read_text())
+    assert own == replace(manifest, shards=own.shards)
+    (shard,) = own.shards
+    table = pq.read_table(folder / shard.path)
+    assert (shard.rows, shard.sha256) == (3, sha256_of(folder / shard.path))
+    rows = [int(number) for number in table["number"].to_pylist()]
+    assert len(rows) == 3
+    assert table["text"].to_pylist() == [f"text {row}" for row in rows]
+    if label.name:
+        assert table["price"].to_pylist() == [1e9 + row / 4 for row in rows]
+
+
+def test_a_whole_shard_without_classes_stays_as_it_is(unclassified):
+    folder, manifest = unclassified(NO_LABEL)
+    keep_rows(folder, manifest, parts_of_rank(manifest, 0, 1))
+    assert DatasetManifest.from_json((folder / "dataset.json").read_text()) == manifest
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, [0, 1, 3]), (1, [2, 4, 6, 9]), (2, [5, 7, 8, 10])])

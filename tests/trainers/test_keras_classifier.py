@@ -104,7 +104,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     for file in Path(job.checkpoint_uri, "00000002").iterdir():
         file.write_bytes(b"")
     arguments = folders["validation_dir"], Path(folders["checkpoint_dir"]), Path(folders["metrics_dir"]), 3
-    evaluator = threading.Thread(target=evaluate_checkpoints, args=(model, *arguments), daemon=True)
+    evaluator = threading.Thread(target=evaluate_checkpoints, args=(model, manifest, *arguments), daemon=True)
     evaluator.start()
     metrics = Path(folders["metrics_dir"], EVALUATOR_METRICS)
     while not metrics.exists():

@@ -221,20 +221,22 @@ def test_a_name_that_cannot_be_an_option_of_a_command_is_refused(name):
         ({"learning_rate": 0.0}, "learning_rate is 0.0; allowed is more than 0"),
         ({"hidden_units": [8, 0]}, "hidden_units is [8, 0]; allowed is more than 0"),
         ({"seed": -1}, "seed is -1; allowed is 0 or more than 0"),
+        ({"class_weights": "even"}, "class_weights is 'even'; allowed is Literal['none', 'balanced']"),
     ],
 )
-def test_the_error_names_a_number_that_is_not_positive(trainer, wrong, reason):
+def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
     program = parse_program({"trainer": trainer})
     with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
         check_parameters(program, wrong)
-    accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False}
+    accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False, "class_weights": "balanced"}
     assert check_parameters(program, accepted) == accepted
 
 
 def test_the_built_in_trainers_have_the_same_parameters():
     first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
     assert others == [first] * (len(TRAINERS) - 1)
-    assert first[-1] == Parameter("scale_learning_rate", "bool", False, False)
+    assert first[-2] == Parameter("scale_learning_rate", "bool", False, False)
+    assert first[-1] == Parameter("class_weights", "Literal['none', 'balanced']", False, "none")
 
 
 def test_command_line():

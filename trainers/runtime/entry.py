@@ -263,7 +263,7 @@ def fetch_data(
     if not is_trainer:
         keep_rows(train, manifest, parts)
     elif job.parameter_servers and reads:
-        write_records(train, manifest, parts)
+        write_records(train, manifest, parts, class_weights=job.parameters.get("class_weights", "none"))
     return manifest
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kfp_distributed.storage.dataset import (
     DATASET_MANIFEST,
     DatasetManifest,
+    Label,
     Shard,
     ShardPart,
     mean_and_std,
@@ -25,6 +26,7 @@ from kfp_distributed.storage.dataset import (
 )
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.program import check_batch
+from kfp_distributed.trainers.runtime.target import scale_labels, weights_of_classes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -46,6 +48,21 @@ def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
     """Return mean, std and scale, [3, width]. (input - mean) / std * scale is of size 1, and 0 for a category."""
     scale = [np.full(math.prod(column.shape), column.kind != "category", np.float32) for column in manifest.columns]
     return np.vstack([mean_and_std(manifest), np.concatenate(scale)])
+
+
+def fills(manifest: DatasetManifest) -> NDArray[np.float32]:
+    """Return the number that stands for NaN in each value of a row, [width]: `fill` of the column, or else the mean.
+
+    The mean of a category is 0, the index of a missing value.
+    """
+    values = mean_and_std(manifest)[0]
+    own = [
+        np.full(math.prod(column.shape), np.nan if column.fill is None else column.fill) for column in manifest.columns
+    ]
+    filled: NDArray[np.float32] = np.where(np.isnan(np.concatenate(own)), values, np.concatenate(own)).astype(
+        np.float32
+    )
+    return filled
 
 
 def categories(manifest: DatasetManifest) -> dict[int, int]:
@@ -144,20 +161,32 @@ def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[St
     ]
 
 
-def write_records(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart], records: int = 1) -> None:
-    """Write rows into RECORDS as records of width + 2 float32: the inputs, the class index, the weight 1.
+def write_records(
+    folder: Path,
+    manifest: DatasetManifest,
+    parts: Sequence[ShardPart],
+    records: int = 1,
+    class_weights: str = "none",
+) -> None:
+    """Write rows into RECORDS as records of width + 2 float32: the inputs, the label, the weight.
+
+    The label is the index of the class, or the number to predict after `scale_labels`. The weight of a row is more than
+    0: that of its class, or 1.
 
     Args:
         folder: Folder of the shards.
-        manifest: Manifest of the dataset.
+        manifest: Manifest of the complete dataset.
         parts: Rows to write.
         records: Number of records. Zeros, whose weight is 0, fill the file up to it. Default: 1, because an empty file
             cannot be mapped.
+        class_weights: See `weights_of_classes`. Default: "none".
     """
-    size = (width(manifest) + 2) * 4
+    size, of_classes = (width(manifest) + 2) * 4, weights_of_classes(manifest, class_weights)
     with Path(RECORDS).open("wb") as stream:
         for inputs, labels in read_batches(folder, manifest, parts):
-            stream.write(np.column_stack([inputs, labels, np.ones(len(labels))]).astype("<f4").tobytes())
+            weights = of_classes[labels] if len(of_classes) else np.ones(len(labels))
+            rows = np.column_stack([inputs, scale_labels(labels, manifest.label), weights])
+            stream.write(rows.astype("<f4").tobytes())
         stream.truncate(max(stream.tell(), records * size))
 
 
@@ -166,8 +195,15 @@ def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
     return np.memmap(RECORDS, "<f4", "r").reshape(-1, width(manifest) + 2)
 
 
-def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 0, skipped: int = 0) -> tf.data.Dataset:
-    """Return an endless tf.data.Dataset of inputs [batch, width], classes [batch] and weights [batch] from RECORDS.
+def read_records(
+    manifest: DatasetManifest,
+    batch: int,
+    seed: int,
+    epoch: int = 0,
+    skipped: int = 0,
+    written: Label | None = None,
+) -> tf.data.Dataset:
+    """Return an endless tf.data.Dataset of inputs [batch, width], labels [batch] and weights [batch] from RECORDS.
 
     Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records. The order depends on the seed
     and the number of the epoch alone, so that a resumed training sees the rows that it would have seen.
@@ -178,14 +214,18 @@ def read_records(manifest: DatasetManifest, batch: int, seed: int, epoch: int = 
         seed: Seed of the order of the rows.
         epoch: Number of the first epoch, from 0. Default: 0.
         skipped: Number of records of this epoch to leave out at its beginning. Default: 0.
+        written: Label with whose mean and deviation the numbers to predict were written. They are scaled with those of
+            the manifest's label. Default: None, the same.
     """
     import tensorflow as tf
 
-    columns = width(manifest)
+    columns, label = width(manifest), manifest.label
+    written = written or label
+    factor, offset = written.std / label.std, (written.mean - label.mean) / label.std
 
     def split(records: tf.Tensor) -> tuple[tf.Tensor, ...]:
         values = tf.ensure_shape(tf.io.decode_raw(records, tf.float32), [None, columns + 2])
-        return values[:, :columns], values[:, columns], values[:, columns + 1]
+        return values[:, :columns], values[:, columns] * factor + offset, values[:, columns + 1]
 
     size = (columns + 2) * 4
     buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
@@ -217,14 +257,13 @@ def keep_rows(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart
         manifest: Manifest of the complete dataset.
         parts: Rows to keep.
     """
-    shards, counts = [], np.zeros(len(manifest.label.classes), int)
+    shards, counts, label = [], np.zeros(len(manifest.label.classes), int), manifest.label.name
     for part in parts:
-        file, is_cut = folder / part.shard.path, part.rows < part.shard.rows
-        table = pq.read_table(file, columns=None if is_cut else [manifest.label.name])
-        if is_cut:
-            table = table.take(pa.array(part.row_numbers()))
-            pq.write_table(table, file)
-        counts += np.bincount(table[manifest.label.name], minlength=len(counts))
-        shards.append(Shard(part.shard.path, len(table), file.stat().st_size, sha256_of(file)))
+        file = folder / part.shard.path
+        if part.rows < part.shard.rows:
+            pq.write_table(pq.read_table(file).take(pa.array(part.row_numbers())), file)
+        if manifest.label.classes:
+            counts += np.bincount(pq.read_table(file, columns=[label])[label], minlength=len(counts))
+        shards.append(Shard(part.shard.path, part.rows, file.stat().st_size, sha256_of(file)))
     own = replace(manifest, shards=tuple(shards), class_counts=tuple(counts.tolist()))
     (folder / DATASET_MANIFEST).write_text(own.to_json())

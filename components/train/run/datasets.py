@@ -3,24 +3,36 @@
 from dataclasses import asdict
 
 from kfp_distributed.storage.alignment import align
-from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
+from kfp_distributed.trainers.runtime.target import weights_of_classes
 
 
-def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, ranks: int) -> list[str]:
+def check_datasets(
+    train: DatasetManifest,
+    validation: DatasetManifest | None,
+    ranks: int,
+    trainer: str = "",
+    class_weights: str = "none",
+) -> list[str]:
     """Check that the datasets of a training fit together and have a row for each rank.
 
     Args:
         train: Manifest of the training data.
         validation: Manifest of the validation data, whose columns may be in another order; None without such data.
         ranks: Number of ranks that read training rows.
+        trainer: Name of the built-in trainer. Default: "", a program of the user.
+        class_weights: Parameter of the trainer. Default: "none".
 
     Returns:
         Warnings, a line each.
 
     Raises:
-        ValueError: There are too few rows, or the columns, their types or vocabularies, or the classes differ.
+        ValueError: There are too few rows, or the tasks, the columns, their types or vocabularies, or the classes
+            differ, or the built-in trainer cannot learn from the dataset.
     """
+    if trainer:
+        _check_trainable(train, trainer, class_weights)
     if train.rows < ranks:
         raise ValueError(
             f"train_dataset: {train.rows} rows are too few for {ranks} ranks that read it; use fewer workers"
@@ -44,3 +56,25 @@ def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, r
             "order. If the source was sorted, by class or time, the training may be much worse: run prepare_data again"
         )
     return warnings
+
+
+def _check_trainable(train: DatasetManifest, trainer: str, class_weights: str) -> None:
+    """Check that a built-in trainer can learn from a dataset.
+
+    Raises:
+        ValueError: The dataset has no label, or a column without a form as numbers, or no classes to be weighted.
+    """
+    if train.label.task == "none":
+        raise ValueError(
+            f'train_dataset: the dataset has no label, because it was prepared with the task "none", and {trainer} '
+            "needs one: train with a function of your own, which reads the Parquet shards, or run prepare_data with a "
+            "label_column"
+        )
+    try:
+        width(train)
+    except ValueError as error:
+        raise ValueError(f"train_dataset: {trainer} takes numbers, categories and tensors; {error}") from None
+    try:
+        weights_of_classes(train, class_weights)
+    except ValueError as error:
+        raise ValueError(f"train_parameters of {trainer}: {error}") from None

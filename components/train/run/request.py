@@ -82,7 +82,10 @@ def plan_job(request: Request) -> TrainingJob:
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
     warnings = check_datasets(
-        fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None, ranks
+        fetch_manifest(train_uri),
+        fetch_manifest(validation_uri) if validation_uri else None,
+        ranks,
+        *((program.name, parameters.get("class_weights", "none")) if program.kind == "trainer" else ()),
     )
     name = request.job_name
     # Replaces the last part of the model's path. A query with settings of the store may follow it.
