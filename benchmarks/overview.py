@@ -19,10 +19,12 @@ from measure import table
 
 from kfp_distributed.components.prepare_data.leakage import rank_predictors
 from kfp_distributed.components.prepare_data.options import Options
-from kfp_distributed.components.prepare_data.plan import plan_split
+from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.profile import Profile
+from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.split import scan, write_splits
+from kfp_distributed.components.prepare_data.strata import plan_strata
+from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest
 
 _T = TypeVar("_T")
@@ -91,12 +93,13 @@ def _prepared(folder: Path, columns: int, rows: int) -> tuple[dict[str, DatasetM
     pyarrow.csv.write_csv(pa.table(values), file)
     options = Options("label")
     source = open_source(file, options, folder)
-    scanned = scan(source)
+    pieces = Pieces(folder / "pieces", source.expected_bytes, options.seed)
+    scanned = scan(source, pieces)
     folders = {split: folder / split for split in ("train", "validation", "test")}
     for split in folders.values():
         split.mkdir()
-    plan = plan_split(scanned.class_counts, options)
-    manifests, profile = write_splits(source, scanned.columns, scanned.label, plan, options, file.name, folders)
+    strata = plan_strata(pieces, scanned, source.split_by, options, frozenset())
+    manifests, profile = write_splits(pieces, scanned, strata, options, file.name, folders, folder)
     return manifests, profile, scanned.missing
 
 

@@ -38,9 +38,7 @@ KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
 """Types of declared columns that are kept as they are."""
 
 
-def column_of(
-    name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = (), *, is_kept: bool = False
-) -> Column:
+def column_of(name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = (), *, is_kept: bool = False) -> Column:
     """Return an input column without vocabulary and statistics.
 
     Args:
@@ -55,7 +53,7 @@ def column_of(
     if shape:
         return Column(name, "tensor", "uint8" if "uint8" in str(kind) else "float32", shape)
     if is_kept:
-        return Column(name, "kept", str(kept_type_of_texts(kind) if isinstance(kind, str) else kind))
+        return Column(name, "kept", str(kind if isinstance(kind, pa.DataType) else kept_type_of_texts(kind)))
     if isinstance(kind, pa.DataType):
         check_type(name, kind)
     text = str(kind)

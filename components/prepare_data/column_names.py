@@ -22,9 +22,16 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
     # What decides about the split is an input only where the user has declared it as one.
     others = {*needed, *options.drop_columns} - {*options.columns}
     inputs = [name for name in names if name not in others]
+    if options.like:
+        inputs = [column.name for column in options.like.columns]
     counts = Counter(names)
     duplicates = [name for name in (*needed, *inputs) if counts[name] > 1]
-    missing = {*needed, *options.columns, *({*options.drop_columns} - {*elsewhere})} - {*names}
+    missing = {
+        *needed,
+        *options.columns,
+        *(inputs if options.like else ()),
+        *({*options.drop_columns} - {*elsewhere}),
+    } - {*names}
     if missing:
         problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif duplicates:

@@ -10,15 +10,25 @@ def prepare_data(
     overview: dsl.Output[dsl.HTML],
     source: str,
     label_column: str = "label",
+    task: str = "auto",
     validation_fraction: float = 0.1,
     test_fraction: float = 0.1,
+    validation_source: str = "",
+    test_source: str = "",
+    group_column: str = "",
+    time_column: str = "",
     shards: int = 8,
     seed: int = 0,
-    image_size: str = "",
+    columns: dict = {},  # type: ignore[type-arg]  # kfp knows it as it is
     drop_columns: list[str] = [],
+    missing: str = "auto",
+    on_bad_row: str = "refuse",
+    csv_format: dict = {},  # type: ignore[type-arg]
+    image_size: str = "",
+    like: dsl.Input[dsl.Dataset] = None,  # type: ignore[assignment]  # how kfp marks what may be left out
     source_fingerprint: str = "",
 ) -> None:
-    """Splits labelled rows or images into a training, a validation and a test dataset.
+    """Divides rows or images into a training, a validation and a test dataset.
 
     Each dataset is a folder of Parquet shards with a manifest, dataset.json, which `train` and `evaluate` read. Each
     split gets its fraction of every class.
@@ -26,23 +36,53 @@ def prepare_data(
     Args:
         source: Data to split: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of a .csv,
             .parquet or .npz file, of a folder of .csv or of .parquet files, or of a folder that has a folder of images
-            for each class. Hidden files and files of operating systems are left out, with a warning. A folder's address
-            must be a path or an s3:// address. Examples: "s3://data/flowers.csv",
-            "https://example.com/flowers.parquet".
-        label_column: Name of the column or array to predict. It must hold classes: texts or whole numbers. For "digits"
-            and for folders of images, the label gets this name. Example: "species". Default: "label".
+            for each class. CSV files may be compressed (.csv.gz, .csv.zst). Hidden files and files of operating systems
+            are left out, with a warning. A folder's address must be a path or an s3:// address. Examples:
+            "s3://data/flowers.csv", "https://example.com/flowers.parquet".
+        label_column: Name of the column or array to predict. For "digits" and for folders of images, the label gets
+            this name. Example: "species". Default: "label". Empty means that there is nothing to predict.
+        task: What is predicted. Allowed values: "classification" (a class of texts or whole numbers), "regression" (a
+            number), "none" (nothing: all columns keep their types, for functions of your own) and "auto": regression
+            for numbers with fractions or more than 100 different whole numbers, else classification, and none without a
+            label_column. The log says what was chosen and why. Default: "auto".
         validation_fraction: Fraction of the rows for the validation dataset, from 0 to less than 1. With 0 that dataset
             is empty. Default: 0.1.
         test_fraction: Fraction of the rows for the test dataset, from 0 to less than 1. The sum of both fractions must
-            be less than 1. Default: 0.1.
+            be less than 1; with `like` it may be 1. Default: 0.1.
+        validation_source: Path or address of the rows of the validation dataset, with the same columns. Then
+            validation_fraction is not used. Default: empty, which means rows of `source`.
+        test_source: Path or address of the rows of the test dataset, with the same columns. Then test_fraction is not
+            used. Default: empty, which means rows of `source`.
+        group_column: Column whose equal values come into one dataset, such as the patient of each row. It is no input
+            unless it is in `columns`. The fractions are those of the rows, as near as whole groups allow. Example:
+            "patient". Default: empty, which means that rows are divided at random.
+        time_column: Column of dates, times or numbers: the newest rows become the test dataset, those before them the
+            validation dataset. It is no input unless it is in `columns`. Example: "sold_on". Default: empty.
         shards: Number of Parquet files of the training dataset, from 1 to 512. More shards make each file
             smaller, and a replica of `train` must have memory for one. Default: 8.
         seed: Seed of the random split, a whole number of at least 0. The same data and seed give the same split.
             Default: 0.
-        image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
-            which means the size of the first image by name.
+        columns: Kinds of columns that are not to be guessed, by name: "number", "category" (also of integer codes),
+            "date", "text", "binary", "list<float>", "list<int>" or "list<text>". Texts, binary values and lists are
+            kept as they are, for functions of your own. Example: {"zip": "category", "review": "text"}. Default: {}.
         drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
             Default: no columns.
+        missing: What becomes of missing values. Allowed values: "impute" (numbers by the median of the training rows,
+            which the exported model puts there, too; a missing category is a class of its own), "drop" (leave the row
+            out), "refuse" (an error), "keep" (NaN) and "auto": "keep" for the task "none", else "impute". Default:
+            "auto".
+        on_bad_row: What becomes of rows that cannot be used, such as those with a text in a column of numbers. Allowed
+            values: "refuse" (an error that names the first 20 of them) and "skip" (leave them out; the overview has
+            their number). Default: "refuse".
+        csv_format: How CSV files are written: "separator", "decimal" ("." or ","), "encoding", "header" (whether the
+            first row has the names; else the columns are column_1, column_2, ...) and "missing" (more texts that stand
+            for a missing value). Example: {"separator": ";", "decimal": ",", "encoding": "latin-1", "missing": ["?"]}.
+            Default: {}, which means commas, points, UTF-8 and a header.
+        image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
+            which means the size of the first image by name.
+        like: Dataset of an earlier run, whose columns, vocabularies, classes and statistics are applied to these rows,
+            so that its model can be evaluated on them. With test_fraction 1 all rows become the test dataset. Default:
+            none.
         source_fingerprint: Output of `fingerprint_source` for the same source. The cache of Kubeflow Pipelines compares
             the text of the inputs alone. With this input it notices that the source has changed. The manifests of the
             datasets record it. Example: "sha256:9f8a... files=3 bytes=48211". Default: empty, which means that the

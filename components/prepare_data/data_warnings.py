@@ -70,7 +70,9 @@ class ColumnCounts:
         return self.lowest == self.highest and self.missing < rows
 
 
-def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str]) -> list[str]:
+def column_warnings(
+    columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str], missing: str = "keep"
+) -> list[str]:
     """Return one line for each problem of the source's columns.
 
     Args:
@@ -78,8 +80,9 @@ def column_warnings(columns: dict[str, ColumnCounts], rows: int, label: str, cla
         rows: Rows of the source.
         label: Name of the label.
         classes: Values of the label.
+        missing: What becomes of missing values: "impute" or "keep". Default: "keep".
     """
-    lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows)]
+    lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows, missing)]
     return bounded([*lines, *_warnings_of_label(label, classes)])
 
 
@@ -191,18 +194,14 @@ def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:
     return lines
 
 
-def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]:
+def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, missing: str) -> list[str]:
     lines, present = [], counts.values.total()
     if counts.missing == rows:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
     elif counts.missing:
-        goal = (
-            'index 0, the category "missing". No action is needed'
-            if counts.kind == "category"
-            else "NaN. The built-in trainers use the column's mean there. Your own training function must replace "
-            "NaN, or fill the gaps in the source, or name the column in drop_columns"
+        lines.append(
+            f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they {_goal(counts.kind, missing)}"
         )
-        lines.append(f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they become {goal}")
     lines += _warnings_of_numbers(name, counts, rows)
     if counts.is_constant(rows) and not counts.precision.collapses():
         present_rows = rows - counts.missing
@@ -224,6 +223,20 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int) -> list[str]
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
+
+
+def _goal(kind: str, missing: str) -> str:
+    """Return what becomes of missing values of a column."""
+    if kind == "category":
+        return 'become index 0, the category "missing". No action is needed'
+    if kind == "kept":
+        return "stay missing (null)"
+    if kind == "number" and missing == "impute":
+        return "become the median of the training rows, which the exported model puts there, too. No action is needed"
+    return (
+        "become NaN. The built-in trainers use the column's mean there. Your own training function must replace NaN, "
+        'or set missing to "impute" or "drop", or name the column in drop_columns'
+    )
 
 
 def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str]:

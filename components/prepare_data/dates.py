@@ -1,13 +1,13 @@
 """Dates and times of a column as numbers (pure)."""
 
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-_DATE = r"^\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?)?\s*$"
+_DATE = r"^\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?)?\s*$"
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
 
 
@@ -48,9 +48,9 @@ _NONE = np.empty(0, np.intp)
 
 def _microseconds(text: str) -> int | None:
     try:
-        time = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    time = time if time.tzinfo else time.replace(tzinfo=UTC)
-    difference = time - datetime(1970, 1, 1, tzinfo=UTC)
+    time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    difference = time - datetime(1970, 1, 1, tzinfo=timezone.utc)
     return (difference.days * 86_400 + difference.seconds) * 10**6 + difference.microseconds

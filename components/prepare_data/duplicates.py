@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 MAXIMUM_HASHES = 2**17
@@ -63,15 +65,15 @@ class DuplicateCounter:
         """Number of different rows that are kept, at most `maximum`."""
         return len(self._hashes)
 
-    def add(self, features: NDArray[np.float32], splits: NDArray[np.intp]) -> None:
-        """Add a batch: the inputs of each row, [rows, width], and the index of its split."""
-        hashes = row_hashes(features)
+    def add(self, hashes: NDArray[np.uint64], splits: NDArray[np.intp]) -> None:
+        """Add a batch: the hash of each row's inputs, and the index of its split."""
         self.rows, self.sum = self.rows + len(hashes), (self.sum + int(hashes.sum(dtype=np.uint64))) % _HASH_VALUES
         is_kept = hashes <= np.uint64(self._limit - 1)
         merged, indices = np.unique(np.concatenate([self._hashes, hashes[is_kept]]), return_inverse=True)
         rows = np.zeros((len(merged), len(self.splits)), np.int64)
         rows[indices[: len(self._hashes)]] = self._rows
-        np.add.at(rows, (indices[len(self._hashes) :], splits[is_kept]), 1)
+        cells = indices[len(self._hashes) :] * len(self.splits) + splits[is_kept]
+        rows += np.bincount(cells, minlength=rows.size).reshape(rows.shape)
         self._hashes, self._rows = merged, rows
         while self.kept > self.maximum:
             self._limit //= 2
@@ -96,11 +98,39 @@ class DuplicateCounter:
         return pairs
 
 
-def row_hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, [rows, width]. All NaN are equal, and so are 0 and -0."""
-    rows = max(1, _HASHED_BYTES // (4 * features.shape[1]))
-    parts = [_hashes(features[begin : begin + rows]) for begin in range(0, len(features), rows)]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+def row_hashes(features: Sequence[NDArray[np.float32]], kept: Sequence[pa.Array] = ()) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each row. All NaN are equal, and so are 0 and -0.
+
+    Args:
+        features: The inputs as numbers, each [rows, size of a value].
+        kept: Inputs of other types. Default: none.
+    """
+    hashes = np.zeros(len(features[0] if features else kept[0]), np.uint64)
+    if features:
+        width = sum(values.shape[1] for values in features)
+        rows = max(1, _HASHED_BYTES // (4 * width))
+        for begin in range(0, len(hashes), rows):
+            hashes[begin : begin + rows] = _hashes(np.hstack([values[begin : begin + rows] for values in features]))
+    for number, column in enumerate(kept, 1):
+        hashes += _mixed(_hashes_of_values(column) + np.uint64(number * 0x9E3779B97F4A7C15 % _HASH_VALUES))
+    return hashes
+
+
+def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
+    """Return a hash of each value of a type that is no number."""
+    if pa.types.is_primitive(column.type) and not column.null_count:
+        numbers = column.to_numpy(zero_copy_only=False)
+        wide = numbers.astype(np.float64) + 0.0 if numbers.dtype.kind == "f" else numbers.astype(np.int64)
+        return np.asarray(wide.view(np.uint64))
+    # Only the different values are hashed, where Arrow can find them.
+    try:
+        column = column.dictionary_encode()
+        values, indices = column.dictionary, column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        values, indices = column, np.arange(len(column))
+    digests = b"".join(blake2b(repr(value).encode(), digest_size=8).digest() for value in [*values.to_pylist(), None])
+    hashes: NDArray[np.uint64] = np.frombuffer(digests, np.uint64)[indices]
+    return hashes
 
 
 def _hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:

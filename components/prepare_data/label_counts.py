@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.column_kinds import class_names
-from kfp_distributed.components.prepare_data.data_warnings import number_warnings, spelling_warnings, text_form
+from kfp_distributed.components.prepare_data.data_warnings import spelling_warnings, text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.plan import order_classes
-from kfp_distributed.components.prepare_data.precision import Precision
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 
 MAXIMUM_CLASSES = 65_536
@@ -43,7 +42,6 @@ class LabelCounts:
         self._checked = 0
         self._are_numbers = True
         self._lowest, self._highest, self._rows = np.inf, -np.inf, 0
-        self._precision = Precision()
         self._spellings: dict[str, list[str]] = {}
 
     def unusable(self, labels: pa.Array, like: DatasetManifest | None) -> dict[int, str]:
@@ -53,7 +51,7 @@ class LabelCounts:
             labels: Texts, or numbers to predict.
             like: Manifest of the dataset whose classes are the only ones; None for any class.
         """
-        problems = {row: "is missing: fill it in, or leave the row out" for row in _rows(labels.is_null())}
+        problems = dict.fromkeys(_rows(labels.is_null()), "is missing: fill it in, or leave the row out")
         if self._task == "regression":
             numbers = labels.to_numpy(zero_copy_only=False)
             problems |= {

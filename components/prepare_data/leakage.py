@@ -73,7 +73,7 @@ def rank_predictors(
             majority / len(labels),
         )
         for column in columns
-        if column.kind != "tensor"
+        if column.kind in ("number", "category")
     ]
     return sorted(predictors, key=lambda predictor: -predictor.accuracy)
 

@@ -55,7 +55,7 @@ class Options:
     csv_format: CsvFormat = field(default_factory=CsvFormat)
     on_bad_row: Literal["refuse", "skip"] = "refuse"
     task: Task | None = None
-    columns: Mapping[str, DeclaredKind] = MappingProxyType({})
+    columns: Mapping[str, DeclaredKind] = field(default_factory=dict)
     missing: Missing | None = None
     group_column: str = ""
     time_column: str = ""

@@ -13,7 +13,7 @@ from kfp_distributed.components.prepare_data.duplicates import MAXIMUM_HASHES
 from kfp_distributed.components.prepare_data.histograms import count_bins
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
 from kfp_distributed.components.prepare_data.profile import Moments, Profile
-from kfp_distributed.components.prepare_data.sample import RowSample
+from kfp_distributed.components.prepare_data.sample import SHOWN_ROWS, RowSample
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, bar_chart, histogram
 from kfp_distributed.reports.parts import Table
@@ -25,7 +25,7 @@ _COLUMNS = 100
 _HISTOGRAMS = 24
 _MISSING = 30
 _PREDICTORS = 15
-_SAMPLE_ROWS = 10
+_TEXT_LENGTH = 40
 _SAMPLE_COLUMNS = 20
 _IMAGE_CLASSES = 10
 _IMAGES = 6
@@ -53,8 +53,8 @@ class OverviewPage:
         title: Name of the source.
         facts: Names and values of the main numbers.
         warnings: Problems of the data.
-        classes: Rows of each class by split.
-        class_count: Number of all classes.
+        classes: Rows of each class by split; of a number to predict its distribution; None without a label.
+        class_count: Number of all classes; 0 without classes.
         images: Sample images; () if the rows are no images.
         rows: Sample rows; None if the rows are images.
         missing: Share of missing values by column; None if no value is missing.
@@ -71,7 +71,7 @@ class OverviewPage:
     title: str
     facts: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
-    classes: Chart
+    classes: Chart | None
     class_count: int
     images: tuple[ClassImages, ...]
     rows: Table | None
@@ -107,17 +107,12 @@ def overview_page(
     rows = sum(manifest.rows for manifest in manifests.values())
     classes = train.label.classes
     images = sample_images(profile.sample, train)
-    numbers = [column for column in train.columns if column.kind != "category"]
+    numbers = [column for column in train.columns if column.kind in ("number", "tensor")]
     return OverviewPage(
         title=train.source,
         facts=_facts(manifests),
         warnings=tuple(warnings),
-        classes=bar_chart(
-            f"Rows of each class of {train.label.name}",
-            classes[:_CLASSES],
-            {split: manifest.class_counts[:_CLASSES] for split, manifest in manifests.items()},
-            x="class",
-        ),
+        classes=_label_chart(manifests, profile.sample),
         class_count=len(classes),
         images=images,
         rows=None if images else sample_table(profile.sample, train),
@@ -143,22 +138,48 @@ def overview_page(
     )
 
 
+def _label_chart(manifests: Mapping[str, DatasetManifest], sample: RowSample) -> Chart | None:
+    """Return the rows of each class by split, or the distribution of a number to predict."""
+    label = manifests["train"].label
+    if label.task == "classification":
+        return bar_chart(
+            f"Rows of each class of {label.name}",
+            label.classes[:_CLASSES],
+            {split: manifest.class_counts[:_CLASSES] for split, manifest in manifests.items()},
+            x="class",
+        )
+    if label.task == "none":
+        return None
+    edges, counts, outliers = count_bins(sample.labels[:, np.newaxis].astype(np.float32), sample.labels, ())
+    title = f"Distribution of {label.name}" + (f" ({outliers:,} outliers are not shown)" if outliers else "")
+    return histogram(title, edges, counts, y="rows") if edges else None
+
+
 def _facts(manifests: Mapping[str, DatasetManifest]) -> tuple[tuple[str, str], ...]:
     """Return name and value of the main numbers."""
     train = manifests["train"]
-    class_rows = sorted(map(sum, zip(*(manifest.class_counts for manifest in manifests.values()), strict=True)))
-    fewest, most = f"{class_rows[0]:,}", f"{class_rows[-1]:,}"
+    label = train.label
+    facts: tuple[tuple[str, str], ...] = (("task", label.task),)
+    if label.task == "classification":
+        class_rows = sorted(map(sum, zip(*(manifest.class_counts for manifest in manifests.values()), strict=True)))
+        fewest, most = f"{class_rows[0]:,}", f"{class_rows[-1]:,}"
+        facts = (
+            *facts,
+            ("classes", f"{len(class_rows):,}"),
+            ("rows per class", fewest if fewest == most else f"{fewest} to {most}"),
+        )
+    elif label.task == "regression":
+        facts = (*facts, ("mean to predict", f"{label.mean:,.6g}"), ("standard deviation", f"{label.std:,.6g}"))
     return (
-        ("rows", f"{sum(class_rows):,}"),
+        ("rows", f"{sum(manifest.rows for manifest in manifests.values()):,}"),
         *((f"{split} rows", f"{manifest.rows:,}") for split, manifest in manifests.items()),
         ("inputs", f"{len(train.columns):,}"),
-        ("classes", f"{len(class_rows):,}"),
-        ("rows per class", fewest if fewest == most else f"{fewest} to {most}"),
+        *facts,
     )
 
 
 def _column_row(column: Column, missing: int, moments: Moments | None) -> tuple[str, ...]:
-    kind: str = column.kind
+    kind: str = f"{column.kind} ({column.dtype})" if column.kind == "kept" else column.source_type or column.kind
     if column.shape:
         kind = f"{kind} {' by '.join(map(str, column.shape))}"
     if column.vocabulary:
@@ -209,15 +230,17 @@ def _histograms(sample: RowSample, manifest: DatasetManifest, columns: Sequence[
 
 
 def sample_table(sample: RowSample, manifest: DatasetManifest) -> Table:
-    """Return some sampled rows: the class, and the first columns."""
-    columns = manifest.columns[:_SAMPLE_COLUMNS]
-    return Table(
-        (manifest.label.name, *(column.name for column in columns)),
-        tuple(
-            (manifest.label.classes[label], *row_texts(columns, row))
-            for label, row in zip(sample.labels[:_SAMPLE_ROWS], sample.features[:_SAMPLE_ROWS], strict=True)
-        ),
-    )
+    """Return some sampled rows: the label, and the first columns."""
+    columns, label = manifest.columns[:_SAMPLE_COLUMNS], manifest.label
+    encoded = [column for column in manifest.columns if column.kind != "kept"]
+    rows = []
+    for number, features in enumerate(sample.features[:SHOWN_ROWS]):
+        texts = dict(zip((column.name for column in encoded), row_texts(encoded, features), strict=True))
+        texts |= {name: values[number][:_TEXT_LENGTH] for name, values in sample.kept.items()}
+        value = sample.labels[number]
+        cells = [label.classes[value] if label.classes else f"{value:.6g}"] if label.name else []
+        rows.append((*cells, *(texts[column.name] for column in columns)))
+    return Table((*(label.name and [label.name]), *(column.name for column in columns)), tuple(rows))
 
 
 def sample_images(sample: RowSample, manifest: DatasetManifest) -> tuple[ClassImages, ...]:
@@ -228,8 +251,9 @@ def sample_images(sample: RowSample, manifest: DatasetManifest) -> tuple[ClassIm
     Returns:
         The images of each class that has some; () if the rows are not images, or all numbers are missing.
     """
-    shape = input_shape(manifest)
-    if not is_image(shape):
+    columns = manifest.columns
+    shape = input_shape(manifest) if all(column.kind != "kept" for column in columns) else ()
+    if not shape or not is_image(shape) or not manifest.label.classes:
         return ()
     samples = {
         name: sample.features[sample.labels == index][:_IMAGES]

@@ -66,11 +66,12 @@ class Pieces:
                 stream.write(pa.concat_batches(batches).serialize())
         self._pending, self._pending_bytes = {}, 0
 
-    def read(self, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def read(self, names: Sequence[str] | None = None, *, in_order: bool = True) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each piece, sorted by their keys. The keys themselves are left out.
 
         Args:
             names: Names of the columns to read. Default: all columns.
+            in_order: Whether the rows are sorted by their keys. Default: true.
         """
         self.flush()
         columns = None if names is None or self._schema is None else [*map(self._schema.names.index, names)]
@@ -78,8 +79,8 @@ class Pieces:
             path = self._path(piece)
             if path.exists():
                 rows = pa.concat_batches(self._read(path, columns))
-                order = pa.array(np.argsort(rows.columns[-1].to_numpy()))
-                yield rows.select(range(len(rows.columns) - 1)).take(order)
+                keys, rows = rows.columns[-1], rows.select(range(len(rows.columns) - 1))
+                yield rows.take(pa.array(np.argsort(keys.to_numpy()))) if in_order else rows
 
     def delete(self) -> None:
         """Delete the rows."""

@@ -16,7 +16,7 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
         label: Name of the label, for errors.
 
     Raises:
-        ValueError: The values are continuous, there is one class only, or a class has one row only.
+        ValueError: There is one class only, or a class has one row only.
     """
     try:
         numbers = {name: float(name) for name in counts}
@@ -25,16 +25,12 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
     classes = tuple(sorted(counts, key=lambda name: (numbers.get(name, 0.0), name)))
     if len(classes) < 2:
         raise ValueError(f"label_column {label!r} has the classes {list(classes)}: two or more are needed")
-    regression = "it looks like a regression target, but prepare_data needs classes: name another label_column, or"
-    for name, number in numbers.items():
-        if not number.is_integer():
-            raise ValueError(f"label_column {label!r} has the value {name}: {regression} write texts or whole numbers")
     rare = [name for name in classes if counts[name] == 1]
     if rare and numbers:
         raise ValueError(
             f"label_column {label!r} has {len(classes)} different numbers, {len(rare)} of them in one row only "
-            f"(such as {rare[0]}): {regression} group its values into a few classes. If they are classes already, add "
-            "rows of the rare ones or leave those out; each needs two rows"
+            f'(such as {rare[0]}): if they are quantities, set task to "regression". If they are classes, add rows of '
+            "the rare ones or leave those out; each class needs two rows"
         )
     if rare:
         raise ValueError(
@@ -75,7 +71,7 @@ def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int
         if fraction and not part:
             reason = "less than one row" if fraction * rows < 1 else "no row, because each class keeps one for training"
             raise ValueError(f"{name}_fraction {fraction:g} of {rows} rows is {reason}: set it to 0 or to more")
-    if not all(train_rows):
+    if not all(train_rows) and options.validation_fraction + options.test_fraction < 1:
         raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: lower shards")
     return tuple(plan)
 
@@ -96,13 +92,18 @@ def plan_held_out(class_counts: Sequence[int], validation: float, test: float) -
     shares.append(1 - shares[0] - shares[1])
     held_out: list[tuple[int, int]] = []
     errors = [Fraction(0)] * 3
+    # Without rows for training, as when all rows are the test of a model, no class keeps one.
+    kept = 1 if shares[2] else 0
     for count in class_counts:
+        if not count:
+            held_out.append((0, 0))
+            continue
         exact = [count * share for share in shares]
         low, high = [math.floor(rows) for rows in exact], [math.ceil(rows) for rows in exact]
         choices = []
         for held in product((low[0], high[0]), (low[1], high[1])):
             train = count - sum(held)
-            if max(1, low[2]) <= train <= max(1, high[2]):
+            if max(kept, low[2]) <= train <= max(kept, high[2]):
                 rows = (*held, train)
                 choices.append((rows, [error + n - x for error, n, x in zip(errors, rows, exact, strict=True)]))
         # Errors must not add up over the classes, so each class is rounded to balance the errors of the classes before.

@@ -4,8 +4,8 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.data_warnings import (
@@ -17,19 +17,20 @@ from kfp_distributed.components.prepare_data.data_warnings import (
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.overview import overview_page
-from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import plan_split
-from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
-from kfp_distributed.components.prepare_data.scan import Scan, scan
-from kfp_distributed.components.prepare_data.sources import Source, open_source
-from kfp_distributed.components.prepare_data.split import write_splits
+from kfp_distributed.components.prepare_data.read import read_sources
+from kfp_distributed.components.prepare_data.strata import plan_strata
+from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
 
 
 def prepare(
-    source: str, options: Options, datasets: Mapping[str, Artifact], overview: str
+    source: str,
+    options: Options,
+    datasets: Mapping[str, Artifact],
+    overview: str,
+    sources_of_splits: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, DatasetManifest]:
     """Write the train, validation and test datasets and the overview of a source.
 
@@ -40,6 +41,7 @@ def prepare(
         options: Options of reading and splitting.
         datasets: Output artifacts "train", "validation" and "test". Rows and classes are added to their metadata.
         overview: Path of the HTML page.
+        sources_of_splits: Paths or addresses of rows of "validation" or "test" alone. Default: none.
 
     Returns:
         The manifest of each split.
@@ -48,67 +50,50 @@ def prepare(
         ValueError: The source or an option is wrong. No output is written.
         OSError: The source cannot be downloaded, or a dataset cannot be written.
     """
+    targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
+    parent = targets["train"].parent
     with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
-        path = None if source == DIGITS else local_copy(source, Path(scratch))
-        targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
-        parent = targets["train"].parent
+        files = {split: _local(address, Path(scratch, split)) for split, address in sources_of_splits.items()}
+        files = {"": _local(source, Path(scratch, "source")), **files}
         # Beside the outputs, because their disk has place for the rows.
         with _folder(parent), tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished:
-            data, pieces, found = _read(path, options, Path(scratch), Path(unfinished))
-            warnings = [*scaling_warnings(found.columns), *found.warnings]
+            read = read_sources(files, options, Path(scratch), Path(unfinished), _log)
+            warnings = [*scaling_warnings(read.scan.columns), *read.scan.warnings]
             _log(warnings)
-            plan = plan_split(found.class_counts, options)
+            strata = plan_strata(read.pieces, read.scan, read.split_by, options, read.fixed_splits)
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
             manifests, profile = write_splits(
-                pieces, found, plan, options, without_secrets(source), folders, Path(unfinished)
+                read.pieces, read.scan, strata, options, without_secrets(source), folders, Path(unfinished)
             )
             warnings_of_rows = [
                 *leakage_warnings(profile.predictors),
-                *duplicate_warnings(profile.duplicates, found.collapsed),
+                *duplicate_warnings(profile.duplicates, read.scan.collapsed),
                 *unseen_warnings(profile.unseen),
             ]
             _log(warnings_of_rows)
             page = Path(unfinished, "overview")
-            content = overview_page(manifests, profile, found.missing, [*data.notes, *warnings_of_rows, *warnings])
+            notes = [*read.notes, *warnings_of_rows, *warnings]
+            content = overview_page(manifests, profile, read.scan.missing, notes)
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)
                 folders[split].replace(target)
             page.replace(overview)
     for split, manifest in manifests.items():
-        datasets[split].metadata.update(rows=manifest.rows, classes=len(manifest.label.classes))
+        datasets[split].metadata.update(rows=manifest.rows, task=manifest.label.task)
+        if manifest.label.classes:
+            datasets[split].metadata.update(classes=len(manifest.label.classes))
         shards = len(manifest.shards)
         print(f"{split}: {manifest.rows:,} rows in {shards} shard{'s' * (shards != 1)}", flush=True)
     return manifests
 
 
-def _read(path: Path | None, options: Options, scratch: Path, unfinished: Path) -> tuple[Source, Pieces, Scan]:
-    """Read and check all rows; return the source, the rows and what they are.
-
-    Args:
-        path: File or folder of the source; None for the digits.
-        options: Options of reading.
-        scratch: Empty folder for unpacked files.
-        unfinished: Folder for the rows.
-    """
-    codes: dict[str, str] = {}
-    logged: set[str] = set()
-    while True:
-        rejected = RejectedRows(options.on_bad_row)
-        data = open_source(path, options, scratch, codes)
-        _log(note for note in data.notes if note not in logged)
-        logged |= {*data.notes}
-        pieces = Pieces(unfinished / f"pieces-{len(codes)}", data.expected_bytes, options.seed)
-        try:
-            found = scan(data, pieces, rejected)
-        except CodesFound as found_code:  # From the first row on, the column must be read in another way.
-            codes[found_code.column] = found_code.value
-            pieces.delete()
-            continue
-        _log(rejected.notes())
-        return replace(data, notes=(*data.notes, *rejected.notes())), pieces, found
+def _local(source: str, scratch: Path) -> Path | None:
+    """Return the path of a source, and download it first if it is remote; None for the digits."""
+    scratch.mkdir()
+    return None if source == DIGITS else local_copy(source, scratch)
 
 
 @contextmanager

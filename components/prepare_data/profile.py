@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates
+from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates, row_hashes
 from kfp_distributed.components.prepare_data.leakage import Predictor, rank_predictors
 from kfp_distributed.components.prepare_data.sample import RowSample, Sampler
 from kfp_distributed.components.prepare_data.vocabulary import Unseen, VocabularyCounter
@@ -143,46 +143,64 @@ class Profiler:
     Args:
         vocabularies: The inputs, with the values of the training rows.
         label: The label.
-        training_rows: Number of training rows that will be added.
+        rows: Number of rows of each split that will be added, in the order of SPLITS. The first one with rows is
+            described, usually that of the training rows.
         seed: Seed of the sample.
     """
 
-    def __init__(self, vocabularies: VocabularyCounter, label: Label, training_rows: int, seed: int) -> None:
+    def __init__(self, vocabularies: VocabularyCounter, label: Label, rows: Sequence[int], seed: int) -> None:
         columns = vocabularies.columns
-        self.moments = {column.name: Moments(feature_count(column)) for column in columns if column.kind != "category"}
-        self._columns = columns
+        self._described = next((split for split, count in enumerate(rows) if count), 0)
+        self.moments = {
+            column.name: Moments(feature_count(column)) for column in columns if column.kind in ("number", "tensor")
+        }
+        self._columns, self._label = columns, label
         # Another stream of random numbers than that of the split, which must not depend on the sample.
         generator = np.random.default_rng((seed, 1))
-        self._sampler = Sampler(columns, label.name, training_rows, generator)
+        self._sampler = Sampler(columns, label.name, rows[self._described], generator)
         self._duplicates = DuplicateCounter(SPLITS)
         # The hash of a row, and so `content`, must not depend on the order of the columns.
         self._by_name = sorted(range(len(columns)), key=lambda index: columns[index].name)
         self._vocabularies = vocabularies
 
-    def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
+    def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp], filled: pa.RecordBatch) -> None:
         """Add rows in the form of the shards, with the vocabularies of all rows.
 
         Args:
-            rows: Rows of all splits.
+            rows: Rows of all splits. Gaps are gaps, so that equal rows of another split are equal.
             splits: Index in SPLITS of each row's split.
+            filled: The same rows with numbers in the place of gaps.
         """
-        training_rows = np.flatnonzero(splits == 0)
-        features = [column_matrix(rows[column.name]) for column in self._columns]
-        for column, values in zip(self._columns, features, strict=True):
+        described = np.flatnonzero(splits == self._described)
+        features, kept = [], []
+        for index in self._by_name:
+            column = self._columns[index]
+            if column.kind == "kept":
+                kept.append(rows[column.name])
+                continue
+            values = column_matrix(rows[column.name])
+            features.append(values)
             if column.name in self.moments:
-                self.moments[column.name].add(values[training_rows])
-        self._duplicates.add(np.hstack([features[index] for index in self._by_name]), splits)
-        self._sampler.add(rows, training_rows)
+                present = values if column.fill is None else column_matrix(filled[column.name])
+                self.moments[column.name].add(present[described])
+        self._duplicates.add(row_hashes(features, kept), splits)
+        self._sampler.add(filled, described)
 
     @property
     def content(self) -> str:
         """Number of the rows that were added and the sum of the hashes of their inputs, whatever their order."""
         return f"{self._duplicates.rows}-{self._duplicates.sum:016x}"
 
-    def profile(self) -> Profile:
-        """Return the profile of the rows that were added, with the vocabularies of the training rows."""
+    def profile(self, unknown: Sequence[Unseen] = ()) -> Profile:
+        """Return the profile of the rows that were added, with the vocabularies of the training rows.
+
+        Args:
+            unknown: Values of categories that another dataset, whose vocabularies are applied, does not have.
+        """
         sample = self._sampler.sample(self._vocabularies.recode)
         columns = self._vocabularies.training_columns()
-        predictors = rank_predictors(columns, sample.columns(columns), sample.labels)
+        predictors = []
+        if self._label.task == "classification":
+            predictors = rank_predictors(columns, sample.columns(columns), sample.labels)
         duplicates = self._duplicates.duplicates()
-        return Profile(self.moments, sample, predictors, duplicates, self._vocabularies.unseen())
+        return Profile(self.moments, sample, predictors, duplicates, [*unknown, *self._vocabularies.unseen()])

@@ -42,6 +42,10 @@ class CodesFound(Exception):
     value: str
 
 
+class RowsRefused(ValueError):
+    """Rows cannot be used. The message names each with its file."""
+
+
 @dataclass
 class RejectedRows:
     """The rows of a source that cannot be used.
@@ -66,7 +70,7 @@ class RejectedRows:
             problem: What is wrong, such as "is missing: fill it in".
 
         Raises:
-            ValueError: The policy is "refuse", and this is the 20th row.
+            RowsRefused: The policy is "refuse", and this is the 20th row.
         """
         self.count += 1
         if len(self.lines) < REPORTED_ROWS:
@@ -78,13 +82,13 @@ class RejectedRows:
         """Check that there are no rows, unless they are to be skipped.
 
         Raises:
-            ValueError: There are some. The message has a line for each of the first 20.
+            RowsRefused: There are some. The message has a line for each of the first 20.
         """
         if self.count and self.policy == "refuse":
             if self.count == 1:
-                raise ValueError(f'{self.lines[0]} (on_bad_row="skip" leaves such rows out)')
+                raise RowsRefused(f'{self.lines[0]} (on_bad_row="skip" leaves such rows out)')
             which = f"the first {self.count} rows" if self.count == REPORTED_ROWS else f"{self.count} rows"
-            raise ValueError(
+            raise RowsRefused(
                 "\n".join(self.lines)
                 + f'\nthese are {which} that cannot be used: correct them, or set on_bad_row to "skip" to leave such '
                 "rows out"
@@ -111,6 +115,8 @@ def reading(name: str, *errors: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
+    except RowsRefused:
+        raise
     except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
         raise ValueError(f"{name} cannot be read: {error}") from error
 

@@ -22,6 +22,7 @@ from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows
 from kfp_distributed.components.prepare_data.source import SPLIT_KEY, Source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN, hashes_of_texts
+from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column, Label, column_matrix
 
 FIXED_SPLIT = "\0file"
@@ -45,6 +46,7 @@ class Scan(NamedTuple):
         collapsed: Inputs whose different numbers become equal as 32-bit floats.
         codes: For each category and the label with classes, the index of a value by its code in the pieces.
         dropped: Rows that were left out because a value is missing.
+        unseen: Values of categories that the dataset does not have whose vocabularies are applied.
     """
 
     columns: tuple[Column, ...]
@@ -55,10 +57,7 @@ class Scan(NamedTuple):
     collapsed: tuple[str, ...]
     codes: Mapping[str, NDArray[np.int32]]
     dropped: int = 0
-
-
-class TaskFound(Exception):
-    """The labels are numbers to predict and no classes. The message says why."""
+    unseen: tuple[Unseen, ...] = ()
 
 
 class Scanner:
@@ -76,7 +75,9 @@ class Scanner:
         self._source, self._pieces = source, pieces
         self._encoder = _Encoder(source, options)
 
-    def add(self, source: Source, rejected: RejectedRows, split: int = DRAWN, *, has_fixed_splits: bool = False) -> None:
+    def add(
+        self, source: Source, rejected: RejectedRows, split: int = DRAWN, *, has_fixed_splits: bool = False
+    ) -> None:
         """Check all rows, count the classes, collect the vocabularies, and add the rows to the pieces.
 
         Args:
@@ -95,6 +96,11 @@ class Scanner:
             if has_fixed_splits:
                 batch = batch.append_column(FIXED_SPLIT, pa.array(np.full(batch.num_rows, split, np.int8)))
             self._pieces.add(batch)
+
+    @property
+    def reason(self) -> str:
+        """Why the task is what it is, for the log."""
+        return self._encoder.reason
 
     def result(self, rejected: RejectedRows) -> Scan:
         """Return what all rows have shown.
@@ -219,6 +225,11 @@ class _Encoder:
             )
         return pa.array(codes)
 
+    @property
+    def reason(self) -> str:
+        """Why the task is what it is, for the log."""
+        return self._label.reason()
+
     def result(self) -> Scan:
         """Return what all batches have shown.
 
@@ -230,8 +241,12 @@ class _Encoder:
                 self._counts[name].values, self._counts[name].missing = vocabulary.rows, vocabulary.missing
         counts, like = self._counts, self._options.like
         label, class_counts, spelled = self._label.result(like)
-        columns = like.columns if like else tuple(
-            replace(column, vocabulary=tuple(sorted(counts[column.name].values))) for column in self._source.columns
+        columns = (
+            like.columns
+            if like
+            else tuple(
+                replace(column, vocabulary=tuple(sorted(counts[column.name].values))) for column in self._source.columns
+            )
         )
         return Scan(
             columns,
@@ -242,7 +257,21 @@ class _Encoder:
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, spelled),
             self._dropped,
+            self._unseen(columns) if like else (),
         )
+
+    def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:
+        found = []
+        for column in columns:
+            if column.kind == "category":
+                values = {
+                    text: rows
+                    for text, rows in self._counts[column.name].values.items()
+                    if text not in column.vocabulary
+                }
+                if values:
+                    found.append(Unseen(column.name, tuple(values), sum(values.values())))
+        return tuple(found)
 
     def _codes(self, columns: Iterable[Column], spelled: Mapping[str, int]) -> dict[str, NDArray[np.int32]]:
         """Return the index in the vocabulary of each code; of the label the index of the class."""

@@ -14,15 +14,14 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.column_kinds import cast, class_names, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
-from kfp_distributed.storage.dataset import Column, Label, Task
+from kfp_distributed.storage.dataset import Column, Task
 
 SPLIT_KEY = "\0split"
-"""Name of a column of batches and pieces: what decides about the split of a row. No source has a column of this name."""
+"""Name of a column of batches and pieces: what decides about the split of a row. No source has such a column."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,8 @@ class _Converter:
             self._add(
                 row,
                 name,
-                f"is {str(values[row])[:40]!r}, which is no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct "
-                "it, or leave it empty",
+                f"is {str(values[row])[:40]!r}, which is no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: "
+                "correct it, or leave it empty",
             )
         return numbers
 
@@ -179,7 +178,9 @@ class _Converter:
                 lists.append(None if text is None else pa.array(json.loads(text), kind.value_type).to_pylist())
             except (ValueError, TypeError, pa.ArrowException):
                 lists.append(None)
-                self._add(row, name, f"is {text[:40]!r}, which is no list such as [1, 2.5]: correct it, or leave it empty")
+                self._add(
+                    row, name, f"is {text[:40]!r}, which is no list such as [1, 2.5]: correct it, or leave it empty"
+                )
         return pa.array(lists, kind)
 
     def _add(self, row: int, column: str, problem: str) -> None:

@@ -153,9 +153,7 @@ def _others(options: Options) -> list[str]:
     return [name for name in names if name and name not in options.columns]
 
 
-def array_source(
-    name: str, arrays: Mapping[str, Any], options: Options, task: Task = "classification"
-) -> Source:
+def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: Task = "classification") -> Source:
     """Open arrays: 1-D arrays as numbers or texts, others as one tensor per row.
 
     Args:
@@ -172,8 +170,15 @@ def array_source(
     first = next(iter(used))
     rows = used[first].shape[0] if used[first].shape else 0
     for key, array in used.items():
-        allowed = "biuf" + "US" * (len(array.shape) == 1)
-        if array.dtype.kind not in allowed or array.shape[:1] != (rows,) or 0 in array.shape:
+        is_flat = len(array.shape) == 1
+        allowed = "biuf" + "US" * is_flat
+        must_be_flat = key in _others(options)
+        if (
+            array.dtype.kind not in allowed
+            or array.shape[:1] != (rows,)
+            or 0 in array.shape
+            or (must_be_flat and not is_flat)
+        ):
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must have numbers or be 1-D with "
                 f"texts, and have as many rows as the 1-D {'labels ' if options.label_column else ''}{first!r} "

@@ -1,13 +1,14 @@
 """Which split a row belongs to, where a group, the time or a file decides."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.order_statistics import kth_smallest
+from kfp_distributed.components.prepare_data.order_statistics import order_statistics
 
 DRAWN, TRAIN, VALIDATION, TEST = range(4)
 """Splits of a row. DRAWN stands for one that is drawn at random."""
@@ -27,7 +28,8 @@ class GroupSplit:
 
     def of(self, keys: NDArray[np.uint64]) -> NDArray[np.int8]:
         """Return the split of each row by the hash of its group."""
-        return self.splits[np.searchsorted(self.keys, keys)]
+        found: NDArray[np.int8] = self.splits[np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)]
+        return found
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    return numbers ^ (numbers >> np.uint64(31))
+    mixed: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
+    return mixed
 
 
 def split_times(
@@ -117,11 +120,14 @@ def split_times(
     newest = 2**63 - 1
     test_rows, validation_rows = round(test * rows), round(validation * rows)
     ranks = [rows - test_rows, rows - test_rows - validation_rows]
-    times = kth_smallest(read, [min(rank, rows - 1) for rank in ranks])
+    places = [min(rank, rows - 1) for rank in ranks]
+    times = order_statistics(lambda: ({column: batch} for batch in read()), lambda count: places)[column]
     result = TimeSplit(
         times[1] if validation_rows else newest if not test_rows else times[0], times[0] if test_rows else newest
     )
-    counts = sum(np.bincount(result.of(batch), minlength=4) for batch in read())
+    counts = np.zeros(4, np.int64)
+    for batch in read():
+        counts += np.bincount(result.of(batch), minlength=4)
     for name, split, fraction in (
         ("validation", VALIDATION, validation),
         ("test", TEST, test),
@@ -137,25 +143,7 @@ def split_times(
 
 def hashes_of_texts(texts: pa.StringArray) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each text. Two of 100 million groups have one hash with a chance of 1 in 4,000."""
-    from hashlib import blake2b
-
     batch = texts.dictionary_encode()
     hashes = [blake2b(text.encode(), digest_size=8).digest() for text in batch.dictionary.to_pylist()]
     result: NDArray[np.uint64] = np.frombuffer(b"".join(hashes), np.uint64)[batch.indices.to_numpy()]
     return result
-
-
-def strata(
-    rows: Iterable[pa.RecordBatch], stratum: Callable[[pa.RecordBatch], NDArray[np.intp]], count: int
-) -> NDArray[np.int64]:
-    """Return the number of rows of each stratum."""
-    total = np.zeros(count, np.int64)
-    for batch in rows:
-        total += np.bincount(stratum(batch), minlength=count)
-    return total
-
-
-def arrays(rows: Iterable[pa.RecordBatch], name: str, keep: Callable[[pa.RecordBatch], Sequence[bool]]) -> Iterator[NDArray[np.int64]]:
-    """Yield a column of the rows for which a function returns true."""
-    for batch in rows:
-        yield batch[name].to_numpy()[keep(batch)]

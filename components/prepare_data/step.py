@@ -2,13 +2,14 @@
 
 import signal
 import threading
-from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.source_address import DIGITS, without_secrets
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 from kfp_distributed.storage.placeholders import refuse_placeholders
 
 
@@ -19,14 +20,11 @@ def run_step(
     test_dataset: Artifact,
     overview: Artifact,
     source: str,
-    label_column: str,
-    validation_fraction: float,
-    test_fraction: float,
-    shards: int,
-    seed: int,
-    image_size: str,
-    drop_columns: Sequence[str],
+    validation_source: str = "",
+    test_source: str = "",
+    like: Artifact | None = None,
     source_fingerprint: str = "",
+    **parameters: Any,  # noqa: ANN401  (checked by parse_options)
 ) -> None:
     """Prepare data; the parameters are those of the component.
 
@@ -35,12 +33,13 @@ def run_step(
             error nowhere else.
     """
     datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
+    others = {"validation": validation_source, "test": test_source}
     texts = {
         "source": source,
-        "label_column": label_column,
-        "image_size": image_size,
-        "drop_columns": drop_columns,
+        "validation_source": validation_source,
+        "test_source": test_source,
         "source_fingerprint": source_fingerprint,
+        **{name: value for name, value in parameters.items() if not isinstance(value, int | float)},
     }
     # KFP cancels a step by SIGTERM. Without a handler, the folders for downloads and pieces would stay.
     if threading.current_thread() is threading.main_thread():
@@ -48,20 +47,26 @@ def run_step(
     try:
         refuse_placeholders(texts)
         options = parse_options(
-            label_column,
-            validation_fraction,
-            test_fraction,
-            shards,
-            seed,
-            image_size,
-            drop_columns,
-            source_fingerprint,
+            **parameters, source_fingerprint=source_fingerprint, like=_manifest_of(like) if like else None
         )
         if source != DIGITS:  # The library has these data, so they change with the step's own program.
             print(cache_remark(source, source_fingerprint), flush=True)
-        prepare(source, options, datasets, overview.path)
+        others = {split: address for split, address in others.items() if address}
+        prepare(source, options, datasets, overview.path, others)
     except (ValueError, OSError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+
+
+def _manifest_of(dataset: Artifact) -> DatasetManifest:
+    """Read the manifest of a dataset.
+
+    Raises:
+        ValueError: The dataset has no manifest.
+    """
+    file = Path(dataset.path, DATASET_MANIFEST)
+    if not file.is_file():
+        raise ValueError(f"like: there is no {DATASET_MANIFEST} in {dataset.path}: pass a dataset of prepare_data")
+    return DatasetManifest.from_json(file.read_text(encoding="utf-8"))
 
 
 def cache_remark(source: str, source_fingerprint: str) -> str:

@@ -53,7 +53,12 @@ def table_source(files: Sequence[Path], options: Options, codes: Mapping[str, st
     read: Read = partial(read_csv, csv_format=options.csv_format) if is_csv else read_parquet
     first, sample = _first_rows(files, read)
     with reading(first):
-        if is_csv and sample.schema.names != [options.label_column] and sample.num_columns == 1 and options.label_column:
+        if (
+            is_csv
+            and sample.schema.names != [options.label_column]
+            and sample.num_columns == 1
+            and options.label_column
+        ):
             raise ValueError(
                 f"its header is one column {sample.schema.names[0]!r}: separate the columns by "
                 f"{options.csv_format.separator!r}"
@@ -137,6 +142,7 @@ def _csv_columns(
             yield from (part.rows for part in readable(file.name, read(file, texts, _ignore)))
 
     guessed = [name for name in names if name not in options.columns and name not in codes]
+    guessed += [options.time_column] * (options.time_column != "" and options.time_column not in names)
     found: dict[str, TextKind] = {**survey_texts(guessed, read_texts), **dict.fromkeys(codes, "category")}
     columns, types, read_types = [], {}, {}
     for name in names:
@@ -150,7 +156,9 @@ def _csv_columns(
         if column.kind == "kept":
             types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
         columns.append(column)
-    dates = [name for name in guessed if found[name] == "date" and task != "none"]
+    if options.time_column and found.get(options.time_column) in CSV_TYPES:
+        read_types[options.time_column] = pa.float64()
+    dates = [name for name in guessed if name in names and found[name] == "date" and task != "none"]
     return tuple(columns), types, read_types, [*lines_about_codes(codes), *lines_about_dates(dates)]
 
 
@@ -170,9 +178,7 @@ def _parquet_columns(
         declared = options.columns.get(name)
         with reading(files[0].name):
             column = (
-                declared_column(name, declared)
-                if declared
-                else column_of(name, found[name], is_kept=task == "none")
+                declared_column(name, declared) if declared else column_of(name, found[name], is_kept=task == "none")
             )
         if column.kind == "kept":
             types[name] = KEPT_TYPES[declared] if declared else found[name]

@@ -35,9 +35,11 @@ class VocabularyCounter:
 
     Attributes:
         columns: The inputs with the vocabularies of all rows.
+        is_complete: Whether the vocabularies stay as they are, because they are those of another dataset.
     """
 
     columns: Sequence[Column]
+    is_complete: bool = False
     _training: dict[str, NDArray[np.int64]] = field(init=False)
     _all: dict[str, NDArray[np.int64]] = field(init=False)
 
@@ -60,6 +62,8 @@ class VocabularyCounter:
 
     def training_columns(self) -> tuple[Column, ...]:
         """Return the columns with the vocabularies of the training rows."""
+        if self.is_complete:
+            return tuple(self.columns)
         return tuple(
             replace(column, vocabulary=tuple(np.array(column.vocabulary, object)[self._training[column.name][1:] > 0]))
             if column.name in self._training
@@ -82,8 +86,8 @@ class VocabularyCounter:
 
     def unseen(self) -> list[Unseen]:
         """Return the values that no training row has."""
-        result = []
-        for column in self.columns:
+        result: list[Unseen] = []
+        for column in () if self.is_complete else self.columns:
             if column.name in self._training:
                 counts = self._all[column.name][1:] * (self._training[column.name][1:] == 0)
                 if counts.any():
@@ -94,7 +98,9 @@ class VocabularyCounter:
     @cached_property
     def _indices(self) -> Mapping[str, NDArray[np.int32]]:
         """Return the new index of each old index, for the columns whose indices change."""
-        changed = {}
+        changed: dict[str, NDArray[np.int32]] = {}
+        if self.is_complete:
+            return changed
         for name, counts in self._training.items():
             is_seen = counts[1:] > 0
             if not is_seen.all():

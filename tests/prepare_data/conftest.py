@@ -11,11 +11,11 @@ from kfp_distributed.components.prepare_data.prepare import prepare
 def run(tmp_path):
     """Run the step into a folder: run(source, "out", seed=1) -> manifests by split."""
 
-    def run_step(source, name="out", **options):
+    def run_step(source, name="out", sources=None, **options):
         out = tmp_path / name
         splits = ("train", "validation", "test")
         datasets = {split: SimpleNamespace(path=str(out / split), metadata={}) for split in splits}
-        return prepare(str(source), Options(**options), datasets, str(out / "overview.html"))
+        return prepare(str(source), Options(**options), datasets, str(out / "overview.html"), sources or {})
 
     return run_step
 

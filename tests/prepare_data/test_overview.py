@@ -60,6 +60,7 @@ def test_content_of_an_overview():
             ("validation rows", "200"),
             ("test rows", "200"),
             ("inputs", "2"),
+            ("task", "classification"),
             ("classes", "2"),
             ("rows per class", "0 to 2,000"),
         ),

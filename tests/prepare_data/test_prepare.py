@@ -47,6 +47,7 @@ def test_digits(run, tmp_path, capsys):
     assert len(page.encode()) < 2_000_000
     assert capsys.readouterr().out.splitlines() == [
         "read 1,797 rows, all",
+        "task: classification, because label_column 'label' has 10 different whole numbers",
         "train: 1,438 rows in 2 shards",
         "validation: 179 rows in 1 shard",
         "test: 180 rows in 1 shard",
@@ -105,7 +106,9 @@ def test_the_component(tmp_path):
     datasets = [artifact(dsl.Dataset, tmp_path / split) for split in ("train", "validation", "test")]
     overview = artifact(dsl.HTML, tmp_path / "overview")
     prepare_data(*datasets, overview, source="digits", shards=2.0, validation_fraction="0.2", image_size="")
-    assert [dataset.metadata for dataset in datasets] == [{"rows": rows, "classes": 10} for rows in (1258, 359, 180)]
+    assert [dataset.metadata for dataset in datasets] == [
+        {"rows": rows, "task": "classification", "classes": 10} for rows in (1258, 359, 180)
+    ]
     with pytest.raises(SystemExit, match=r"ValueError: shards is 2\.5"):
         prepare_data(*datasets, overview, source="digits", shards=2.5)
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import plan_split
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import array_source
-from kfp_distributed.components.prepare_data.split import draw_targets, write_splits
+from kfp_distributed.components.prepare_data.split import draw_targets
+from kfp_distributed.components.prepare_data.strata import plan_strata
+from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
 
 
@@ -120,8 +121,8 @@ def write_sorted(tmp_path):
         folders = {split: tmp_path / split for split in ("train", "validation", "test")}
         for folder in folders.values():
             folder.mkdir()
-        plan = plan_split(found.class_counts, options)
-        manifests, _ = write_splits(pieces, found, plan, options, "sorted", folders, tmp_path, size)
+        strata = plan_strata(pieces, found, source.split_by, options, frozenset())
+        manifests, _ = write_splits(pieces, found, strata, options, "sorted", folders, tmp_path, size)
         return folders, manifests
 
     return write
@@ -169,16 +170,19 @@ def test_values_and_types_in_the_shards(file, run, tmp_path):
     assert table.schema.remove_metadata() == pa.schema(
         {"label": pa.int32(), "age": pa.float32(), "town": pa.int32()}.items()
     )
-    assert sorted(table.to_pylist(), key=json.dumps) == sorted(
+    assert sorted(table.to_pylist(), key=lambda row: json.dumps(row, sort_keys=True)) == sorted(
         [
             {"age": 2.5, "town": 2, "label": 0},
-            {"age": None, "town": 1, "label": 1},
+            {"age": 2.5, "town": 1, "label": 1},
             {"age": 1.0, "town": 0, "label": 0},
             {"age": 4.0, "town": 2, "label": 1},
         ],
-        key=json.dumps,
+        key=lambda row: json.dumps(row, sort_keys=True),
     )
-    assert (manifest.columns[0].mean, manifest.columns[1].vocabulary) == (2.5, ("Bern", "Ulm"))
+    assert [(column.mean, column.fill, column.vocabulary) for column in manifest.columns] == [
+        (2.5, 2.5, ()),
+        (0, None, ("Bern", "Ulm")),
+    ]
 
 
 def test_constant_and_empty_columns_have_the_standard_deviation_1(file, run):

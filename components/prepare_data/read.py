@@ -1,0 +1,123 @@
+"""Reads the sources of the splits into one set of pieces."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kfp_distributed.components.prepare_data.label_counts import TaskFound
+from kfp_distributed.components.prepare_data.options import DeclaredKind, Options
+from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
+from kfp_distributed.components.prepare_data.scan import Scan, Scanner
+from kfp_distributed.components.prepare_data.source import Source, SplitBy
+from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
+from kfp_distributed.storage.dataset import Column, Task
+
+_SPLITS = {"": DRAWN, "validation": VALIDATION, "test": TEST}
+_KINDS: Mapping[str, DeclaredKind] = {
+    "string": "text",
+    "binary": "binary",
+    "list<item: float>": "list<float>",
+    "list<item: int64>": "list<int>",
+    "list<item: string>": "list<text>",
+}
+
+
+@dataclass(frozen=True)
+class ReadSources:
+    """The rows of all sources.
+
+    Attributes:
+        pieces: The rows.
+        scan: What they are.
+        split_by: The column that decides about the split of a row.
+        fixed_splits: Splits that have sources of their own.
+        notes: Lines about what is left out, for the overview.
+    """
+
+    pieces: Pieces
+    scan: Scan
+    split_by: SplitBy
+    fixed_splits: frozenset[int]
+    notes: tuple[str, ...]
+
+
+def read_sources(
+    files: Mapping[str, Path | None],
+    options: Options,
+    scratch: Path,
+    unfinished: Path,
+    log: Callable[[Iterable[str]], None],
+) -> ReadSources:
+    """Read and check all rows.
+
+    The task and the kinds of the columns are those of the main source. It is read again if a later row shows that a
+    column or the label is of another kind than the first ones.
+
+    Args:
+        files: File or folder of each source, None for the digits: "" is the main source, whose rows are divided among
+            the splits; "validation" and "test" have the rows of their split.
+        options: Options of reading.
+        scratch: Folder for unpacked files.
+        unfinished: Folder for the rows.
+        log: Prints lines about the source.
+
+    Raises:
+        ValueError: A source cannot be used.
+    """
+    codes: dict[str, str] = {}
+    task: Task = options.task or ("classification" if options.label_column else "none")
+    reason = "the parameter task says so" if options.task else ""
+    logged: set[str] = set()
+    attempt = 0
+    if options.like:
+        options = replace(options, columns=_declared(options.like.columns))
+    while True:
+        main = open_source(files[""], options, scratch, codes, task)
+        log(note for note in main.notes if note not in logged)
+        logged |= {*main.notes}
+        pieces = Pieces(unfinished / f"pieces-{attempt}", main.expected_bytes, options.seed)
+        rejected = RejectedRows(options.on_bad_row)
+        try:
+            scanner = Scanner(main, pieces, options)
+            notes = [*main.notes]
+            for split, path in files.items():
+                source = _like_main(path, options, scratch, main) if split else main
+                notes += [note for note in source.notes if note not in notes]
+                scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(files) > 1)
+            scan = scanner.result(rejected)
+            break
+        except CodesFound as found:
+            codes[found.column] = found.value
+        except TaskFound as found:
+            task, reason = "regression", str(found)
+        pieces.delete()
+        attempt += 1
+    print(f"task: {task}, because {reason or scanner.reason}", flush=True)
+    dropped = [f"left out {scan.dropped:,} rows in which a value is missing"] if scan.dropped else []
+    log([*rejected.notes(), *dropped])
+    fixed = frozenset(_SPLITS[split] for split in files if split)
+    return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *rejected.notes(), *dropped))
+
+
+def _like_main(path: Path | None, options: Options, scratch: Path, main: Source) -> Source:
+    """Open the source of a split, whose columns are read as those of the main source."""
+    options = replace(options, columns=_declared(main.columns) if main.columns else options.columns)
+    source = open_source(path, options, scratch, {}, main.task)
+    return replace(source, columns=main.columns, types=main.types)
+
+
+def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:
+    """Return the kinds of columns, as a user would declare them."""
+    return {
+        column.name: kind
+        for column in columns
+        if (kind := _KINDS.get(column.dtype) if column.kind == "kept" else _kind(column))
+    }
+
+
+def _kind(column: Column) -> DeclaredKind | None:
+    if column.kind == "number":
+        return "date" if column.source_type == "date" else "number"
+    return "category" if column.kind == "category" else None

@@ -1,0 +1,147 @@
+"""Splits by group, by time, by file, and like another dataset."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from kfp_distributed.components.prepare_data.options import parse_options
+from kfp_distributed.storage.dataset import read_batches
+
+SPLITS = ("train", "validation", "test")
+
+
+def rows_file(file, name="data.csv", rows=1000, groups=60, shift=0):
+    generator = np.random.default_rng(rows)
+    lines = [
+        f"{i},g{generator.integers(groups)},{2000 + i // 365:04}-01-01,{'ab'[(i + shift) % 2]}" for i in range(rows)
+    ]
+    return file(name, "x,group,day,label\n" + "\n".join(lines) + "\n")
+
+
+def numbers_of(tmp_path, manifests, column=0, name="out"):
+    """The first input of the rows of each split."""
+    return {
+        split: np.concatenate([inputs[:, column] for inputs, _ in read_batches(tmp_path / name / split, manifest)])
+        for split, manifest in manifests.items()
+        if manifest.rows
+    }
+
+
+def test_no_group_is_in_two_splits(file, run, tmp_path):
+    source = rows_file(file)
+    groups = np.array([line.split(",")[1] for line in source.read_text().splitlines()[1:]])
+    splits = {}
+    for seed in (0, 1):
+        manifests = run(source, f"out{seed}", group_column="group", drop_columns=("day",), seed=seed)
+        assert [column.name for column in manifests["train"].columns] == ["x"]
+        numbers = numbers_of(tmp_path, manifests, name=f"out{seed}")
+        splits[seed] = {split: {*groups[rows.astype(int)]} for split, rows in numbers.items()}
+        assert sum(map(len, splits[seed].values())) == len({*groups})
+        assert sum(map(len, numbers.values())) == 1000
+        for split in ("validation", "test"):
+            assert 80 <= manifests[split].rows <= 120
+    assert splits[0] != splits[1]
+
+
+def test_the_newest_rows_are_the_test(file, run, tmp_path):
+    lines = [f"{i},{(i * 7919) % 1000 - 500},{'ab'[i % 2]}" for i in range(1000)]
+    manifests = run(file("data.csv", "x,time,label\n" + "\n".join(lines) + "\n"), time_column="time")
+    times = {split: (rows * 7919) % 1000 - 500 for split, rows in numbers_of(tmp_path, manifests).items()}
+    assert (times["train"].max(), times["validation"].min(), times["validation"].max(), times["test"].min()) == (
+        299,
+        300,
+        399,
+        400,
+    )
+
+
+def test_rows_of_one_time_are_in_one_split(file, run, tmp_path):
+    """365 rows of each of 2000 and 2001, and 270 of 2002."""
+    options = {"time_column": "day", "drop_columns": ("group",)}
+    with pytest.raises(ValueError, match="time_column 'day': the validation split gets no row, because too many"):
+        run(rows_file(file), **options)
+    manifests = run(rows_file(file), **options, validation_fraction=0.3)
+    assert {split: (rows.min(), rows.max()) for split, rows in numbers_of(tmp_path, manifests).items()} == {
+        "train": (0, 364),
+        "validation": (365, 729),
+        "test": (730, 999),
+    }
+
+
+def test_a_row_without_a_group_or_time_is_refused(file, run):
+    with pytest.raises(ValueError, match=r"row 3 of data.csv: 'g' is missing, and it is the group_column"):
+        run(file("data.csv", "x,g,label\n1,a,u\n2,,v\n"), group_column="g")
+    with pytest.raises(ValueError, match=r"row 3 of data.csv: 't' is 'soon', which is no date"):
+        run(file("data.csv", "x,t,label\n1,2024-01-01,u\n2,soon,v\n"), time_column="t")
+
+
+def test_too_few_groups_are_refused(file, run):
+    text = "x,g,label\n" + "1,a,u\n2,b,v\n" * 9
+    with pytest.raises(ValueError, match="group_column 'g' has 2 different values, where 3 splits need one each"):
+        run(file("data.csv", text), group_column="g")
+
+
+def test_splits_of_separate_files(file, run, tmp_path):
+    sources = {"test": str(rows_file(file, "test.csv", 50))}
+    manifests = run(rows_file(file), sources=sources, drop_columns=("group", "day"), validation_fraction=0.2)
+    assert [manifests[split].rows for split in SPLITS] == [800, 200, 50]
+    assert sorted(numbers_of(tmp_path, manifests)["test"]) == list(range(50))
+    sources["validation"] = str(rows_file(file, "validation.csv", 70))
+    manifests = run(rows_file(file), sources=sources, drop_columns=("group", "day"))
+    assert [manifests[split].rows for split in SPLITS] == [1000, 70, 50]
+    assert [manifests[split].class_counts for split in SPLITS] == [(500, 500), (35, 35), (25, 25)]
+
+
+def test_the_file_of_a_split_has_the_columns_of_the_main_one(file, run):
+    source = file("data.csv", "x,town,label\n" + "1.5,Ulm,a\n2,Bern,b\n" * 20)
+    test = file("test.csv", "town,x,label\n7,1,a\nUlm,2,b\n")
+    manifests = run(source, sources={"test": str(test)})
+    assert manifests["test"].columns == manifests["train"].columns
+    with pytest.raises(ValueError, match=r"there is no column 'x' in test.csv"):
+        run(source, sources={"test": str(file("test.csv", "town,label\nUlm,a\n"))})
+
+
+def test_new_rows_like_an_earlier_dataset(file, run, tmp_path, capsys):
+    earlier = run(file("data.csv", "x,town,label\n" + "1,Ulm,a\n2,Bern,b\n,Ulm,c\n" * 20), "earlier")["train"]
+    new = file("new.csv", "label,town,x,more\nb,Bern,7,1\na,Rom,,2\nb,Ulm,8,3\n")
+    manifests = run(new, "new", like=earlier, validation_fraction=0, test_fraction=1, label_column="label")
+    test = manifests["test"]
+    assert (test.columns, test.label, test.like) == (earlier.columns, earlier.label, earlier.preparation)
+    assert ([manifests[split].rows for split in SPLITS], test.class_counts) == ([0, 0, 3], (1, 2, 0))
+    rows = pq.read_table(tmp_path / "new" / "test" / "part-00000.parquet").to_pylist()
+    town = ("", *earlier.columns[1].vocabulary)
+    assert sorted((row["label"], row["x"], town[row["town"]]) for row in rows) == [
+        (0, earlier.columns[0].fill, ""),
+        (1, 7, "Bern"),
+        (1, 8, "Ulm"),
+    ]
+    assert "column 'town' has 1 value in no training row, such as 'Rom'" in capsys.readouterr().out
+    with pytest.raises(
+        ValueError, match=r"row 2 of other.csv: 'label' is 'd', which is no class of the dataset in"
+    ):
+        run(file("other.csv", "x,town,label\n1,Ulm,d\n"), like=earlier, test_fraction=1, validation_fraction=0)
+
+
+def test_what_contradicts_like_is_refused(file, run):
+    earlier = run("digits")["train"]
+    parameters = {
+        "label_column": "label",
+        "validation_fraction": 0,
+        "test_fraction": 1,
+        "shards": 1,
+        "seed": 0,
+        "image_size": "",
+        "drop_columns": [],
+    }
+    assert parse_options(**parameters, like=earlier).task == "classification"
+    with pytest.raises(ValueError, match="task is 'regression', but the dataset in like decides it"):
+        parse_options(**parameters, like=earlier, task="regression")
+    with pytest.raises(ValueError, match=r"test_fraction is 1: it must be .* .1 only with like."):
+        parse_options(**parameters)
+
+
+def test_more_than_a_thousand_classes(file, run):
+    source = file("data.csv", "x,label\n" + "".join(f"{i},c{i % 2000}\n" for i in range(6000)))
+    manifests = run(source)
+    assert len(manifests["train"].label.classes) == 2000
+    assert sum(sum(manifest.class_counts) for manifest in manifests.values()) == 6000
