@@ -18,8 +18,8 @@ import pyarrow.csv
 from measure import table
 
 from kfp_distributed.components.prepare_data.leakage import rank_predictors
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.profile import Profile
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from kfp_distributed.components.prepare_data.csv_files import DIGITS
 from kfp_distributed.components.prepare_data.data_warnings import bounded
 from kfp_distributed.components.prepare_data.dates import are_dates
-from kfp_distributed.components.prepare_data.options import DeclaredKind
+from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.storage.dataset import Column
 
 # Regular expression of the names that Arrow gives to the types that a column may have.

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 
 
 def input_names(names: Sequence[str], options: Options, where: str, elsewhere: Collection[str] = ()) -> list[str]:

@@ -11,7 +11,7 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.csv_format import (
-    _TO_UTF8,
+    TO_UTF8,
     CsvFormat,
     blocks,
     check_start,
@@ -46,7 +46,7 @@ def csv_names(file: Path, csv_format: CsvFormat) -> list[str]:
     try:
         row = start[: first_row_end(start)].decode()
     except UnicodeDecodeError:
-        raise ValueError(f"its header is not UTF-8: {_TO_UTF8}") from None
+        raise ValueError(f"its header is not UTF-8: {TO_UTF8}") from None
     names = next(csv.reader([row.rstrip("\r\n")], delimiter=csv_format.separator))
     return names if csv_format.header else [f"column_{number}" for number in range(1, len(names) + 1)]
 
@@ -232,7 +232,7 @@ def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
             try:
                 texts[row] = text and text.decode()
             except UnicodeDecodeError:
-                texts[row], problems[row] = None, f"is not UTF-8: {_TO_UTF8}"
+                texts[row], problems[row] = None, f"is not UTF-8: {TO_UTF8}"
         return pa.array(texts, pa.string()), problems
 
 

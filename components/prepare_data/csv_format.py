@@ -17,7 +17,7 @@ import pyarrow.csv as pa_csv
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
 
-_TO_UTF8 = 'name its encoding in csv_format, such as {"encoding": "latin-1"} or {"encoding": "utf-16"}'
+TO_UTF8 = 'name its encoding in csv_format, such as {"encoding": "latin-1"} or {"encoding": "utf-16"}'
 # First bytes of other formats in files that are named .csv.
 _SIGNATURES = {
     rb"PK[\3\5]": "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV",
@@ -25,7 +25,7 @@ _SIGNATURES = {
     rb"(?i)\s*<(!doctype|html|\?xml)": "is a web page or XML: give the address of the file itself",
     rb'\s*(\{"|\[\s*[\[{])': "is JSON: name it .jsonl if it has one object in each line, else write it as Parquet",
     rb"\s*\Z": "is empty: it needs a header and rows",
-    rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {_TO_UTF8}",
+    rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {TO_UTF8}",
 }
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
@@ -149,7 +149,7 @@ class _Utf8:
         try:
             return self._text.read(size).removeprefix("\ufeff").encode()
         except UnicodeError as error:
-            raise ValueError(f"it is not {self._text.encoding}: {_TO_UTF8} ({error})") from None
+            raise ValueError(f"it is not {self._text.encoding}: {TO_UTF8} ({error})") from None
 
 
 class _WithoutMark:

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 # Numbers between two bounds are counted in so many bins in one pass.
 _BINS = 2**16
-# So many numbers of all columns together are kept in memory.
-_MOST = 2**22
+KEPT_NUMBERS = 2**22
+"""So many numbers of all columns together are kept in memory."""
 
-Read = Callable[[], Iterable[Mapping[str, NDArray[np.int64]]]]
+ReadNumbers = Callable[[], Iterable[Mapping[str, NDArray[np.int64]]]]
 """Yields the numbers of some columns in batches. It is called for each pass."""
 
 
-def order_statistics(read: Read, ranks: Callable[[int], Sequence[int]]) -> dict[str, list[int]]:
+def order_statistics(read: ReadNumbers, ranks: Callable[[int], Sequence[int]]) -> dict[str, list[int]]:
     """Return the numbers at some places of the sorted numbers of each column.
 
     Each pass counts the numbers in bins, and the next one divides the bin of a wanted number further, until its numbers
@@ -39,7 +39,7 @@ def order_statistics(read: Read, ranks: Callable[[int], Sequence[int]]) -> dict[
         name: [_Search(rank, *bounds_of_column) for rank in ranks(bounds_of_column[2])] if bounds_of_column[2] else []
         for name, bounds_of_column in bounds.items()
     }
-    most = _MOST // max(1, sum(map(len, searches.values())))
+    most = KEPT_NUMBERS // max(1, sum(map(len, searches.values())))
     while any(not search.is_done for found in searches.values() for search in found):
         for batch in read():
             for name, numbers in batch.items():
@@ -100,7 +100,7 @@ class _Search:
             self._bins = None
 
 
-def medians(read: Read) -> dict[str, float]:
+def medians(read: ReadNumbers) -> dict[str, float]:
     """Return the median of each column of 32-bit floats that has any, of the integers of `as_ordered`."""
     middle = order_statistics(read, lambda count: ((count - 1) // 2, count // 2))
     return {name: sum(map(from_ordered, found)) / 2 for name, found in middle.items() if found}

@@ -17,8 +17,8 @@ PIECE_BYTES = 2**24
 """Approximate size of a piece. It is in memory three times while it is sorted: as read, joined and sorted."""
 
 _MOST_PIECES = 2048
-# Rows that wait in memory to be appended to their pieces. With the most pieces, 16 KiB are appended at once.
-_PENDING_BYTES = 2**25
+WAITING_BYTES = 2**25
+"""Rows that wait in memory to be appended to their pieces. With the most pieces, 16 KiB are appended at once."""
 
 
 class Pieces:
@@ -55,7 +55,7 @@ class Pieces:
         for piece in np.flatnonzero(np.diff(edges)).tolist():
             self._pending.setdefault(piece, []).append(batch[edges[piece] : edges[piece + 1]])
         self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= _PENDING_BYTES:
+        if self._pending_bytes >= WAITING_BYTES:
             self.flush()
 
     def flush(self) -> None:

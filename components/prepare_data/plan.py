@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 
 
 def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     unseen_warnings,
 )
 from kfp_distributed.components.prepare_data.fetch import local_copy
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.overview import overview_page
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import read_sources
 from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits

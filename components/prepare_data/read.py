@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfp_distributed.components.prepare_data.label_counts import TaskFound
-from kfp_distributed.components.prepare_data.options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, Scanner
 from kfp_distributed.components.prepare_data.source import Source, SplitBy

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary, sorted_codes
 from kfp_distributed.components.prepare_data.label_counts import LabelCounts
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-# A reader holds one row group in memory.
-_GROUP_BYTES = 2**23
-# Rows of all files that wait for a row group. With 16 files, each can have one of 8 MiB.
-_PENDING_BYTES = 2**27
+GROUP_BYTES = 2**23
+"""Size of a row group, of which a reader holds one in memory."""
+PENDING_BYTES = 2**27
+"""Rows of all files that wait for a row group. With 16 files, each can have one of 8 MiB."""
 
 
 class ShardFiles:
@@ -61,9 +61,9 @@ class ShardFiles:
             part = rows[edges[file] : edges[file + 1]]
             self._pending.setdefault(file, []).append(part)
             self._bytes[file] += part.nbytes
-            if self._bytes[file] >= _GROUP_BYTES:
+            if self._bytes[file] >= GROUP_BYTES:
                 self._write(file)
-        while self._bytes.sum() >= _PENDING_BYTES:
+        while self._bytes.sum() >= PENDING_BYTES:
             self._write(int(self._bytes.argmax()))
 
     def _write(self, file: int) -> None:

@@ -21,14 +21,14 @@ from kfp_distributed.components.prepare_data.left_out import (
     reason_to_leave_out,
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
 from kfp_distributed.storage.dataset import Task
 
-# Approximate size of a batch.
-_BATCH_BYTES = 2**24
+BATCH_BYTES = 2**24
+"""Approximate size of a batch of arrays."""
 _TABLES = {".csv", ".parquet", ".npz"}
 _COMPRESSED = {".gz", ".zst"}
 
@@ -195,7 +195,7 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         if columns[-1].kind == "kept":
             types[key] = pa.string() if declared else kind
     row_size = sum(math.prod(column.shape) * (1 if column.dtype == "uint8" else 4) for column in columns)
-    batch_rows = max(1, _BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
+    batch_rows = max(1, BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
 
     def read(reject: Reject) -> Iterator[Rows]:
         return numbered(

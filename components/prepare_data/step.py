@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.options import parse_options
+from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.source_address import DIGITS, without_secrets
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.plan import plan_split
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
 from kfp_distributed.components.prepare_data.source import SPLIT_KEY, SplitBy
 from kfp_distributed.components.prepare_data.split_rows import (

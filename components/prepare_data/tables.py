@@ -22,7 +22,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
 from kfp_distributed.components.prepare_data.left_out import lines_about_columns
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, numbered, readable, reading
 from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
@@ -33,7 +33,7 @@ _BATCH_BYTES = 2**24
 # Bytes of each column of a Parquet file that are read at once.
 _READ_BYTES = 2**20
 
-Read = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
+ReadTable = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
 """Yields the rows of a file. It gets the columns and their types; all columns as they are if there are none."""
 
 
@@ -50,7 +50,7 @@ def table_source(files: Sequence[Path], options: Options, codes: Mapping[str, st
         ValueError: A file cannot be read, or the columns do not fit the options.
     """
     is_csv = _is_csv(files[0])
-    read: Read = partial(read_csv, csv_format=options.csv_format) if is_csv else read_parquet
+    read: ReadTable = partial(read_csv, csv_format=options.csv_format) if is_csv else read_parquet
     first, sample = _first_rows(files, read)
     with reading(first):
         if (
@@ -109,7 +109,7 @@ def _expected_bytes(file: Path) -> int:
         return int(opened.metadata.num_rows * opened.metadata.num_columns * 4)
 
 
-def _without_index(files: Sequence[Path], read: Read, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _without_index(files: Sequence[Path], read: ReadTable, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the inputs without an index column that numbers the rows, and lines about the index columns."""
     inputs, notes = [*names], []
 
@@ -132,7 +132,7 @@ _Found = tuple[tuple[Column, ...], dict[str, pa.DataType], dict[str, pa.DataType
 
 
 def _csv_columns(
-    files: Sequence[Path], read: Read, names: Sequence[str], options: Options, codes: Mapping[str, str], task: Task
+    files: Sequence[Path], read: ReadTable, names: Sequence[str], options: Options, codes: Mapping[str, str], task: Task
 ) -> _Found:
     """Choose how the columns of CSV files are read."""
 
@@ -163,7 +163,7 @@ def _csv_columns(
 
 
 def _parquet_columns(
-    files: Sequence[Path], read: Read, names: Sequence[str], options: Options, codes: Mapping[str, str], task: Task
+    files: Sequence[Path], read: ReadTable, names: Sequence[str], options: Options, codes: Mapping[str, str], task: Task
 ) -> _Found:
     """Choose how the columns of Parquet files are read. The first file in which a column has a type sets its kind."""
     found: dict[str, pa.DataType] = {}
@@ -191,7 +191,7 @@ def _ignore(row: int, column: str, problem: str) -> None:
     """Leave a row out. The pass over all rows reports it."""
 
 
-def _first_rows(files: Sequence[Path], read: Read) -> tuple[str, pa.RecordBatch]:
+def _first_rows(files: Sequence[Path], read: ReadTable) -> tuple[str, pa.RecordBatch]:
     """Return the name of the first file that has rows, and its first rows with all columns."""
     rejected = RejectedRows()
     for file in files:
@@ -209,7 +209,7 @@ def _parquet_schema(file: Path) -> pa.Schema:
 
 
 def read_parquet(file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
-    """Yield the rows of a Parquet file, see `Read`."""
+    """Yield the rows of a Parquet file, see `ReadTable`."""
     with _parquet(file) as opened:
         rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
         yield from numbered(opened.iter_batches(rows, columns=[*types] or None))

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.order_statistics import as_ordered, medians
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan

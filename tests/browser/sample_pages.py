@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from kfp_distributed.components.evaluate.evaluation import read_dataset, score_rows
 from kfp_distributed.components.evaluate.report import evaluation_page
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import read_batches

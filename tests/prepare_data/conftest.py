@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 

@@ -10,7 +10,7 @@ from prepare_data.test_images import image
 from prepare_data.test_sources import LABELLED, category, number, parquet, rows_of
 
 from kfp_distributed.components.prepare_data.left_out import reason_to_leave_out
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources import open_source
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data import sources
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.storage.dataset import Column
@@ -96,7 +96,7 @@ def test_npz(file, tmp_path):
 
 
 def test_npz_is_read_in_parts(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_BATCH_BYTES", 2**20)
+    monkeypatch.setattr(sources, "BATCH_BYTES", 2**20)
     values = np.random.default_rng(0).normal(size=(3000, 100))
     path = npz(file, x=values, kind=np.arange(3000) % 2)
     source = open_source(path, LABELLED, tmp_path)

@@ -14,7 +14,7 @@ from kfp_distributed.components.prepare_data.order_statistics import (
 
 @pytest.mark.parametrize("most", [1, 50, 10**6])
 def test_the_numbers_at_all_places_are_found(monkeypatch, most):
-    monkeypatch.setattr(module, "_MOST", most)
+    monkeypatch.setattr(module, "KEPT_NUMBERS", most)
     generator = np.random.default_rng(0)
     numbers = {
         "far": np.array([-(2**63), 2**63 - 1, 0, 0, 5], np.int64),

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data.options import parse_options
+from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.storage.dataset import read_batches
 
 SPLITS = ("train", "validation", "test")
@@ -116,9 +116,7 @@ def test_new_rows_like_an_earlier_dataset(file, run, tmp_path, capsys):
         (1, 8, "Ulm"),
     ]
     assert "column 'town' has 1 value in no training row, such as 'Rom'" in capsys.readouterr().out
-    with pytest.raises(
-        ValueError, match=r"row 2 of other.csv: 'label' is 'd', which is no class of the dataset in"
-    ):
+    with pytest.raises(ValueError, match=r"row 2 of other.csv: 'label' is 'd', which is no class of the dataset in"):
         run(file("other.csv", "x,town,label\n1,Ulm,d\n"), like=earlier, test_fraction=1, validation_fraction=0)
 
 

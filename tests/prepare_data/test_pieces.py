@@ -23,7 +23,7 @@ def order_of(folder, expected_bytes, batch_rows, seed=0, names=None):
 def test_the_order_depends_neither_on_the_number_of_pieces_nor_on_the_batches(
     tmp_path, monkeypatch, expected_bytes, batch_rows
 ):
-    monkeypatch.setattr(module, "_PENDING_BYTES", 2**14)
+    monkeypatch.setattr(module, "WAITING_BYTES", 2**14)
     _, expected = order_of(tmp_path / "one", 0, ROWS)
     count, rows = order_of(tmp_path / "many", expected_bytes, batch_rows)
     # Of 1,024 pieces for 5,000 rows, some get no row.

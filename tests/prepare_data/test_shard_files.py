@@ -19,7 +19,7 @@ def write(folder, files=3, rows=1000, batch=100):
     return paths, targets
 
 
-@pytest.mark.parametrize("name", ["_GROUP_BYTES", "_PENDING_BYTES"])
+@pytest.mark.parametrize("name", ["GROUP_BYTES", "PENDING_BYTES"])
 def test_each_file_has_its_rows_in_their_order_whatever_the_size_of_row_groups(tmp_path, monkeypatch, name):
     monkeypatch.setattr(shard_files, name, 2000)
     paths, targets = write(tmp_path)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source

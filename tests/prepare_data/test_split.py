@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.options import Options
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import array_source
 from kfp_distributed.components.prepare_data.split import draw_targets

@@ -15,7 +15,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 from kfp_distributed.components.evaluate.classifier import load_classifier
-from kfp_distributed.components.prepare_data.options import Options
+from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
