@@ -108,6 +108,7 @@ def test_integer_codes_of_parquet_as_categories(run, tmp_path):
         (CsvFormat(), gzip.compress("x,town,label\n1.5,Ülm,a\n2,Bern,b\n".encode())),
         (CsvFormat(), pa.compress("x,town,label\n1.5,Ülm,a\n2,Bern,b\n".encode(), "zstd", asbytes=True)),
     ],
+    ids=["semicolons", "tabs", "UTF-16", "byte order mark", "gzip", "zstd"],
 )
 def test_formats_of_csv_files(file, run, tmp_path, csv_format, content):
     ending = ".csv.gz" if content.startswith(b"\x1f\x8b") else ".csv"
