@@ -25,7 +25,7 @@ def prepare_data(
     on_bad_row: str = "refuse",
     csv_format: dict = {},  # type: ignore[type-arg]
     image_size: str = "",
-    like: dsl.Input[dsl.Dataset] = None,  # type: ignore[assignment]  # how kfp marks what may be left out
+    like: str = "",
     source_fingerprint: str = "",
 ) -> None:
     """Divides rows or images into a training, a validation and a test dataset.
@@ -80,9 +80,11 @@ def prepare_data(
             Default: {}, which means commas, points, UTF-8 and a header.
         image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
             which means the size of the first image by name.
-        like: Dataset of an earlier run, whose columns, vocabularies, classes and statistics are applied to these rows,
-            so that its model can be evaluated on them. With test_fraction 1 all rows become the test dataset. Default:
-            none.
+        like: Folder of a dataset of an earlier run, whose columns, vocabularies, classes and statistics are applied to
+            these rows, so that its model can be evaluated on them. It is the address that KFP shows for a dataset. With
+            test_fraction 1 all rows become the test dataset. Example:
+            "s3://mlpipeline/v2/artifacts/digits/8f3c.../prepare-data/51b2.../train_dataset". Default: empty, which
+            means the columns and statistics of these rows.
         source_fingerprint: Output of `fingerprint_source` for the same source. The cache of Kubeflow Pipelines compares
             the text of the inputs alone. With this input it notices that the source has changed. The manifests of the
             datasets record it. Example: "sha256:9f8a... files=3 bytes=48211". Default: empty, which means that the

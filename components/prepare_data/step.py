@@ -2,15 +2,15 @@
 
 import signal
 import threading
-from pathlib import Path
 from typing import Any, NoReturn
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.source_address import DIGITS, without_secrets
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.shards import fetch_manifest
 
 
 def run_step(
@@ -22,7 +22,7 @@ def run_step(
     source: str,
     validation_source: str = "",
     test_source: str = "",
-    like: Artifact | None = None,
+    like: str = "",
     source_fingerprint: str = "",
     **parameters: Any,  # noqa: ANN401  (checked by parse_options)
 ) -> None:
@@ -39,6 +39,7 @@ def run_step(
         "validation_source": validation_source,
         "test_source": test_source,
         "source_fingerprint": source_fingerprint,
+        "like": like,
         **{name: value for name, value in parameters.items() if not isinstance(value, int | float)},
     }
     # KFP cancels a step by SIGTERM. Without a handler, the folders for downloads and pieces would stay.
@@ -47,26 +48,14 @@ def run_step(
     try:
         refuse_placeholders(texts)
         options = parse_options(
-            **parameters, source_fingerprint=source_fingerprint, like=_manifest_of(like) if like else None
+            **parameters, source_fingerprint=source_fingerprint, like=fetch_manifest(like) if like else None
         )
         if source != DIGITS:  # The library has these data, so they change with the step's own program.
             print(cache_remark(source, source_fingerprint), flush=True)
         others = {split: address for split, address in others.items() if address}
         prepare(source, options, datasets, overview.path, others)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-
-
-def _manifest_of(dataset: Artifact) -> DatasetManifest:
-    """Read the manifest of a dataset.
-
-    Raises:
-        ValueError: The dataset has no manifest.
-    """
-    file = Path(dataset.path, DATASET_MANIFEST)
-    if not file.is_file():
-        raise ValueError(f"like: there is no {DATASET_MANIFEST} in {dataset.path}: pass a dataset of prepare_data")
-    return DatasetManifest.from_json(file.read_text(encoding="utf-8"))
 
 
 def cache_remark(source: str, source_fingerprint: str) -> str:

@@ -91,7 +91,7 @@ def test_items_of_a_parallel_for_may_be_whole(tmp_path):
 def test_prepare_data_takes_the_fraction_0(tmp_path):
     with local_run(tmp_path, embedded_store=False):
         task = prepare_data(source="digits", validation_fraction=0)
-    assert task.outputs["validation_dataset"].metadata == {"rows": 0, "classes": 10}
+    assert task.outputs["validation_dataset"].metadata == {"rows": 0, "task": "classification", "classes": 10}
 
 
 def test_a_pipeline_takes_a_whole_number_too():
