@@ -11,7 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from kfp_distributed.components.evaluate.evaluation import read_dataset, score_rows
+from kfp_distributed.components.evaluate.classification import score_rows
+from kfp_distributed.components.evaluate.evaluation import read_dataset
 from kfp_distributed.components.evaluate.report import evaluation_page
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
