@@ -10,7 +10,7 @@ from kfp_distributed.components.artifacts import ClassificationMetricsArtifact
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.predictor import Predictor
+from kfp_distributed.components.evaluate.model_function import ModelFunction
 from kfp_distributed.components.evaluate.scores import (
     Evaluation,
     Scores,
@@ -30,7 +30,7 @@ _ROC_POINTS = 100
 _SMALLEST_PROBABILITY = 1e-7
 
 
-def score_rows(classifier: Predictor, dataset: Path, manifest: DatasetManifest) -> Evaluation:
+def score_rows(classifier: ModelFunction, dataset: Path, manifest: DatasetManifest) -> Evaluation:
     """Score a classifier on all rows. One batch of rows at a time is in memory, and all probabilities (`ScoreSpool`).
 
     Args:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kfp_distributed.components.artifacts import ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate import classification, regression
-from kfp_distributed.components.evaluate.predictor import load_predictor
+from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.evaluate.regression_report import regression_page
 from kfp_distributed.components.evaluate.regression_scores import RegressionEvaluation
 from kfp_distributed.components.evaluate.report import evaluation_page
@@ -89,12 +89,12 @@ def evaluate_model(
     if warning:
         print(f"warning: {warning}", flush=True)
     is_regression = manifest.label.task == "regression"
-    predictor = load_predictor(model, input_shape(manifest), "prediction" if is_regression else "probabilities")
+    function = load_model_function(model, input_shape(manifest), "prediction" if is_regression else "probabilities")
     check_weights(model)
     if is_regression:
-        numbers = regression.score_rows(predictor, dataset, manifest)
+        numbers = regression.score_rows(function, dataset, manifest)
         return numbers, render_page("evaluate_regression.html", regression_page(manifest, numbers, warning))
-    classes = classification.score_rows(predictor, dataset, manifest)
+    classes = classification.score_rows(function, dataset, manifest)
     return classes, render_page("evaluate.html", evaluation_page(manifest, classes, warning))
 
 

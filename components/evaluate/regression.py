@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
-from kfp_distributed.components.evaluate.predictor import Predictor
+from kfp_distributed.components.evaluate.model_function import ModelFunction
 from kfp_distributed.components.evaluate.regression_scores import (
     ErrorSums,
     LargestErrors,
@@ -20,11 +20,11 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 _LARGEST_ERRORS = 12
 
 
-def score_rows(predictor: Predictor, dataset: Path, manifest: DatasetManifest) -> RegressionEvaluation:
+def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest) -> RegressionEvaluation:
     """Score a model on all rows. One batch of rows at a time is in memory, and a sample of bounded size.
 
     Args:
-        predictor: The model.
+        function: The model.
         dataset: Folder of the shards.
         manifest: Manifest of the dataset.
 
@@ -38,7 +38,7 @@ def score_rows(predictor: Predictor, dataset: Path, manifest: DatasetManifest) -
     non_finite, first_row = NonFiniteOutputs(manifest.columns), 0
     for features, targets in read_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(targets)
-        predictions = output_vector(predictor(features), len(targets))
+        predictions = output_vector(function(features), len(targets))
         non_finite.add(predictions[:, None], features, begin)
         if non_finite.rows:
             continue  # There will be no scores. Later batches are read to count the rows.

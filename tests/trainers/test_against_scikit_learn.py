@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from kfp_distributed.components.evaluate.predictor import load_predictor
+from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.prepare_data.plan import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
@@ -132,6 +132,6 @@ def test_a_trainer_is_as_accurate_as_scikit_learn(tables, tmp_path, trainer, nam
         identity=(str(tmp_path),),
     )
     launch(request, LocalRunner(), lambda entry: None)
-    answers = load_predictor(tmp_path / "model", table.shape, "probabilities")(table.test[0])
+    answers = load_model_function(tmp_path / "model", table.shape, "probabilities")(table.test[0])
     accuracy = (answers.argmax(axis=1) == table.test[1]).mean()
     assert accuracy == pytest.approx(table.accuracy, abs=POINTS)

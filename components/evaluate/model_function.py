@@ -13,7 +13,7 @@ from kfp_distributed.components.evaluate.quiet_import import quiet_tensorflow
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.model import FORMATS
 
-Predictor = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+ModelFunction = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 """Returns the output of a model for rows, [n, width]. A suitable classifier returns [n, classes], a suitable regression
 model [n] or [n, 1]."""
 
@@ -24,7 +24,7 @@ _LOAD_ADVICE = "save it with the library versions of this step, without custom c
 _PREDICT_ADVICE = "save it with a signature that takes float32 rows in the form of the dataset"
 
 
-def load_predictor(folder: Path, row: tuple[int, ...], output: str) -> Predictor:
+def load_model_function(folder: Path, row: tuple[int, ...], output: str) -> ModelFunction:
     """Load model.onnx, or the signature "serving_default" of a SavedModel.
 
     A single input or output may have any name. If there are several, "features" and `output` are used.
@@ -61,7 +61,7 @@ def _model_errors(action: str, advice: str) -> Iterator[None]:
         raise ValueError(f"{action}: {advice} ({type(error).__name__}: {reason})") from error
 
 
-def _load_onnx(folder: Path, row: tuple[int, ...], output: str) -> Predictor:
+def _load_onnx(folder: Path, row: tuple[int, ...], output: str) -> ModelFunction:
     import onnxruntime
 
     file = folder / "model.onnx"
@@ -84,7 +84,7 @@ def _load_onnx(folder: Path, row: tuple[int, ...], output: str) -> Predictor:
     return predict
 
 
-def _load_saved_model(folder: Path, row: tuple[int, ...], output: str) -> Predictor:
+def _load_saved_model(folder: Path, row: tuple[int, ...], output: str) -> ModelFunction:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Otherwise each start logs a screen of remarks on the hardware.
     with quiet_tensorflow():
         import tensorflow as tf
