@@ -51,7 +51,7 @@ class TargetMoments:
         rows, mean = len(targets), float(targets.mean())
         within = float(np.square(targets - mean).sum())
         total, difference = self.rows + rows, mean - self.mean
-        self.squared_deviations += within + difference**2 * self.rows * rows / total
+        self.squared_deviations += within + difference * difference * (self.rows * rows / total)
         self.mean += difference * rows / total
         self.rows = total
         self.low, self.high = min(self.low, float(targets.min())), max(self.high, float(targets.max()))
