@@ -130,7 +130,7 @@ def _prediction_chart(pairs: NDArray[np.float64], rows: int) -> Chart:
 def _residual_chart(pairs: NDArray[np.float64], rows: int) -> Chart:
     points = np.column_stack([pairs[:, 1], pairs[:, 0] - pairs[:, 1]])
     line = ("no error", ((float(points[:, 0].min()), 0.0), (float(points[:, 0].max()), 0.0)))
-    return scatter_chart("Residuals against predicted", "predicted", "true − predicted", points, line, total=rows)  # noqa: RUF001
+    return scatter_chart("Residuals against predicted", "predicted", "residual", points, line, total=rows)
 
 
 def _residual_histogram(residuals: NDArray[np.float64], rows: int) -> tuple[Chart, str]:
@@ -143,7 +143,7 @@ def _residual_histogram(residuals: NDArray[np.float64], rows: int) -> tuple[Char
     edges = bin_edges(residuals)
     counts: list[int] = np.histogram(residuals, edges)[0].tolist()
     name = "rows" if len(residuals) == rows else f"a random sample of {len(residuals):,} of {rows:,} rows"
-    chart = histogram("Residuals", edges.tolist(), {name: counts}, x="true − predicted")  # noqa: RUF001
+    chart = histogram("Residuals", edges.tolist(), {name: counts}, x="residual")
     outside = len(residuals) - sum(counts)
     if not outside:
         return chart, ""
@@ -166,7 +166,7 @@ def _caption(error: RowError, label: Label) -> str:
 def _error_table(manifest: DatasetManifest, errors: Sequence[RowError]) -> Table:
     columns, label = manifest.columns[:MAX_COLUMNS], manifest.label
     return Table(
-        ("row", "true", "predicted", "true − predicted", *(column.name for column in columns)),  # noqa: RUF001
+        ("row", "true", "predicted", "residual", *(column.name for column in columns)),
         tuple(
             (
                 f"{error.row:,}",
