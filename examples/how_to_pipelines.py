@@ -5,7 +5,7 @@ from own_function import fit
 from partitioned_embedding import partitioned_embedding
 from two_stage_classifier import two_stage_classifier
 
-from kfp_distributed.components import Delivery, fingerprint_source, prepare_data, steps, train
+from kfp_distributed.components import Delivery, evaluate, export_model, fingerprint_source, prepare_data, steps, train
 from kfp_distributed.trainers import train_specification
 
 
@@ -144,6 +144,33 @@ def task_settings() -> None:
     # --8<-- [end:task-settings-use]
 
 
+# --8<-- [start:export-if-good-enough]
+@dsl.pipeline
+def export_if_good_enough(is_good_enough: bool, model: dsl.Input[dsl.Model], metrics: dsl.Input[dsl.Metrics]) -> None:
+    """Export a model that its evaluation found good enough."""
+    with dsl.If(is_good_enough == True):  # noqa: E712  (kfp compiles the comparison)
+        export_model(model=model, metrics=metrics, model_name="digits", bucket="models")
+
+
+# --8<-- [end:export-if-good-enough]
+
+
+@dsl.pipeline
+def threshold() -> None:
+    """Export a model if its recall of one class is high enough."""
+    data = prepare_data(source="digits")
+    training = train(
+        train_dataset=data.outputs["train_dataset"], train_specification=train_specification("keras_classifier")
+    )
+    # --8<-- [start:threshold]
+    model = training.outputs["model"]
+    scores = evaluate(model=model, dataset=data.outputs["test_dataset"], metric="recall_8", bound=0.95)
+    export_if_good_enough(
+        is_good_enough=scores.outputs["is_good_enough"], model=model, metrics=scores.outputs["metrics"]
+    )
+    # --8<-- [end:threshold]
+
+
 PIPELINES = (
     parameter_servers,
     two_stages,
@@ -152,4 +179,5 @@ PIPELINES = (
     resume,
     images,
     task_settings,
+    threshold,
 )

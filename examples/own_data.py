@@ -23,7 +23,7 @@ def train_on_own_data(source: str, label_column: str) -> float:
         train_parameters={"epochs": 40, "hidden_units": [32]},
     )
     scores = evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
-    return scores.outputs["accuracy"]
+    return scores.outputs["score"]
 
 
 if __name__ == "__main__":

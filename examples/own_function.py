@@ -53,7 +53,7 @@ def train_with_own_function(epochs: int = 5) -> float:
         train_parameters={"epochs": epochs, "hidden_units": 64},
     )
     scores = evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
-    return scores.outputs["accuracy"]
+    return scores.outputs["score"]
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[
         seconds: Seconds of each step, by its name.
     """
     rows = [
-        ("test accuracy", f"{_outputs(run_folder / 'evaluate')['accuracy']:.4f}"),
+        ("test accuracy", f"{_outputs(run_folder / 'evaluate')['score']:.4f}"),
         ("seconds", "  ".join(f"{step} {value:.1f}" for step, value in seconds.items() if value)),
     ]
     exported = run_folder / "export-model"

@@ -68,7 +68,7 @@ def local_run(
     An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps.
 
     The local runner of kfp 2.17 evaluates a `dsl.If` as False if it compares a named output, such as
-    `outputs["accuracy"]`, of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the
+    `outputs["score"]`, of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the
     log reports this. To run in both places, put the `dsl.If` into a pipeline of its own that takes the value as an
     input.
 

@@ -32,7 +32,8 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         checkpoint_uri: str = "",
         resume_from: str = "",
         cluster_configuration_secret: str = "",
-        minimum_accuracy: float = 0.9,
+        metric: str = "",
+        bound: float = 0.9,
         model_name: str = "digits",
         bucket: str = "models",
     ) -> float:
@@ -65,15 +66,19 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 training.
             cluster_configuration_secret: Name of a Secret with host, token and namespace of another Kubernetes cluster
                 to train on. Example: "gpu-cluster". Default: empty, which means the cluster of the pipeline.
-            minimum_accuracy: Lowest accuracy on the test dataset, from 0 to 1, with which the model is exported.
-                Default: 0.9.
+            metric: Name of the metric on the test dataset that decides about the export. Allowed for classification:
+                "accuracy", "macro_f1", "roc_auc", "average_precision", "loss", "calibration_error", "precision_CLASS"
+                and "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Default: empty, which
+                means "accuracy" for classification and "r2" for regression.
+            bound: Value that the metric must reach for the export. It is the highest good value of "loss",
+                "calibration_error", "mae" and "rmse", and the lowest good value of every other metric. Default: 0.9.
             model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. Example:
                 "flowers". Default: "digits".
             bucket: Bucket to export to, with an optional prefix. The bucket must exist. The model goes to
                 BUCKET/MODEL_NAME/VERSION/. Examples: "models", "s3://models/team-a". Default: "models".
 
         Returns:
-            Output: Accuracy on the test dataset, from 0 to 1.
+            Output: Value of the metric on the test dataset.
         """
         # Never cached, so that the cache of prepare_data notices a source that has changed.
         fingerprint = with_steps.fingerprint_source(source=source)
@@ -91,16 +96,17 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             resume_from=resume_from,
             cluster_configuration_secret=cluster_configuration_secret,
         )
-        evaluation = with_steps.evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
+        evaluation = with_steps.evaluate(
+            model=training.outputs["model"], dataset=data.outputs["test_dataset"], metric=metric, bound=bound
+        )
         export_if_good_enough(
             model=training.outputs["model"],
             metrics=evaluation.outputs["metrics"],
-            accuracy=evaluation.outputs["accuracy"],
-            minimum_accuracy=minimum_accuracy,
+            is_good_enough=evaluation.outputs["is_good_enough"],
             model_name=model_name,
             bucket=bucket,
         )
-        return evaluation.outputs["accuracy"]
+        return evaluation.outputs["score"]
 
     return train_and_export
 
@@ -111,22 +117,20 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
     def export_if_good_enough(
         model: dsl.Input[dsl.Model],
         metrics: dsl.Input[dsl.Metrics],
-        accuracy: float,
-        minimum_accuracy: float,
+        is_good_enough: bool,
         model_name: str,
         bucket: str,
     ) -> None:
-        """Exports a model if its accuracy is high enough.
+        """Exports a model if it is good enough.
 
         Args:
             model: Model to export.
             metrics: Metrics to store in the manifest of the exported version.
-            accuracy: Accuracy of the model, from 0 to 1.
-            minimum_accuracy: Lowest accuracy with which the model is exported.
+            is_good_enough: Whether the evaluation found the model good enough.
             model_name: Name of the exported model. Example: "digits".
             bucket: Bucket to export to, with an optional prefix. Example: "models".
         """
-        with dsl.If(accuracy >= minimum_accuracy, name="good-enough"):
+        with dsl.If(is_good_enough == True, name="good-enough"):  # noqa: E712  (kfp compiles the comparison)
             with_steps.export_model(model=model, metrics=metrics, model_name=model_name, bucket=bucket)
 
     return export_if_good_enough

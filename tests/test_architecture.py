@@ -39,6 +39,7 @@ SHARED_BY_STEPS = (
     "components.artifacts",
     "components.mlflow_client",
     "components.row_texts",
+    "components.histograms",
     "components.http_requests",
     "components.source_address",
     "components.startup_remarks",

@@ -23,8 +23,10 @@ _MATRIX_CLASSES = 40
 _CURVES = 7
 _CURVE_POINTS = 150
 _CONFUSIONS = 10
-_COLUMNS = 12
 _PICTURE_PIXELS = 96
+MAX_COLUMNS = 12
+"""Columns that the table of the worst rows shows."""
+
 _TITLES = {
     "macro_f1": "macro F1",
     "roc_auc": "ROC AUC",
@@ -256,7 +258,7 @@ def _caption(mistake: Mistake, classes: Sequence[str]) -> str:
 
 
 def _mistake_table(manifest: DatasetManifest, mistakes: Sequence[Mistake]) -> Table:
-    classes, columns = manifest.label.classes, manifest.columns[:_COLUMNS]
+    classes, columns = manifest.label.classes, manifest.columns[:MAX_COLUMNS]
     return Table(
         ("row", "true class", "P(true class)", "predicted class", "P(predicted class)", *(c.name for c in columns)),
         tuple(

@@ -12,18 +12,19 @@ def run_step(
     metrics: MetricsArtifact,
     classification_metrics: ClassificationMetricsArtifact,
     report: Artifact,
+    metric: str,
+    bound: float | None,
     allow_training_rows: bool,
-) -> tuple[float, float]:
-    """Evaluate a model and return accuracy and loss; the parameters are those of the component.
+) -> tuple[float, bool]:
+    """Evaluate a model and return score and is_good_enough; the parameters are those of the component.
 
     Raises:
         SystemExit: The model cannot be evaluated. The message is the last line of the step's log, because KFP shows an
             error nowhere else.
     """
     try:
-        scores = run_evaluation(
-            model.path, dataset.path, metrics, classification_metrics, report.path, allow_training_rows
+        return run_evaluation(
+            model.path, dataset.path, metrics, classification_metrics, report.path, metric, bound, allow_training_rows
         )
     except (ValueError, OSError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    return scores.accuracy, scores.loss

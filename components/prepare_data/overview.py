@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from kfp_distributed.components.histograms import count_bins
 from kfp_distributed.components.prepare_data.duplicates import MAXIMUM_HASHES
-from kfp_distributed.components.prepare_data.histograms import count_bins
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
 from kfp_distributed.components.prepare_data.profile import Moments, Profile
 from kfp_distributed.components.prepare_data.sample import SHOWN_ROWS, RowSample

@@ -6,17 +6,22 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from kfp_distributed.components.evaluate.evaluation import read_dataset, score_rows
+from kfp_distributed.components.evaluate import regression
+from kfp_distributed.components.evaluate.classification import score_rows
+from kfp_distributed.components.evaluate.evaluation import read_dataset
+from kfp_distributed.components.evaluate.regression_report import regression_page
 from kfp_distributed.components.evaluate.report import evaluation_page
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.reports.page import render_page
-from kfp_distributed.storage.dataset import read_batches
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard, read_batches
 
 COLUMNS = (
     "species", "bill_length", "flipper_length", "body_mass", "island", "sex", "ring_color", "station", "ship_cost",
@@ -73,7 +78,23 @@ def write_pages(folder: Path) -> dict[str, Path]:
         }
         prepare(source, options, datasets, str(files[f"data-{name}"]))
         files[f"evaluation-{name}"].write_text(evaluation_report(folder / name, ignored), encoding="utf-8")
+    files["evaluation-regression"] = folder / "evaluation-regression.html"
+    files["evaluation-regression"].write_text(regression_report(folder / "houses"), encoding="utf-8")
     return files
+
+
+def regression_report(folder: Path, rows: int = 5000) -> str:
+    """Write a dataset of made-up houses, and predict their prices badly for large ones. Return the report."""
+    generator = np.random.default_rng(0)
+    size = generator.lognormal(4.6, 0.4, rows).astype(np.float32)
+    price = 90_000 + 3_100 * size.astype(np.float64) + generator.normal(0, 300 * size)
+    folder.mkdir()
+    pq.write_table(pa.table({"size": size, "price": price}), folder / "part.parquet")
+    label = Label("price", (), "regression", float(price.mean()), float(price.std()))
+    shards = (Shard("part.parquet", rows, 1, "0"),)
+    manifest = DatasetManifest("test", (Column("size", "number", "float32"),), label, shards, (), 0, "made up")
+    evaluation = regression.score_rows(lambda rows: 400_000 * np.log(rows[:, 0] / 38), folder, manifest)
+    return render_page("evaluate_regression.html", regression_page(manifest, evaluation))
 
 
 def evaluation_report(folder: Path, ignored: tuple[str, ...]) -> str:

@@ -16,6 +16,7 @@ PAGES = {
     "data-digits": (2, "No value is missing."),
     "data-table": (8, "'ring_color' alone predicts the label of 98."),
     "evaluation-digits": (5, "The 7 classes with the lowest average precision are shown."),
+    "evaluation-regression": (3, "A sample of 2,000 of 5,000 rows."),
     "evaluation-table": (5, "Each curve is that of one class against all others."),
 }
 

@@ -51,7 +51,7 @@ def test_local_steps_train_on_the_cluster(
             bucket=f"{bucket}/pipeline-models",
         )
     # The same as in tests/pipelines/test_train_and_export.py, which runs without a cluster.
-    assert outputs(tmp_path / "cluster", "evaluate")["parameterValues"]["accuracy"] > 0.93
+    assert outputs(tmp_path / "cluster", "evaluate")["parameterValues"]["score"] > 0.93
     check_report(tmp_path / "cluster", {node.metadata.name for node in api.list_node().items}, store_environment)
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     assert store.exists("pipeline-models/digits/1/saved_model.pb")

@@ -97,9 +97,9 @@ def test_prepare_data_takes_the_fraction_0(tmp_path):
 def test_a_pipeline_takes_a_whole_number_too():
     @dsl.pipeline
     def outer():
-        train_and_export(minimum_accuracy=0)
+        train_and_export(bound=0)
 
-    constant = outer.pipeline_spec.root.dag.tasks["train-and-export"].inputs.parameters["minimum_accuracy"]
+    constant = outer.pipeline_spec.root.dag.tasks["train-and-export"].inputs.parameters["bound"]
     assert constant.runtime_value.constant.number_value == 0
 
 

@@ -86,7 +86,7 @@ def test_every_step_runs_with_a_library_installed_by_pip(clean_python, wheel, tm
         exported = open_store("s3://models/digits", credentials_from_environment(store.environment()))
         keys = [entry.key for entry in exported.list()]
         manifest = json.loads(exported.read("1/export.json"))
-    assert outputs["evaluate"]["accuracy"] > 0.9
+    assert outputs["evaluate"]["score"] > 0.9
     assert outputs["export_model"] == {"uri": "s3://models/digits/1", "version": 1}
     assert "1/saved_model.pb" in keys
     assert manifest["source_run"] == run.run_id

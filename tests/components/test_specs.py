@@ -64,7 +64,7 @@ def test_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
         print(status.state)
 
     @dsl.pipeline(name="many-trainings")
-    def many_trainings(minimum_accuracy: float = 0.9):
+    def many_trainings(bound: float = 0.9):
         with dsl.ExitHandler(notify()):
             fingerprint = delivered.fingerprint_source(source="s3://data/rows.csv")
             data = delivered.prepare_data(source="s3://data/rows.csv", source_fingerprint=fingerprint.output)
@@ -80,8 +80,10 @@ def test_pipeline_of_many_trainings_fits_into_a_workflow(tmp_path, delivery):
             fitted = [fit({"distribution_type": "TF", "number_of_workers": number + 1}) for number in range(20)]
             with dsl.ParallelFor([{"number_of_workers": number + 1} for number in range(10)]) as distribution:
                 fit(distribution)
-            scored = delivered.evaluate(model=fitted[0].outputs["model"], dataset=data.outputs["test_dataset"])
-            with dsl.If(scored.outputs["accuracy"] >= minimum_accuracy):
+            scored = delivered.evaluate(
+                model=fitted[0].outputs["model"], dataset=data.outputs["test_dataset"], bound=bound
+            )
+            with dsl.If(scored.outputs["is_good_enough"] == True):  # noqa: E712
                 delivered.export_model(model=fitted[0].outputs["model"], model_name="digits", bucket="models")
 
     compiler.Compiler().compile(many_trainings, str(tmp_path / "many.yaml"))
@@ -121,7 +123,7 @@ def test_loaded_components_compose(tmp_path):
 
 def test_pipeline_loads_as_a_component():
     pipeline = components.load_component_from_file(str(SPECS / "train_and_export.yaml"))
-    assert "minimum_accuracy" in pipeline.component_spec.inputs
+    assert {"metric", "bound"} <= set(pipeline.component_spec.inputs)
 
 
 @pytest.mark.parametrize("kind", DELIVERIES)

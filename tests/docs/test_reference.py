@@ -12,7 +12,9 @@ import reference
 from kfp import dsl
 from release import IMAGES
 
+from kfp_distributed.components.evaluate.regression_scores import RegressionScores
 from kfp_distributed.components.evaluate.scores import Evaluation
+from kfp_distributed.components.evaluate.threshold import DIRECTIONS
 from kfp_distributed.components.prepare_data import data_warnings
 from kfp_distributed.components.prepare_data.scan import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
@@ -250,6 +252,27 @@ def test_every_metric_of_evaluate_is_described():
         for method in (Evaluation.summary, Evaluation.errors)
     )
     assert described == {*summary, *(f"{name}_error" for name in errors)}
+
+
+def test_every_metric_of_a_task_is_described():
+    page = (PAGES / "metrics.md").read_text("utf-8")
+    table = page.partition("metric for regression")[2].partition("## ")[0]
+    assert re.findall("^\\| `(\\w+)`", table, re.MULTILINE) == [*RegressionScores._fields, "examples"]
+    for task, *cells, default in rows_of(page.partition("### Threshold")[2].partition("## ")[0])[1:]:
+        for direction, cell in zip(("at least", "at most"), cells, strict=True):
+            names = [name for name in re.findall("`(\\w+)`", cell) if not name.endswith("_CLASS")]
+            assert names == [name for name, required in DIRECTIONS[task].items() if required == direction]
+        assert default == f"`{next(iter(DIRECTIONS[task]))}`"
+
+
+@pytest.mark.parametrize("source", ["components/evaluate/component.py", "pipelines/train_and_export.py"])
+def test_the_metrics_of_a_threshold_are_described(source):
+    inputs = re.sub(r"\s+", " ", (reference.ROOT / source).read_text("utf-8"))
+    names = [f'"{name}"' for name in (*DIRECTIONS["classification"], "precision_CLASS")]
+    assert f'Allowed for classification: {", ".join(names)} and "recall_CLASS" of a class.' in inputs
+    assert 'Allowed for regression: "r2", "mae" and "rmse".' in inputs
+    quoted = [f'"{name}"' for names in DIRECTIONS.values() for name, way in names.items() if way == "at most"]
+    assert f"the highest good value of {', '.join(quoted[:-1])} and {quoted[-1]}, and the lowest" in inputs
 
 
 def message_patterns(folder: str) -> list[str]:

@@ -12,21 +12,22 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
 @pytest.fixture
 def write_dataset(tmp_path):
-    """Write rows as a dataset of two shards. Return its folder."""
+    """Write rows as a dataset of two shards, by default with classes. Return its folder."""
 
-    def write(columns, values, labels, classes=("ant", "bee", "cat"), name="dataset", split="test"):
+    def write(columns, values, labels, classes=("ant", "bee", "cat"), name="dataset", split="test", label=None):
         folder = tmp_path / name
         folder.mkdir()
         shards = []
         for number, rows in enumerate(np.array_split(np.arange(len(labels)), 2) if len(labels) else []):
             arrays = [as_arrow(column, value[rows]) for column, value in zip(columns, values, strict=True)]
-            table = pa.table([*arrays, pa.array(labels[rows], pa.int32())], names=[*(c.name for c in columns), "kind"])
+            table = pa.table([*arrays, pa.array(labels[rows])], names=[*(c.name for c in columns), "kind"])
             file = folder / f"part-{number}.parquet"
             pq.write_table(table, file)
             data = file.read_bytes()
             shards.append(Shard(file.name, len(rows), len(data), hashlib.sha256(data).hexdigest()))
-        counts = tuple(int((labels == index).sum()) for index in range(len(classes)))
-        manifest = DatasetManifest(split, tuple(columns), Label("kind", classes), tuple(shards), counts, 0, "made up")
+        label = label or Label("kind", classes)
+        counts = tuple(int((labels == index).sum()) for index in range(len(label.classes)))
+        manifest = DatasetManifest(split, tuple(columns), label, tuple(shards), counts, 0, "made up")
         (folder / DATASET_MANIFEST).write_text(manifest.to_json())
         return folder
 

@@ -8,14 +8,16 @@ def test_interface():
     assert {name: port.type for name, port in spec.inputs.items()} == {
         "model": "system.Model@0.0.1",
         "dataset": "system.Dataset@0.0.1",
+        "metric": "String",
+        "bound": "Float",
         "allow_training_rows": "Boolean",
     }
     assert {name: port.type for name, port in spec.outputs.items()} == {
         "metrics": "system.Metrics@0.0.1",
         "classification_metrics": "system.ClassificationMetrics@0.0.1",
         "report": "system.HTML@0.0.1",
-        "accuracy": "Float",
-        "loss": "Float",
+        "score": "Float",
+        "is_good_enough": "Boolean",
     }
 
 
@@ -29,5 +31,5 @@ def test_step(pictures, linear, tmp_path):
         dsl.ClassificationMetrics(),
         dsl.HTML(uri=str(report)),
     )
-    assert outputs == (metrics.metadata["accuracy"], metrics.metadata["loss"])
+    assert outputs == (metrics.metadata["accuracy"], True)
     assert report.read_text().startswith("<!DOCTYPE html>")

@@ -17,7 +17,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from kfp_distributed.components.evaluate.evaluation import metric_values, score_rows
+from kfp_distributed.components.evaluate.classification import metric_values, score_rows
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 
 

@@ -8,7 +8,7 @@ from sklearn.metrics import (
 )
 
 from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.evaluation import log_lines, metric_values
+from kfp_distributed.components.evaluate.classification import log_lines, metric_values
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.scores import (
     Evaluation,

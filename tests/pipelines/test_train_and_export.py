@@ -36,7 +36,8 @@ def test_digits_are_trained_distributed_and_exported(tmp_path, monkeypatch, trai
             distribution_specification=distribution,
             train_parameters={"epochs": 15},
             checkpoint_uri="s3://checkpoints",
-            minimum_accuracy=0.9,
+            metric="macro_f1",
+            bound=0.9,
         )
         store = open_store("s3://models/digits/1")
         manifest = json.loads(store.read("model.json"))
@@ -44,7 +45,7 @@ def test_digits_are_trained_distributed_and_exported(tmp_path, monkeypatch, trai
         checkpoints = open_store("s3://checkpoints").list()
     (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-export")]
     scored = json.loads((folder / "evaluate" / "executor_output.json").read_text())["parameterValues"]
-    assert scored["accuracy"] >= 0.95
+    assert scored["score"] >= 0.95
     assert checkpoints
     files = {file["path"] for file in manifest["files"]}
     assert files == {"model.onnx"} or {"saved_model.pb", "variables/variables.index"} <= files
@@ -71,7 +72,7 @@ def test_a_model_that_is_not_good_enough_is_not_exported(tmp_path, monkeypatch):
         train_and_export(
             distribution_specification={},
             train_parameters={"epochs": "1.0", "hidden_units": [8]},
-            minimum_accuracy=0.999,
+            bound=0.999,
         )
     (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-export")]
     assert (folder / "evaluate" / "executor_output.json").exists()

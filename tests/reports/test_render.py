@@ -64,7 +64,7 @@ def test_text_is_shown_literally(text, shown):
     assert page.texts.count(shown) == 5  # The title, the heading, the cause and both cells.
 
 
-@pytest.mark.parametrize("template", ["train.html", "evaluate.html", "prepare_data.html"])
+@pytest.mark.parametrize("template", ["train.html", "evaluate.html", "evaluate_regression.html", "prepare_data.html"])
 def test_a_value_that_a_page_lacks_is_an_error(template):
     with pytest.raises(UndefinedError, match="has no attribute"):
         render_page(template, object())
@@ -136,7 +136,8 @@ def test_templates_load_from_the_unpacked_library(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", RENDER, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    names = ["base.html", "charts.js", "evaluate.html", "macros.html", "prepare_data.html", "style.css", "train.html"]
+    pages = ["evaluate.html", "evaluate_regression.html", "prepare_data.html", "train.html"]
+    names = sorted(["base.html", "charts.js", "macros.html", "style.css", *pages])
     assert (done.returncode, done.stdout.strip()) == (0, str(names)), done.stderr
 
 

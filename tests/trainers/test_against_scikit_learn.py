@@ -14,7 +14,7 @@ from sklearn.metrics import r2_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
-from kfp_distributed.components.evaluate.classifier import load_classifier
+from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
@@ -131,7 +131,7 @@ CASES = [
 def test_a_trainer_is_as_accurate_as_scikit_learn(tables, tmp_path, trainer, name, workers):
     table = tables(name)
     train(table, tmp_path, trainer, workers)
-    answers = load_classifier(tmp_path / "model", table.shape)(table.test[0])
+    answers = load_model_function(tmp_path / "model", table.shape, "probabilities")(table.test[0])
     accuracy = (answers.argmax(axis=1) == table.test[1]).mean()
     assert accuracy == pytest.approx(table.score, abs=POINTS)
 

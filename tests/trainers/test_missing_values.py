@@ -9,7 +9,7 @@ from partitioned_embedding import partitioned_embedding
 from samples import CLASSES, COLUMNS, table
 from two_stage_classifier import two_stage_classifier
 
-from kfp_distributed.components.evaluate.classifier import load_classifier
+from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
@@ -51,6 +51,6 @@ def test_the_examples_learn_from_rows_with_missing_values(
     ((inputs, classes),) = read_batches(tmp_path / "train", manifest)
     incomplete = np.isnan(inputs).any(axis=1)
     assert incomplete.sum() > 30
-    answers = load_classifier(tmp_path / "model", input_shape(manifest))(inputs[incomplete])
+    answers = load_model_function(tmp_path / "model", input_shape(manifest), "probabilities")(inputs[incomplete])
     # A model whose weights are NaN may answer the same class for each row.
     assert (answers.argmax(axis=1) == classes[incomplete]).mean() > 0.6

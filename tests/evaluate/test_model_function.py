@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kfp_distributed.components.evaluate.classifier import fit_shape, pick
+from kfp_distributed.components.evaluate.model_function import fit_shape, pick
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_shapes_that_do_not_match_are_refused(input_shape, row):
 LOAD = """
 import sys
 from pathlib import Path
-from kfp_distributed.components.evaluate.classifier import load_classifier
-load_classifier(Path(sys.argv[1]), (4, 4))
+from kfp_distributed.components.evaluate.model_function import load_model_function
+load_model_function(Path(sys.argv[1]), (4, 4), "probabilities")
 """
 
 

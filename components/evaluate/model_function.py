@@ -1,4 +1,4 @@
-"""Loads a SavedModel or an ONNX model as a classifier."""
+"""Loads a SavedModel or an ONNX model as a function of rows."""
 
 import math
 import os
@@ -13,8 +13,9 @@ from kfp_distributed.components.evaluate.quiet_import import quiet_tensorflow
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.model import FORMATS
 
-Classifier = Callable[[NDArray[np.float32]], NDArray[np.floating]]
-"""Returns the output of a model for rows, [n, width]. The output of a suitable model is [n, classes]."""
+ModelFunction = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+"""Returns the output of a model for rows, [n, width]. A suitable classifier returns [n, classes], a suitable regression
+model [n] or [n, 1]."""
 
 _NAMED_FILES = 10
 # TensorFlow's errors may contain a complete graph. Their first two or three lines name the cause.
@@ -23,17 +24,18 @@ _LOAD_ADVICE = "save it with the library versions of this step, without custom c
 _PREDICT_ADVICE = "save it with a signature that takes float32 rows in the form of the dataset"
 
 
-def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
+def load_model_function(folder: Path, row: tuple[int, ...], output: str) -> ModelFunction:
     """Load model.onnx, or the signature "serving_default" of a SavedModel.
 
-    A single input or output may have any name. If there are several, "features" and "probabilities" are used.
+    A single input or output may have any name. If there are several, "features" and `output` are used.
 
     Args:
         folder: Folder of the model.
         row: Shape of one row of the dataset.
+        output: Name of the output: "probabilities" or "prediction".
 
     Returns:
-        The classifier. It raises ValueError if the model fails.
+        The model as a function. It raises ValueError if the model fails.
 
     Raises:
         ValueError: There is no such model, it cannot be loaded, it has no such signature, or its input does not
@@ -42,7 +44,7 @@ def load_classifier(folder: Path, row: tuple[int, ...]) -> Classifier:
     load = {"model.onnx": _load_onnx, "saved_model.pb": _load_saved_model}
     for name, load_format in load.items():
         if (folder / name).is_file():
-            return load_format(folder, row)
+            return load_format(folder, row, output)
     raise ValueError(
         f"the model in {folder} has no {' or '.join(FORMATS)}, it has {list_files(folder)[:_NAMED_FILES]}: evaluate "
         "takes a SavedModel or an ONNX model. Save it directly into model_dir, not into a subfolder."
@@ -59,7 +61,7 @@ def _model_errors(action: str, advice: str) -> Iterator[None]:
         raise ValueError(f"{action}: {advice} ({type(error).__name__}: {reason})") from error
 
 
-def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
+def _load_onnx(folder: Path, row: tuple[int, ...], output: str) -> ModelFunction:
     import onnxruntime
 
     file = folder / "model.onnx"
@@ -67,7 +69,7 @@ def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
         model = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     inputs = {tensor.name: tensor for tensor in model.get_inputs()}
     features_tensor = inputs[pick(inputs, "features")]
-    output_name = pick([tensor.name for tensor in model.get_outputs()], "probabilities")
+    output_name = pick([tensor.name for tensor in model.get_outputs()], output)
     # A dimension that is not fixed has a name instead of a size.
     shape = fit_shape([size if isinstance(size, int) else None for size in features_tensor.shape], row)
     onnx_type = features_tensor.type[len("tensor(") : -1]
@@ -76,13 +78,13 @@ def _load_onnx(folder: Path, row: tuple[int, ...]) -> Classifier:
     def predict(features: NDArray[np.float32]) -> NDArray[np.floating]:
         with _model_errors("the model failed", _PREDICT_ADVICE):
             rows = features.reshape(-1, *shape).astype(dtype)
-            probabilities: NDArray[np.floating] = model.run([output_name], {features_tensor.name: rows})[0]
-        return probabilities
+            outputs: NDArray[np.floating] = model.run([output_name], {features_tensor.name: rows})[0]
+        return outputs
 
     return predict
 
 
-def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
+def _load_saved_model(folder: Path, row: tuple[int, ...], output: str) -> ModelFunction:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # Otherwise each start logs a screen of remarks on the hardware.
     with quiet_tensorflow():
         import tensorflow as tf
@@ -94,7 +96,7 @@ def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
         raise ValueError(f"the model has the signatures {list(model.signatures)}: save it with one 'serving_default'.")
     inputs = signature.structured_input_signature[1]
     input_name = pick(inputs, "features")
-    output_name = pick(signature.structured_outputs, "probabilities")
+    output_name = pick(signature.structured_outputs, output)
     input_shape = inputs[input_name].shape
     shape = fit_shape(None if input_shape.rank is None else input_shape.as_list(), row)
 
@@ -103,8 +105,8 @@ def _load_saved_model(folder: Path, row: tuple[int, ...]) -> Classifier:
             rows = tf.cast(features.reshape(-1, *shape), inputs[input_name].dtype)
             # Called through the model, because its variables live only as long as the model does.
             outputs = model.signatures["serving_default"](**{input_name: rows})
-            probabilities: NDArray[np.floating] = outputs[output_name].numpy()
-        return probabilities
+            values: NDArray[np.floating] = outputs[output_name].numpy()
+        return values
 
     return predict
 

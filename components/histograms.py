@@ -43,7 +43,7 @@ def count_bins(
     return edges.tolist(), counts, known.size - sum(map(sum, counts.values()))
 
 
-def bin_edges(numbers: NDArray[np.float32]) -> NDArray[np.float64]:
+def bin_edges(numbers: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the edges of bins for numbers: one bin for each of a few whole numbers, else 30 over their range.
 
     Far outliers are left out of the range.

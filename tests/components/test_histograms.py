@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kfp_distributed.components.prepare_data.histograms import bin_edges, count_bins
+from kfp_distributed.components.histograms import bin_edges, count_bins
 
 
 def counted(values, labels=None, classes=tuple("abcdef")):

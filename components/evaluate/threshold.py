@@ -1,0 +1,102 @@
+"""Decides by one metric whether a model is good enough (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from kfp_distributed.storage.dataset import Label, Task
+
+Direction = Literal["at least", "at most"]
+"""Whether a good value is high or low."""
+
+DIRECTIONS: Mapping[Task, Mapping[str, Direction]] = {
+    "classification": {
+        "accuracy": "at least",
+        "macro_f1": "at least",
+        "roc_auc": "at least",
+        "average_precision": "at least",
+        "loss": "at most",
+        "calibration_error": "at most",
+    },
+    "regression": {"r2": "at least", "mae": "at most", "rmse": "at most"},
+    "none": {},
+}
+"""The metrics of each task that a bound can be set for. The first one of a task is its default."""
+
+
+class Verdict(NamedTuple):
+    """Whether a model is good enough.
+
+    Attributes:
+        score: Value of the metric.
+        is_good_enough: Whether the value reaches the bound.
+    """
+
+    score: float
+    is_good_enough: bool
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A metric and the value that it must reach.
+
+    Attributes:
+        metric: Name of the metric.
+        direction: Whether `bound` is the lowest or the highest good value.
+        bound: The value; None if every value is good enough.
+    """
+
+    metric: str
+    direction: Direction
+    bound: float | None = None
+
+    @classmethod
+    def of_label(cls, label: Label, metric: str = "", bound: float | None = None) -> "Threshold":
+        """Return the threshold for a dataset.
+
+        Args:
+            label: Label of the dataset.
+            metric: Name of the metric: one of DIRECTIONS, or "precision_CLASS" or "recall_CLASS" of a class. Default:
+                "", which means the default of the task.
+            bound: The value to reach. Default: None.
+
+        Raises:
+            ValueError: The task of the label has no such metric.
+        """
+        directions = DIRECTIONS[label.task]
+        of_classes = {f"{score}_{name}" for score in ("precision", "recall") for name in label.classes}
+        metric = metric or next(iter(directions))
+        if metric not in directions and metric not in of_classes:
+            classes = ", precision_CLASS and recall_CLASS of each class" if label.classes else ""
+            raise ValueError(
+                f"metric {metric!r} is not a metric of the task {label.task!r} (label {label.name!r}): allowed are "
+                f"{', '.join(directions)}{classes}"
+            )
+        return cls(metric, directions.get(metric, "at least"), bound)
+
+    def judge(self, values: Mapping[str, float]) -> Verdict:
+        """Compare the value of the metric with the bound.
+
+        Args:
+            values: All defined metrics by name.
+
+        Raises:
+            ValueError: The metric is not defined for the dataset.
+        """
+        if self.metric not in values:
+            defined = [name for name in values if any(name in names for names in DIRECTIONS.values())]
+            raise ValueError(
+                f"the metric {self.metric!r} is undefined for the rows of this dataset: pass another one as `metric`, "
+                f"such as {', '.join(defined)}, or evaluate more rows"
+            )
+        score = float(values[self.metric])
+        if self.bound is None:
+            return Verdict(score, True)
+        return Verdict(score, score >= self.bound if self.direction == "at least" else score <= self.bound)
+
+    def describe(self, verdict: Verdict) -> str:
+        """Return the line of the log that says whether the model is good enough."""
+        if self.bound is None:
+            return f"score={verdict.score:.6g} ({self.metric}), no bound is set"
+        result = "good enough" if verdict.is_good_enough else "not good enough"
+        return f"score={verdict.score:.6g} ({self.metric}) is {result}: the bound is {self.direction} {self.bound:.6g}"
