@@ -24,6 +24,13 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
     def train_and_export(
         source: str = "digits",
         label_column: str = "label",
+        task: str = "auto",
+        columns: dict = {},  # noqa: B006
+        drop_columns: list[str] = [],  # noqa: B006
+        missing: str = "auto",
+        csv_format: dict = {},  # noqa: B006
+        group_column: str = "",
+        time_column: str = "",
         shards: int = 8,
         train_specification: dict = {"trainer": "keras_classifier"},  # noqa: B006
         train_parameters: dict = {"epochs": 15},  # noqa: B006
@@ -44,6 +51,20 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 Parquet or .npz files or of folders of images. Examples: "s3://data/flowers.csv",
                 "https://example.com/flowers.parquet". Default: "digits".
             label_column: Name of the column or array to predict. Example: "species". Default: "label".
+            task: What is predicted. Allowed values: "classification" (a class), "regression" (a number) and "auto" (the
+                labels decide). Default: "auto".
+            columns: Kinds of columns that are not to be guessed, by name: "number", "category" (also of integer codes)
+                or "date". Example: {"zip": "category"}. Default: {}.
+            drop_columns: Names of the columns that are neither inputs nor the label. Example: ["id"]. Default: no
+                columns.
+            missing: What becomes of missing values. Allowed values: "impute" (the median of the training rows), "drop"
+                (leave the row out), "refuse" (an error), "keep" (NaN) and "auto" (impute). Default: "auto".
+            csv_format: How CSV files are written. Example: {"separator": ";", "decimal": ",", "missing": ["?"]}.
+                Default: {}, which means commas, points, UTF-8 and a header.
+            group_column: Column whose equal values come into one dataset. Example: "patient". Default: empty, which
+                means that rows are divided at random.
+            time_column: Column of dates, times or numbers: the newest rows become the test dataset. Example: "sold_on".
+                Default: empty.
             shards: Number of Parquet files that the training data is divided into, from 1 to 512. More shards
                 make each file smaller, and a replica must have memory for one. Default: 8.
             train_specification: What each replica runs: {"trainer": NAME}, {"function": NAME, "source": TEXT} or
@@ -68,7 +89,7 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 to train on. Example: "gpu-cluster". Default: empty, which means the cluster of the pipeline.
             metric: Name of the metric on the test dataset that decides about the export. Allowed for classification:
                 "accuracy", "macro_f1", "roc_auc", "average_precision", "loss", "calibration_error", "precision_CLASS"
-                and "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Default: empty, which
+                and "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Example: "macro_f1". Default: empty, which
                 means "accuracy" for classification and "r2" for regression.
             bound: Value that the metric must reach for the export. It is the highest good value of "loss",
                 "calibration_error", "mae" and "rmse", and the lowest good value of every other metric. Default: 0.9.
@@ -83,7 +104,17 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         # Never cached, so that the cache of prepare_data notices a source that has changed.
         fingerprint = with_steps.fingerprint_source(source=source)
         data = with_steps.prepare_data(
-            source=source, label_column=label_column, shards=shards, source_fingerprint=fingerprint.output
+            source=source,
+            label_column=label_column,
+            task=task,
+            columns=columns,
+            drop_columns=drop_columns,
+            missing=missing,
+            csv_format=csv_format,
+            group_column=group_column,
+            time_column=time_column,
+            shards=shards,
+            source_fingerprint=fingerprint.output,
         )
         training = with_steps.train(
             train_dataset=data.outputs["train_dataset"],

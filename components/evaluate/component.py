@@ -24,8 +24,8 @@ def evaluate(
             dataset and other splits of the same source are refused. It must have a label.
         metric: Name of the metric that `score` has and `bound` limits. Allowed for classification: "accuracy",
             "macro_f1", "roc_auc", "average_precision", "loss", "calibration_error", "precision_CLASS" and
-            "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Default: empty, which means
-            "accuracy" for classification and "r2" for regression.
+            "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Example: "macro_f1".
+            Default: empty, which means "accuracy" for classification and "r2" for regression.
         bound: Value that `score` must reach for `is_good_enough`. It is the highest good value of "loss",
             "calibration_error", "mae" and "rmse", and the lowest good value of every other metric. Example: 0.9.
             Default: none, which means that every value is good enough.

@@ -50,9 +50,10 @@ def prepare_data(
         test_fraction: Fraction of the rows for the test dataset, from 0 to less than 1. The sum of both fractions must
             be less than 1; with `like` it may be 1. Default: 0.1.
         validation_source: Path or address of the rows of the validation dataset, with the same columns. Then
-            validation_fraction is not used. Default: empty, which means rows of `source`.
+            validation_fraction is not used. Example: "s3://data/validation.csv". Default: empty, which means rows of
+            `source`.
         test_source: Path or address of the rows of the test dataset, with the same columns. Then test_fraction is not
-            used. Default: empty, which means rows of `source`.
+            used. Example: "s3://data/test.csv". Default: empty, which means rows of `source`.
         group_column: Column whose equal values come into one dataset, such as the patient of each row. It is no input
             unless it is in `columns`. The fractions are those of the rows, as near as whole groups allow. Example:
             "patient". Default: empty, which means that rows are divided at random.
