@@ -133,7 +133,7 @@ def export() -> None:
 def score_and_export():
     with dsl.ParallelFor([1]):
         scored = score()
-        with dsl.If(scored.outputs["score"] >= 0.9):
+        with dsl.If(scored.outputs["accuracy"] >= 0.9):
             export()
 
 
