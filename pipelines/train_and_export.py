@@ -89,8 +89,8 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 to train on. Example: "gpu-cluster". Default: empty, which means the cluster of the pipeline.
             metric: Name of the metric on the test dataset that decides about the export. Allowed for classification:
                 "accuracy", "macro_f1", "roc_auc", "average_precision", "loss", "calibration_error", "precision_CLASS"
-                and "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Example: "macro_f1". Default: empty, which
-                means "accuracy" for classification and "r2" for regression.
+                and "recall_CLASS" of a class. Allowed for regression: "r2", "mae" and "rmse". Example: "macro_f1".
+                Default: empty, which means "accuracy" for classification and "r2" for regression.
             bound: Value that the metric must reach for the export. It is the highest good value of "loss",
                 "calibration_error", "mae" and "rmse", and the lowest good value of every other metric. Default: 0.9.
             model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. Example:

@@ -23,6 +23,9 @@ from kfp_distributed.components.prepare_data.reading import CodesFound, Reject, 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
 
+# The kinds of the columns are known from the first block, which is read for it alone.
+_FIRST_BLOCK_BYTES = 2**20
+
 # A header of ten thousand columns is shorter.
 _HEADER_BYTES = 2**20
 # Arrow parses so many bytes on one processor.
@@ -75,7 +78,7 @@ def read_csv(
     # The header is row 1.
     first, is_start = 1 + csv_format.header, csv_format.header
     with opened_text(file, csv_format.encoding) as stream:
-        for block in blocks(stream, BLOCK_BYTES):
+        for block in blocks(stream, _FIRST_BLOCK_BYTES, BLOCK_BYTES):
             if is_start:
                 block = block.lstrip(b"\r\n")
                 block, is_start = block[first_row_end(block) :], False

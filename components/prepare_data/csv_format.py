@@ -169,16 +169,17 @@ class _WithoutMark:
         return data
 
 
-def blocks(stream: Readable, size: int) -> Iterator[bytes]:
-    """Yield the rows of a text in blocks of about `size` bytes, each of whole rows.
+def blocks(stream: Readable, first_size: int, size: int) -> Iterator[bytes]:
+    """Yield the rows of a text in blocks of about `size` bytes, the first of about `first_size`, each of whole rows.
 
     A line end within quotes ends no row, so that a row ends where the number of quotes before it is even.
 
     Raises:
         ValueError: A row has more than 64 MiB.
     """
-    rest = b""
-    while data := stream.read(size):
+    rest, next_size = b"", first_size
+    while data := stream.read(next_size):
+        next_size = size
         data = rest + data
         end = last_row_end(data)
         if not end and len(data) > _ROW_BYTES:

@@ -109,8 +109,14 @@ def row_hashes(features: Sequence[NDArray[np.float32]], kept: Sequence[pa.Array]
     if features:
         width = sum(values.shape[1] for values in features)
         rows = max(1, _HASHED_BYTES // (4 * width))
+        block = np.zeros((min(rows, len(hashes)), width + width % 2), np.float32)
         for begin in range(0, len(hashes), rows):
-            hashes[begin : begin + rows] = _hashes(np.hstack([values[begin : begin + rows] for values in features]))
+            part = block[: len(hashes) - begin]
+            column = 0
+            for values in features:
+                part[:, column : column + values.shape[1]] = values[begin : begin + len(part)]
+                column += values.shape[1]
+            hashes[begin : begin + len(part)] = _hashes(part)
     for number, column in enumerate(kept, 1):
         hashes += _mixed(_hashes_of_values(column) + np.uint64(number * 0x9E3779B97F4A7C15 % _HASH_VALUES))
     return hashes
@@ -134,8 +140,12 @@ def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
-    values = np.where(np.isnan(features), np.float32(np.nan), features + np.float32(0))
-    pairs = np.ascontiguousarray(np.pad(values, ((0, 0), (0, values.shape[1] % 2)))).view(np.uint64)
+    """Return a hash of each row of an array of even width, whose NaN and zeros become equal."""
+    features += np.float32(0)  # -0 becomes 0.
+    is_nan = features != features
+    if is_nan.any():
+        features[is_nan] = np.nan
+    pairs = features.view(np.uint64)
     # A different number for each position, so that equal values at different positions have different hashes.
     positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return _mixed(_mixed(pairs + positions).sum(axis=1, dtype=np.uint64))

@@ -7,11 +7,12 @@ the pieces nor on the batches in which the rows are added.
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 PIECE_BYTES = 2**24
 """Approximate size of a piece. It is in memory three times while it is sorted: as read, joined and sorted."""
@@ -66,12 +67,19 @@ class Pieces:
                 stream.write(pa.concat_batches(batches).serialize())
         self._pending, self._pending_bytes = {}, 0
 
-    def read(self, names: Sequence[str] | None = None, *, in_order: bool = True) -> Iterator[pa.RecordBatch]:
+    def read(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        in_order: bool = True,
+        reorder: Callable[[NDArray[np.uint32]], NDArray[np.uint32]] = lambda order: order,
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of each piece, sorted by their keys. The keys themselves are left out.
 
         Args:
             names: Names of the columns to read. Default: all columns.
             in_order: Whether the rows are sorted by their keys. Default: true.
+            reorder: Function that changes the order of the rows of a piece before they are sorted. Default: no change.
         """
         self.flush()
         columns = None if names is None or self._schema is None else [*map(self._schema.names.index, names)]
@@ -80,7 +88,16 @@ class Pieces:
             if path.exists():
                 rows = pa.concat_batches(self._read(path, columns))
                 keys, rows = rows.columns[-1], rows.select(range(len(rows.columns) - 1))
-                yield rows.take(pa.array(np.argsort(keys.to_numpy()))) if in_order else rows
+                yield rows.take(pa.array(reorder(self._order(piece, keys)))) if in_order else rows
+
+    def _order(self, piece: int, keys: pa.DoubleArray) -> NDArray[np.uint32]:
+        """Return the order of the rows of a piece by their keys. It is kept on the disk, because sorting takes longer."""
+        path = self._folder / f"order-{piece}"
+        if path.exists():
+            return np.fromfile(path, np.uint32)
+        order = np.argsort(keys.to_numpy()).astype(np.uint32)
+        order.tofile(path)
+        return order
 
     def delete(self) -> None:
         """Delete the rows."""

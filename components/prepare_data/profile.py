@@ -50,10 +50,7 @@ class Moments:
         # With a feature's numbers side by side, NumPy adds them in pairs, which loses fewer digits. The sums of a
         # feature then do not depend on the other features of its array.
         values = np.ascontiguousarray(numbers.reshape(-1, len(self.mean)).T, np.float64)
-        is_known = ~np.isnan(values)
-        count = is_known.sum(axis=1)
-        mean = np.where(is_known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
-        squares = np.square(np.where(is_known, values - mean[:, None], 0.0)).sum(axis=1)
+        count, mean, squares = _count_mean_squares(values)
         self.missing += values.shape[1] - count
         self.count += count
         share, difference = count / np.maximum(self.count, 1), mean - self.mean
@@ -73,6 +70,19 @@ class Moments:
     def std(self) -> NDArray[np.float64]:
         """Standard deviation of each feature; 1 if it is 0 as a 32-bit float, because trainers divide by it."""
         return np.where(self.deviation.astype(np.float32) > 0, self.deviation, 1.0)
+
+
+def _count_mean_squares(
+    values: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return count, mean and sum of squared deviations of the numbers of each feature, [features, n]."""
+    is_known = values == values
+    if is_known.all():  # Usual, and three times as fast.
+        mean = values.mean(axis=1) if values.shape[1] else np.zeros(len(values))
+        return np.full(len(values), values.shape[1]), mean, np.square(values - mean[:, None]).sum(axis=1)
+    count = is_known.sum(axis=1)
+    mean = np.where(is_known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
+    return count, mean, np.square(np.where(is_known, values - mean[:, None], 0.0)).sum(axis=1)
 
 
 def feature_count(column: Column) -> int:

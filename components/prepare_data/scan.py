@@ -198,7 +198,7 @@ class _Encoder:
             self._counts[name].missing += values.source.null_count
             return values.source
         counts, numbers = self._counts[name], values.numbers
-        counts.missing += int(np.isnan(numbers).any(axis=1).sum())
+        counts.missing += _rows_with_nan(numbers)
         if not math.isnan(values.low):
             counts.lowest, counts.highest = min(counts.lowest, values.low), max(counts.highest, values.high)
         if values.exact is not None:
@@ -283,6 +283,12 @@ class _Encoder:
         if self._source.task == "classification":
             orders[self._source.label] = dict(spelled)
         return {name: sorted_codes(self._vocabularies[name].codes, order) for name, order in orders.items()}
+
+
+def _rows_with_nan(numbers: NDArray[np.float32]) -> int:
+    if numbers.shape[1] == 1:
+        return len(numbers) - int(np.count_nonzero(numbers == numbers))
+    return int(np.isnan(numbers).any(axis=1).sum())
 
 
 class _Values(NamedTuple):

@@ -51,12 +51,10 @@ class ShardFiles:
         """Append rows to the files.
 
         Args:
-            rows: The rows.
+            rows: The rows, sorted by their files.
             targets: Index of each row's file.
         """
-        order = np.argsort(targets, kind="stable")
-        edges = np.searchsorted(targets[order], np.arange(len(self._files) + 1))
-        rows = rows.take(pa.array(order))
+        edges = np.searchsorted(targets, np.arange(len(self._files) + 1))
         for file in np.flatnonzero(np.diff(edges)).tolist():
             part = rows[edges[file] : edges[file + 1]]
             self._pending.setdefault(file, []).append(part)

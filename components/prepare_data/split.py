@@ -89,13 +89,24 @@ class DrawnRows:
     def read(self, names: Sequence[str] | None = None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint16]]]:
         """Yield the rows in the form of the shards, with all values of the categories, and the file of each row.
 
+        The rows of each piece are sorted by their files. The rows of a file are in random order.
+
         Args:
             names: Names of the columns to read. Default: all columns.
         """
         with self.targets.open("rb") as file:
-            for rows in self.pieces.read(names):
+            sorted_targets = np.empty(0, np.uint16)
+
+            def by_target(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
+                nonlocal sorted_targets
+                targets = np.fromfile(file, np.uint16, len(order))
+                by_file = np.argsort(targets, kind="stable")
+                sorted_targets = targets[by_file]
+                return order[by_file]
+
+            for rows in self.pieces.read(names, reorder=by_target):
                 for name in {*self.codes} & {*rows.schema.names}:
                     position = rows.schema.names.index(name)
                     codes = pa.array(self.codes[name][rows[name].to_numpy()])
                     rows = rows.set_column(position, rows.schema.field(position), codes)
-                yield rows, np.fromfile(file, np.uint16, rows.num_rows)
+                yield rows, sorted_targets

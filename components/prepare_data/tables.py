@@ -51,17 +51,11 @@ def table_source(files: Sequence[Path], options: Options, codes: Mapping[str, st
     """
     is_csv = _is_csv(files[0])
     read: ReadTable = partial(read_csv, csv_format=options.csv_format) if is_csv else read_parquet
-    first, sample = _first_rows(files, read)
+    first, found = _first_rows(files, read)
     with reading(first):
-        if (
-            is_csv
-            and sample.schema.names != [options.label_column]
-            and sample.num_columns == 1
-            and options.label_column
-        ):
+        if is_csv and len(found) == 1 and options.label_column not in ("", found[0]):
             raise ValueError(
-                f"its header is one column {sample.schema.names[0]!r}: separate the columns by "
-                f"{options.csv_format.separator!r}"
+                f"its header is one column {found[0]!r}: separate the columns by {options.csv_format.separator!r}"
             )
     names = {}
     for file in files:
@@ -191,13 +185,18 @@ def _ignore(row: int, column: str, problem: str) -> None:
     """Leave a row out. The pass over all rows reports it."""
 
 
-def _first_rows(files: Sequence[Path], read: ReadTable) -> tuple[str, pa.RecordBatch]:
-    """Return the name of the first file that has rows, and its first rows with all columns."""
+def _first_rows(files: Sequence[Path], read: ReadTable) -> tuple[str, Sequence[str]]:
+    """Return the name of the first file that has rows, and the names of its columns."""
     rejected = RejectedRows()
     for file in files:
+        if not _is_csv(file):
+            with reading(file.name), _parquet(file) as opened:
+                if opened.metadata.num_rows:
+                    return file.name, opened.schema_arrow.names
+            continue
         for rows, _ in readable(file.name, read(file, {}, partial(rejected.add, file.name))):
             if len(rows):
-                return file.name, rows
+                return file.name, rows.schema.names
     rejected.check()
     with reading(files[0].name):
         raise ValueError("it has no rows")

@@ -155,7 +155,7 @@ def test_blocks_end_with_rows(size):
             part, self.rest = self.rest[:count], self.rest[count:]
             return part
 
-    parts = [*blocks(Stream(), size)]
+    parts = [*blocks(Stream(), 3, size)]
     assert b"".join(parts) == Stream.rest
     rows = [b'a,"b\nc"\n', b'"d ""\n",e\n', b"\n", b"f,g"]
     ends = np.cumsum([len(row) for row in rows]).tolist()

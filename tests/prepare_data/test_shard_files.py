@@ -14,8 +14,9 @@ def write(folder, files=3, rows=1000, batch=100):
     paths = [folder / f"{file}.parquet" for file in range(files)]
     with ShardFiles(paths, ["code"]) as shards:
         for begin in range(0, rows, batch):
-            numbers = pa.array(range(begin, begin + batch), pa.float32())
-            shards.add(pa.record_batch({"x": numbers, "code": pa.array([1] * batch)}), targets[begin : begin + batch])
+            order = begin + np.argsort(targets[begin : begin + batch], kind="stable")
+            rows = pa.record_batch({"x": pa.array(order, pa.float32()), "code": pa.array([1] * batch)})
+            shards.add(rows, targets[order])
     return paths, targets
 
 
