@@ -41,6 +41,7 @@ SHARED_BY_STEPS = (
     "components.row_texts",
     "components.http_requests",
     "components.source_address",
+    "components.source_drivers",
     "components.startup_remarks",
 )
 """Modules beside the steps that several of them import."""
@@ -121,6 +122,7 @@ TRAINERS_LAYERS = (
 
 OPTIONAL_PACKAGES = {
     "IPython",
+    "fsspec",
     "horovod",
     "kubernetes",
     "onnx",
