@@ -2,7 +2,6 @@
 
 import socket
 import urllib.request
-from functools import partial
 from http.client import HTTPConnection, HTTPMessage, HTTPResponse, HTTPSConnection
 from typing import IO, Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -17,10 +16,10 @@ class RefusedRedirect(OSError):
 
 
 class AllowedScopes:
-    """The scopes that one request may reach.
+    """The scopes of the addresses that one request may reach.
 
-    The first address may be in any network, because the user has named it. A redirect may lead to the same network or
-    to a more public one: from a public address neither to a private one, nor to the machine itself, nor to a
+    The first address may have any scope, because the user has named it. A redirect may lead to the same scope or to a
+    more public one: from a public address neither to a private one, nor to the machine itself, nor to a
     link-local one, where clouds have credentials.
     """
 
@@ -31,14 +30,14 @@ class AllowedScopes:
         """Accept a connection to an address.
 
         Raises:
-            RefusedRedirect: The address is not the first one, and in a less public network.
+            RefusedRedirect: The address is not the first one, and has a less public scope.
         """
-        network = scope_of(address)
+        scope = scope_of(address)
         if self._first is None:
-            self._first = network
-        elif network > self._first:
+            self._first = scope
+        elif scope > self._first:
             raise RefusedRedirect(
-                f"the server redirected to {host}, which has the {_name(network)} address {address}. Only public "
+                f"the server redirected to {host}, which has the {_name(scope)} address {address}. Only public "
                 "addresses and those of the source's own network are allowed, which is "
                 f"{_name(self._first)}. If {host} is right, name its address as the source"
             )
@@ -62,8 +61,8 @@ class AllowedScopes:
             self.admit(host, address)
 
 
-def _name(network: AddressScope) -> str:
-    return network.name.lower().replace("_", "-")
+def _name(scope: AddressScope) -> str:
+    return scope.name.lower().replace("_", "-")
 
 
 class _Connection(HTTPConnection):
@@ -72,15 +71,13 @@ class _Connection(HTTPConnection):
     The address of the connection counts, not one that was looked up before: a name may have another address now.
     """
 
-    def __init__(self, host: str, *, scopes: AllowedScopes, by_proxy: bool, **settings: Any) -> None:  # noqa: ANN401
-        super().__init__(host, **settings)
-        self._scopes, self._by_proxy = scopes, by_proxy
+    scopes: AllowedScopes | None = None  # None if a proxy connects to the target.
 
     def connect(self) -> None:
         super().connect()
-        if not self._by_proxy:
+        if self.scopes:
             try:
-                self._scopes.admit(self.host, self.sock.getpeername()[0])
+                self.scopes.admit(self.host, self.sock.getpeername()[0])
             except RefusedRedirect:
                 self.close()
                 raise
@@ -112,9 +109,15 @@ def _connections(kind: type[_Connection], scopes: AllowedScopes, request: urllib
     """Return what creates the connection of a request. A proxy replaces the host of the request."""
     host = urlsplit(request.full_url)
     by_proxy = request.host != unquote(host.netloc)
-    if by_proxy:  # The proxy looks up the name, so that only this look-up tells the network of the first host.
+    if by_proxy:  # The proxy looks up the name, so that only this look-up tells the scope of the first host.
         scopes.admit_name(host.hostname or "")
-    return partial(kind, scopes=scopes, by_proxy=by_proxy)
+
+    def create(*arguments: Any, **settings: Any) -> _Connection:  # noqa: ANN401
+        connection = kind(*arguments, **settings)
+        connection.scopes = None if by_proxy else scopes
+        return connection
+
+    return create
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
