@@ -134,6 +134,9 @@ class RemoteFiles:
         try:
             self._filesystem.invalidate_cache()
             details = self._retry(lambda: self._filesystem.find(self._path, detail=True))
+            if not details:  # Of a file, HfFileSystem finds nothing.
+                detail = self._retry(lambda: self._filesystem.info(self._path))
+                details = {detail["name"]: detail} if detail["type"] == "file" else {}
         except FileNotFoundError:
             return ()
         files = sorted((self._describe(path, detail) for path, detail in details.items()), key=lambda file: file.name)
@@ -145,7 +148,6 @@ class RemoteFiles:
         return is_root and (name.startswith(".") or bool(_DESCRIPTIONS.fullmatch(name)))
 
     def _describe(self, path: str, detail: Mapping[str, Any]) -> RemoteFile:
-        # HfFileSystem adds the revision to the paths if the address has none, and resolves others.
         name = path.removeprefix(self._path).strip("/")
         content = _first(detail, "etag", "ETag", "blob_id", "md5Hash")
         modified = _first(detail, "mtime", "updated", "last_modified", "LastModified", "created")

@@ -51,7 +51,7 @@ def test_a_disk_that_other_programs_fill_ends_the_download(tmp_path, monkeypatch
     monkeypatch.setattr(download_limit, "_RESERVE_DIVISOR", 1)  # All of the disk is to stay free.
     monkeypatch.setattr(download_limit, "_MAXIMUM_RESERVE", 1 << 60)
     limit.on_bytes(1 << 20)
-    with pytest.raises(SourceTooLarge, match="has only .* bytes free"):
+    with pytest.raises(SourceTooLarge, match=r"has only .* bytes free"):
         limit.on_bytes(63 << 20)
 
 
@@ -202,6 +202,6 @@ def test_faults_of_an_object_store(server, bucket, tmp_path, monkeypatch):
         copy = local_copy("s3://large/many", tmp_path)
         assert {file.name: file.read_bytes() for file in copy.iterdir()} == {"a.csv": CONTENT, "b.csv": CONTENT}
         proxy.faults = [Fault("many/b.csv", times=9, cut_after=1 << 20)]
-        with pytest.raises(OSError, match="many cannot be downloaded: .*the connection broke several times"):
+        with pytest.raises(OSError, match=r"many cannot be downloaded: .*the connection broke several times"):
             local_copy("s3://large/many", tmp_path / "b")
     assert list((tmp_path / "b").iterdir()) == []

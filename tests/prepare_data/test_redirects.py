@@ -105,9 +105,9 @@ def test_the_address_of_the_connection_counts(tmp_path, monkeypatch, lookups):
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
     with site("127.0.0.3") as (internal, requests):
         target = internal.replace("127.0.0.3", "rebind.example")
-        with site("127.0.0.2", f"{target}/data.csv") as (source, _):
-            with pytest.raises(OSError, match=r"redirected to rebind\.example, which has the private address"):
-                local_copy(f"{source}/moved.csv", tmp_path)
+        error = pytest.raises(OSError, match=r"redirected to rebind\.example, which has the private address")
+        with site("127.0.0.2", f"{target}/data.csv") as (source, _), error:
+            local_copy(f"{source}/moved.csv", tmp_path)
     assert requests == []
 
 
@@ -118,16 +118,16 @@ def test_five_redirects_are_followed_and_six_are_not(tmp_path):
         with pytest.raises(OSError, match=r"cannot be downloaded: the server redirected more than 5 times\."):
             local_copy(f"{source}/6.csv", tmp_path)
         assert requests == ["/6.csv", "/5.csv", "/4.csv", "/3.csv", "/2.csv", "/1.csv"]
-    with site("127.0.0.2", "/moved.csv") as (source, _):
-        with pytest.raises(OSError, match=r"cannot be downloaded: the server redirected more than 5 times\."):
-            local_copy(f"{source}/moved.csv", tmp_path)
+    error = pytest.raises(OSError, match=r"cannot be downloaded: the server redirected more than 5 times\.")
+    with site("127.0.0.2", "/moved.csv") as (source, _), error:
+        local_copy(f"{source}/moved.csv", tmp_path)
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd?k=s3cret", "ftp://127.0.0.2/a?k=s3cret", "gopher://a?s3cret"])
 def test_a_redirect_to_another_scheme_is_refused(tmp_path, target):
-    with site("127.0.0.2", target) as (source, _):
-        with pytest.raises(OSError, match=rf"redirected to {target[:3]}.*, which is not HTTP") as caught:
-            local_copy(f"{source}/moved.csv", tmp_path)
+    error = pytest.raises(OSError, match=rf"redirected to {target[:3]}.*, which is not HTTP")
+    with site("127.0.0.2", target) as (source, _), error as caught:
+        local_copy(f"{source}/moved.csv", tmp_path)
     assert "s3cret" not in str(caught.value)
 
 
@@ -151,10 +151,12 @@ def test_a_redirect_does_not_leave_https(tmp_path, certificate, monkeypatch):
         assert requests == []
         with site("127.0.0.2", f"{secure}/data.csv") as (source, _):
             assert local_copy(f"{source}/moved.csv", tmp_path / "b").read_bytes() == ROWS
-    with site("127.0.0.3", "", certificate) as (internal, requests):
-        with site("127.0.0.2", f"{internal}/data.csv", certificate) as (secure, _):
-            with pytest.raises(OSError, match="private address 127"):
-                local_copy(f"{secure}/moved.csv", tmp_path)
+    with (
+        site("127.0.0.3", "", certificate) as (internal, requests),
+        site("127.0.0.2", f"{internal}/data.csv", certificate) as (secure, _),
+        pytest.raises(OSError, match="private address 127"),
+    ):
+        local_copy(f"{secure}/moved.csv", tmp_path)
     assert requests == []
 
 

@@ -22,6 +22,7 @@ from kfp_distributed.components.fingerprint_source.step import run_step
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.source_address import without_secrets
 from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
@@ -31,10 +32,10 @@ BIG = os.urandom(BLOCK_BYTES + 1000)
 @pytest.fixture(scope="module")
 def google():
     """Address of a server with the API of Google Cloud Storage, and a bucket "data"."""
-    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="data")
+    [port] = free_ports(1)
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="data")
     server.start()
-    host, port = server._api.server_address[:2]
-    yield f"http://{host}:{port}"
+    yield f"http://127.0.0.1:{port}"
     server.stop()
 
 
@@ -122,11 +123,12 @@ def azure(tmp_path, monkeypatch):
     """A server with the API of Azure Blob Storage, and a container "data" with three files."""
     import adlfs
 
-    arguments = ["--blobHost", "127.0.0.1", "--blobPort", "0", "--location", str(tmp_path / "azurite")]
+    [port] = free_ports(1)
+    arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(tmp_path / "azurite")]
     arguments += ["--skipApiVersionCheck", "--disableTelemetry"]
     with subprocess.Popen([str(AZURITE), *arguments], stdout=subprocess.PIPE, text=True) as server:
         try:
-            port = next(match[1] for line in server.stdout if (match := re.search(r"listening.*:(\d+)", line)))
+            assert any("successfully listens" in line for line in server.stdout)
             connection = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
             connection += f"BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
             monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
