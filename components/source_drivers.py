@@ -104,6 +104,8 @@ class RemoteFiles:
 
     def __init__(self, source: str) -> None:
         scheme, _, rest = source.partition("://")
+        # Without this, gcsfs asks for the type of a bucket over gRPC, which proxies and emulators do not know.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         _provide(source, DRIVERS[scheme.lower()])
         import fsspec
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-import gcsfs
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 from gcp_storage_emulator.server import create_server
@@ -43,6 +42,9 @@ def google():
 def bucket(google, monkeypatch):
     """A real client of the bucket "data", which is empty but for three files."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", google)
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # As RemoteFiles does, before the import.
+    import gcsfs
+
     client = gcsfs.GCSFileSystem(token="anon", endpoint_url=google, skip_instance_cache=True, use_listings_cache=False)
     for path in client.find("data"):
         client.rm_file(path)
@@ -189,7 +191,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
         elif file and file[1] in self.content:
             self.answer(self.content[file[1]].encode(), self.headers["Range"])
         else:
-            self.send_error(404)
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound" if tree or file else "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
     def do_POST(self):
         wanted = self.rfile.read(int(self.headers["Content-Length"])).decode()
