@@ -136,7 +136,8 @@ class RemoteFiles:
         try:
             self._filesystem.invalidate_cache()
             details = self._retry(lambda: self._filesystem.find(self._path, detail=True))
-            if not details:  # Of a file, HfFileSystem finds nothing.
+            # Of a file, HfFileSystem finds nothing. Of a file or of nothing, adlfs returns a list of names.
+            if not details or not isinstance(details, dict):
                 detail = self._retry(lambda: self._filesystem.info(self._path))
                 details = {detail["name"]: detail} if detail["type"] == "file" else {}
         except FileNotFoundError:

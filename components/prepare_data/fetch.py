@@ -61,12 +61,14 @@ def _limit(scratch: Path) -> DownloadLimit:
 
 @contextmanager
 def _nothing_left(path: Path) -> Iterator[None]:
-    """Delete a file or folder if an error follows. An empty `scratch` itself may be the folder of a whole bucket."""
+    """Delete a file or folder if an error follows."""
     try:
         yield
     except BaseException:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
         raise
 
 

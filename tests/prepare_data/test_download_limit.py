@@ -150,9 +150,7 @@ def test_a_connection_that_breaks(proxied, tmp_path, capsys):
     proxied.faults = [Fault("GET", times=3, cut_after=3 << 20)]
     assert local_copy(f"{proxied.url}/data.csv", tmp_path).read_bytes() == CONTENT
     printed = capsys.readouterr().out
-    assert (
-        len(re.findall("the connection broke after .* of 4000008 bytes: .*; the download starts again", printed)) == 3
-    )
+    assert len(re.findall("the connection broke after .* of 4000008 bytes.*; the download starts again", printed)) == 3
     proxied.faults = [Fault("GET", times=4, cut_after=3 << 20)]
     with pytest.raises(
         OSError, match=r"cannot be downloaded: the connection broke after .* of 4000008 bytes"

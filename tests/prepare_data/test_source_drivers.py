@@ -89,6 +89,7 @@ def test_a_size_above_the_limit(bucket, tmp_path, monkeypatch):
     assert files(tmp_path) == ["a/one.csv"]
 
 
+@pytest.mark.takes(60)
 def test_faults_of_a_cloud(google, bucket, tmp_path, monkeypatch):
     bucket.pipe_file("data/big.npz", BIG)
     with faulty_proxy(google) as proxy:
