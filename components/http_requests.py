@@ -2,28 +2,58 @@
 
 import re
 import string
+import time
+import urllib.error
 import urllib.request
 from base64 import b64encode
 from http.client import HTTPResponse
-from typing import Any, cast
+from typing import cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from kfp_distributed.components.http_redirects import RefusedRedirect, opener
+
+RETRY_SECONDS = 60.0
+"""Approximate time, in seconds, for which a request is repeated while the server answers that it cannot serve now."""
 
 # Seconds without data after which a request to an HTTP server fails. A slow download may take longer.
 _TIMEOUT = 60
+_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 
 
 def open_url(source: str) -> HTTPResponse:
     """Send a GET request for an address, and return the response.
 
-    Its user and password are sent with HTTP Basic authentication.
+    Its user and password are sent with HTTP Basic authentication. A server that answers that it cannot serve now (429,
+    500, 502, 503 or 504) is asked again for about a minute. So is a server that has answered so and then refuses
+    connections, as one does that restarts.
 
     Raises:
         ValueError: The password has a character that ends the host in an address.
-        OSError: The server does not answer, or answers with an error.
+        OSError: The server does not answer, answers with an error, or redirects to an address that is not allowed.
         HTTPException: The address or the response is not valid.
     """
-    opener = urllib.request.build_opener(_Redirects)
-    return cast(HTTPResponse, opener.open(request_for(source), timeout=_TIMEOUT))
+    deadline, pause, has_answered = time.monotonic() + RETRY_SECONDS, 0.5, False
+    while True:
+        try:
+            return cast(HTTPResponse, opener().open(request_for(source), timeout=_TIMEOUT))
+        except urllib.error.HTTPError as error:
+            error.close()
+            has_answered, cause = True, f"HTTP status {error.code}"
+            if error.code not in _TRANSIENT_STATUS or time.monotonic() + pause > deadline:
+                raise
+        except RefusedRedirect:
+            raise
+        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, RefusedRedirect):  # urllib wraps the errors of a connection.
+                raise reason from None
+            is_transient = isinstance(reason, (ConnectionError, TimeoutError))
+            if not (has_answered and is_transient) or time.monotonic() + pause > deadline:
+                raise
+            cause = str(reason)
+        print(f"the server of the source is not available ({cause}); next attempt in {pause:.1f} s", flush=True)
+        time.sleep(pause)
+        pause = min(2 * pause, 8)
 
 
 def request_for(source: str) -> urllib.request.Request:
@@ -48,31 +78,3 @@ def request_for(source: str) -> urllib.request.Request:
         # A header that urllib does not send to the target of a redirect.
         request.add_unredirected_header("Authorization", f"Basic {token}")
     return request
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Sends user and password also to the target of a redirect, if it is on the same host. Targets are HTTP servers."""
-
-    def redirect_request(self, req: urllib.request.Request, *args: Any, **others: Any) -> urllib.request.Request | None:  # noqa: ANN401
-        target = super().redirect_request(req, *args, **others)
-        if target and target.type not in ("http", "https"):
-            raise OSError(f"redirected to {target.type}://, which is not HTTP")
-        authorization = req.get_header("Authorization")
-        if target and authorization and may_know_password(req.full_url, target.full_url):
-            target.add_unredirected_header("Authorization", authorization)
-        return target
-
-
-def may_know_password(url: str, target: str) -> bool:
-    """Return whether the target of a redirect may get the password that was sent to an address.
-
-    It may if it has the same host and port, and does not leave HTTPS. HTTPS is allowed instead of HTTP.
-    """
-    (scheme, host), (target_scheme, target_host) = map(_host, (url, target))
-    return host == target_host and target_scheme in (scheme, "https")
-
-
-def _host(url: str) -> tuple[str, str]:
-    """Return the scheme and the host of an address, with the port unless it is the scheme's own."""
-    scheme, host, *_ = urlsplit(url)
-    return scheme, host.lower().removesuffix(":443" if scheme == "https" else ":80")

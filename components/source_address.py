@@ -8,9 +8,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kfp_distributed.components.http_requests import request_for
+from kfp_distributed.components.source_drivers import DRIVERS, driver_of
 from kfp_distributed.storage.credentials import credentials_from_environment
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.s3 import S3Store
+from kfp_distributed.storage.uri import Location, parse_uri
 
 DIGITS = "digits"
 """The source that is part of the library."""
@@ -25,7 +27,12 @@ _USER = re.compile(r"(?<=://)(?:[^/?#]*@(?:.*@)?|[^/?#@\[]*:(?!\d*(?:[/?#]|$)).*
 
 
 def without_secrets(source: str) -> str:
-    """Return a source without the user and query of a URL, which may hold secrets."""
+    """Return a source without the user and query of a URL, which may hold secrets.
+
+    The container of an Azure address, abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/FILE, stays.
+    """
+    if re.match(r"(?i)(abfss?|az)://[\w.-]+@", source):
+        return re.sub(r"[?#].*", "", source)
     return re.sub(r"[?#].*", "", _USER.sub("", source, count=1)) if "://" in source else source
 
 
@@ -65,7 +72,21 @@ def refuse_missing(source: str, exists: bool) -> None:
         ValueError: It does not.
     """
     if not exists:
-        raise ValueError(f"source {without_secrets(source)} does not exist: correct the path or address")
+        private = ", or set the credentials of its account if it is private" if driver_of(source) else ""
+        raise ValueError(f"source {without_secrets(source)} does not exist: correct the path or address{private}")
+
+
+def parse_source(source: str) -> Location:
+    """Return the location of a source in an S3 store or on the local disk.
+
+    Raises:
+        ValueError: It has another scheme.
+    """
+    try:
+        return parse_uri(source)
+    except ValueError as error:
+        others = ", ".join(f"{scheme}://" for scheme in ("http", "https", *DRIVERS))
+        raise ValueError(f"{error}. A source may also start with {others}") from None
 
 
 @contextmanager

@@ -5,6 +5,10 @@ import runpy
 
 from kfp_distributed.library.packages import install
 
+INSTALLS_PACKAGES = "KFP_DISTRIBUTED_INSTALLS_PACKAGES"
+"""Environment variable that is set in a step that installs its packages when it starts. Such a step may also install
+what only some of its inputs need."""
+
 
 def start(executor: str, kfp: str = "", *packages: str) -> None:
     """Install the packages of a step and run the executor.
@@ -21,6 +25,7 @@ def start(executor: str, kfp: str = "", *packages: str) -> None:
     """
     if kfp:
         install(*packages, alone=[kfp])
+        os.environ[INSTALLS_PACKAGES] = "1"
     # With this variable kfp imports only its runtime, as in its own steps.
     os.environ["_KFP_RUNTIME"] = "true"
     runpy.run_module(executor, run_name="__main__", alter_sys=True)

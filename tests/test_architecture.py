@@ -42,6 +42,7 @@ SHARED_BY_STEPS = (
     "components.histograms",
     "components.http_requests",
     "components.source_address",
+    "components.source_drivers",
     "components.startup_remarks",
 )
 """Modules beside the steps that several of them import."""
@@ -122,6 +123,7 @@ TRAINERS_LAYERS = (
 
 OPTIONAL_PACKAGES = {
     "IPython",
+    "fsspec",
     "horovod",
     "kubernetes",
     "onnx",

@@ -8,20 +8,21 @@ from kfp_distributed.components.http_requests import open_url
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
+    parse_source,
     refuse_missing,
     source_errors,
     url_file_name,
     without_secrets,
 )
+from kfp_distributed.components.source_drivers import RemoteFiles, driver_of
 from kfp_distributed.storage.files import hash_stream
-from kfp_distributed.storage.uri import parse_uri
 
 
 def file_states(source: str) -> list[FileState]:
     """Return the states of all files of a source.
 
     Args:
-        source: A path, file://, http(s)://, s3:// or minio:// address.
+        source: A path, or a file://, http(s)://, s3://, minio://, gs://, az://, abfs(s):// or hf:// address.
 
     Raises:
         ValueError: The file or object does not exist, or the address is invalid.
@@ -30,17 +31,22 @@ def file_states(source: str) -> list[FileState]:
     with source_errors(source, "read"):
         if is_url(source):
             return [_url_state(source)]
-        location = parse_uri(source)
-        if location.scheme == "s3":
-            states = [
-                FileState(state.key, state.size, state.etag, state.modified) for state in open_bucket(source).states()
-            ]
-            exists = bool(states)
-        else:
-            path = Path(location.key)
-            states, exists = list(_local_states(path)), path.exists()
-    refuse_missing(source, exists)
-    return states
+        states = _states(source)
+    refuse_missing(source, states is not None)
+    return states or []
+
+
+def _states(source: str) -> list[FileState] | None:
+    """Return the states of the files of a source that is not a URL; None if the source does not exist."""
+    if driver_of(source):
+        files = RemoteFiles(source).list()
+        return [FileState(file.name, file.size, file.content, file.modified) for file in files] or None
+    location = parse_source(source)
+    if location.scheme == "s3":
+        states = open_bucket(source).states()
+        return [FileState(state.key, state.size, state.etag, state.modified) for state in states] or None
+    path = Path(location.key)
+    return list(_local_states(path)) if path.exists() else None
 
 
 def _url_state(source: str) -> FileState:

@@ -1,67 +1,165 @@
 """Makes a source available as a local file or folder."""
 
+import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
 from kfp_distributed.components.http_requests import open_url
+from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
+    parse_source,
     refuse_missing,
     source_errors,
     url_file_name,
     without_secrets,
 )
-from kfp_distributed.storage.errors import KeyNotFound
-from kfp_distributed.storage.uri import parse_uri
+from kfp_distributed.components.source_drivers import RemoteFile, RemoteFiles, driver_of
+from kfp_distributed.storage.files import relative_path, unfinished_file
+from kfp_distributed.storage.store import PARALLEL_TRANSFERS
+
+# Attempts to download a file of an HTTP server whose connection breaks. Each starts at the file's begin.
+_ATTEMPTS = 4
 
 
 def local_copy(source: str, scratch: Path) -> Path:
     """Return the path of a source's file or folder, and download it first if it is remote.
 
+    A failed download leaves nothing.
+
     Args:
-        source: A path, file://, http(s)://, s3:// or minio:// address.
-        scratch: Empty folder for downloads.
+        source: A path, or a file://, http(s)://, s3://, minio://, gs://, az://, abfs(s):// or hf:// address.
+        scratch: Empty folder for downloads. Created if it does not exist.
 
     Raises:
-        ValueError: The file or object does not exist, or the address is invalid.
-        OSError: The download failed.
+        ValueError: The file or object does not exist, the address is invalid, or its driver is missing.
+        OSError: The download failed, or the source is larger than allowed.
     """
     with source_errors(source, "downloaded"):
         if is_url(source):
-            return _download(source, scratch / url_file_name(source))
-        location = parse_uri(source)
-        path = Path(location.key)
-        if location.scheme == "s3":
-            path = scratch / path.name
-            print(f"downloading {without_secrets(source)}", flush=True)
-            _download_objects(source, path)
+            return _download_url(source, scratch / url_file_name(source), _limit(scratch))
+        if driver_of(source):
+            path = _download_files(source, scratch, _limit(scratch))
+        else:
+            location = parse_source(source)
+            path = Path(location.key)
+            if location.scheme == "s3":
+                path = _download_objects(source, scratch / path.name, _limit(scratch))
     refuse_missing(source, path.exists())
     return path
 
 
-def _download_objects(source: str, path: Path) -> None:
+def _limit(scratch: Path) -> DownloadLimit:
+    scratch.mkdir(parents=True, exist_ok=True)
+    return DownloadLimit(scratch, os.environ)
+
+
+@contextmanager
+def _nothing_left(path: Path) -> Iterator[None]:
+    """Delete a file or folder if an error follows."""
+    try:
+        yield
+    except BaseException:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _download_objects(source: str, path: Path, limit: DownloadLimit) -> Path:
     """Download an object, or all objects below a prefix into a folder. Create nothing if there are none.
 
     Raises:
         ValueError: There are no credentials.
         StorageError: The store cannot be read, or a key leads out of the folder.
+        SourceTooLarge: The objects are larger than allowed.
     """
     store = open_bucket(source)
-    if store.root:
-        with suppress(KeyNotFound):
-            store.download("", path)
-            return
-    if not store.download_folder(path):
-        path.rmdir()
-
-
-def _download(source: str, path: Path) -> Path:
-    with open_url(source) as response, path.open("wb") as file:
-        size = response.headers["Content-Length"]
-        print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
-        shutil.copyfileobj(response, file)
-        if size and file.tell() != int(size):
-            raise OSError(f"the connection broke after {file.tell()} of {size} bytes")
+    states = store.states()
+    size = sum(state.size for state in states)
+    limit.refuse_more(size, declared=True)
+    print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
+    with _nothing_left(path):
+        if states and not states[0].key:
+            store.download("", path, on_bytes=limit.on_bytes)
+        elif states:
+            store.download_folder(path, on_bytes=limit.on_bytes)
     return path
+
+
+def _download_files(source: str, scratch: Path, limit: DownloadLimit) -> Path:
+    """Download the files of a source by its driver, several at a time. Create nothing if there are none.
+
+    Raises:
+        ValueError: The driver is missing, or a name leads out of the folder.
+        OSError: The source cannot be read, is larger than allowed, or changed during the download.
+    """
+    remote = RemoteFiles(source)
+    files = remote.list()
+    size = sum(file.size for file in files)
+    limit.refuse_more(size, declared=True)
+    path = scratch / Path(without_secrets(source).rstrip("/")).name
+    targets = {file: path / relative_path(file.name) if file.name else path for file in files}
+
+    def download(file: RemoteFile) -> None:
+        with unfinished_file(targets[file]) as target:
+            for block in remote.read(file):
+                target.write(block)
+                limit.on_bytes(len(block))
+
+    print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
+    with _nothing_left(path), ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+        # list() raises the first error. No further download starts then.
+        list(pool.map(download, files))
+        if remote.list() != files:
+            raise OSError("its files changed during the download: start the step again when they are complete")
+    return path
+
+
+class _BrokenConnection(OSError):
+    """A response ended before its declared size, or the connection failed while it was read."""
+
+
+def _download_url(source: str, path: Path, limit: DownloadLimit) -> Path:
+    for remaining in reversed(range(_ATTEMPTS)):
+        try:
+            return _download_once(source, path, limit)
+        except _BrokenConnection as error:
+            if not remaining:
+                raise
+            print(f"{error}; the download starts again", flush=True)
+    raise AssertionError("unreachable")
+
+
+def _download_once(source: str, path: Path, limit: DownloadLimit) -> Path:
+    with open_url(source) as response:
+        size = response.length
+        limit.refuse_more(size or 0, declared=True)
+        print(f"downloading {without_secrets(source)}, {'unknown' if size is None else size} bytes", flush=True)
+        received = 0
+        with unfinished_file(path) as file:
+            while block := _read(response, received, size):
+                received += len(block)
+                limit.refuse_more(received, declared=False)
+                file.write(block)
+                limit.on_bytes(len(block))
+            if size is not None and received != size:
+                raise _broken(received, size)
+    return path
+
+
+def _read(response: HTTPResponse, received: int, size: int | None) -> bytes:
+    try:
+        return response.read(1 << 20)
+    except (HTTPException, ConnectionError, TimeoutError) as error:
+        raise _broken(received, size, f": {type(error).__name__}") from None
+
+
+def _broken(received: int, size: int | None, cause: str = "") -> _BrokenConnection:
+    return _BrokenConnection(f"the connection broke after {received} of {size or 'unknown'} bytes{cause}")

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from kfp_distributed.components import source_address
-from kfp_distributed.components.http_requests import may_know_password
+from kfp_distributed.components.http_redirects import may_know_password
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.source_address import without_secrets
 from kfp_distributed.storage.embedded import embedded_object_store

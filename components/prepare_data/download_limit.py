@@ -1,0 +1,101 @@
+"""How many bytes a source may have: what the disk has room for, and what the environment allows."""
+
+import re
+import shutil
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+VARIABLE = "KFP_DISTRIBUTED_SOURCE_LIMIT"
+"""Environment variable with the largest size of a source, as a quantity such as 20Gi."""
+
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_FACTORS |= {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+# What a download leaves free: 5 % of the disk, but at most 512 MiB.
+_RESERVE_DIVISOR, _MAXIMUM_RESERVE = 20, 512 << 20
+# Bytes after which the free space is read again, because other programs write to the same disk.
+_CHECK_BYTES = 64 << 20
+
+
+class SourceTooLarge(OSError):
+    """A source has more bytes than it may have. The message says how many, and why."""
+
+
+class DownloadLimit:
+    """The size that a source may have.
+
+    Args:
+        folder: Existing folder of the download.
+        variables: Environment variables, such as os.environ.
+
+    Raises:
+        ValueError: KFP_DISTRIBUTED_SOURCE_LIMIT is not a size.
+    """
+
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+        self._folder = folder
+        allowed, self._lock, self._unchecked = parse_limit(variables.get(VARIABLE, "")), threading.Lock(), 0
+        self.maximum = self._room()
+        self._reason = (
+            f"the disk of {folder} has room for: {self._free():,} bytes are free, of which {self._reserve():,} stay "
+            "free. Use a smaller source, or more ephemeral storage for the step"
+        )
+        if allowed is not None and allowed < self.maximum:
+            self.maximum = allowed
+            self._reason = f"{VARIABLE}={variables[VARIABLE]} of the step's environment allows"
+
+    def refuse_more(self, size: int, *, declared: bool) -> None:
+        """Check the size of a source, or of what has arrived of it.
+
+        Args:
+            size: Size in bytes.
+            declared: Whether the server has declared the size, or so many bytes have arrived.
+
+        Raises:
+            SourceTooLarge: The size is larger than allowed.
+        """
+        if size > self.maximum:
+            found = f"it has {size:,} bytes" if declared else "it declares no size, and the download was stopped"
+            raise SourceTooLarge(f"{found}: more than the {self.maximum:,} bytes that {self._reason}")
+
+    def on_bytes(self, count: int) -> None:
+        """Note that bytes have arrived, and check the free space from time to time. Any thread may call it.
+
+        Raises:
+            SourceTooLarge: Other programs have filled the disk, so that less than the reserve is free.
+        """
+        with self._lock:
+            self._unchecked += count
+            if self._unchecked < _CHECK_BYTES:
+                return
+            self._unchecked = 0
+        if self._room() == 0:
+            raise SourceTooLarge(
+                f"the disk of {self._folder} has only {self._free():,} bytes free, and {self._reserve():,} must stay "
+                "free. Free space, or use a step with more ephemeral storage"
+            )
+
+    def _room(self) -> int:
+        return max(0, self._free() - self._reserve())
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self._folder).free
+
+    def _reserve(self) -> int:
+        return min(shutil.disk_usage(self._folder).total // _RESERVE_DIVISOR, _MAXIMUM_RESERVE)
+
+
+def parse_limit(text: str) -> int | None:
+    """Return the bytes of a size such as "20Gi", "500M" or "1000000"; None for an empty text.
+
+    Raises:
+        ValueError: The text is not a size.
+    """
+    match = re.fullmatch(r"(?a)(\d+)([kMGT]|[KMGT]i|)", text.strip())
+    if text.strip() and not match:
+        raise ValueError(
+            f"{VARIABLE}={text!r} is not a size: write a whole number of bytes, or one with k, M, G, T, Ki, Mi, Gi or "
+            "Ti, such as 20Gi"
+        )
+    return int(match[1]) * _FACTORS[match[2]] if match else None

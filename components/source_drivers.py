@@ -1,0 +1,256 @@
+"""Sources of Google Cloud Storage, Azure and Hugging Face, by fsspec and the driver of each."""
+
+import importlib
+import os
+import re
+import time
+from asyncio import TimeoutError as AsyncTimeoutError
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar
+
+from kfp_distributed.library.packages import install, without_passwords
+from kfp_distributed.library.start import INSTALLS_PACKAGES
+
+RETRY_SECONDS = 60.0
+"""Approximate time, in seconds, for which a request is repeated after a transient error. The drivers have retries of
+their own, which come first."""
+
+BLOCK_BYTES = 8 << 20
+"""Size of a request in bytes."""
+
+_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
+# Base classes of the errors that the HTTP clients of the drivers raise when a connection fails.
+_CONNECTION_ERRORS = {
+    *("ClientConnectionError", "ClientPayloadError"),  # aiohttp
+    *("ServiceRequestError", "ServiceResponseError"),  # azure.core
+    "TransportError",  # httpx; google.auth uses the name for a server of tokens that does not answer
+}
+_T = TypeVar("_T")
+
+
+class Driver(NamedTuple):
+    """A package through which fsspec reads a kind of source.
+
+    Attributes:
+        module: Name of the module.
+        requirement: Requirement that pip installs.
+        extra: Extra of kfp-distributed that has the requirement.
+    """
+
+    module: str
+    requirement: str
+    extra: str
+
+
+_GOOGLE = Driver("gcsfs", "gcsfs>=2025.3", "gcs")
+_AZURE = Driver("adlfs", "adlfs>=2024.12", "azure")
+_HUGGING_FACE = Driver("huggingface_hub", "huggingface_hub>=0.30,<3", "huggingface")
+
+DRIVERS: Mapping[str, Driver] = {
+    "gs": _GOOGLE,
+    "gcs": _GOOGLE,
+    "az": _AZURE,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+    "hf": _HUGGING_FACE,
+}
+"""Drivers by the scheme of an address, in lower case."""
+
+# Files at the root of a repository of Hugging Face that describe its data, and are not part of them.
+_DESCRIPTIONS = re.compile(r"(?i)README\.md|LICEN[CS]E(\.\w+)?|dataset_infos?\.json")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a source.
+
+    Attributes:
+        name: Path below the source, with "/"; "" for a source that is one file.
+        path: Path by which the driver reads it.
+        size: Size in bytes.
+        content: What depends on the content: an ETag or a hash; "" if it is unknown.
+        modified: Time of the last write; "" if it is unknown.
+    """
+
+    name: str
+    path: str
+    size: int
+    content: str
+    modified: str
+
+
+def driver_of(source: str) -> Driver | None:
+    """Return the driver of a source; None if the library reads it itself, or not at all."""
+    scheme, separator, _ = source.partition("://")
+    return DRIVERS.get(scheme.lower()) if separator else None
+
+
+class RemoteFiles:
+    """The files of a source that a driver of fsspec reads. Credentials are those that the driver finds.
+
+    A step in a stock image installs a missing driver first, as it installs its other packages.
+
+    Args:
+        source: Address with a scheme of `DRIVERS`.
+
+    Raises:
+        ValueError: The driver is missing and the step installs nothing, or the address is not complete.
+        OSError: The driver has no credentials.
+        SystemExit: pip cannot install the driver.
+    """
+
+    def __init__(self, source: str) -> None:
+        scheme, _, rest = source.partition("://")
+        # Without this, gcsfs asks for the type of a bucket over gRPC, which proxies and emulators do not know.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        _provide(source, DRIVERS[scheme.lower()])
+        import fsspec
+
+        address = f"{scheme.lower()}://{rest}"
+        self._leaves_out_descriptions = scheme.lower() == "hf"
+        # Not by fsspec.open(), which also takes chains such as zip://a::file://b.
+        kind = fsspec.get_filesystem_class(scheme.lower())
+        with _errors():
+            self._path = str(kind._strip_protocol(address)).strip("/")
+            if not self._path:
+                raise ValueError(f"source {scheme}:// has no bucket or folder: give the address of a file or folder")
+            settings = {**kind._get_kwargs_from_urls(address), "skip_instance_cache": True, "use_listings_cache": False}
+            try:
+                self._filesystem: Any = kind(**settings)
+            except ValueError as error:
+                raise ValueError(f"source {scheme}://... lacks an account or a setting: {error}") from None
+        self._has_answered = False
+
+    def list(self) -> tuple[RemoteFile, ...]:
+        """Return the file of the source, or the files of its folder and the folders below, sorted by name.
+
+        Of a repository of Hugging Face, README.md, LICENSE, dataset_infos.json and hidden files at its root are left
+        out. Empty if there is nothing.
+
+        Raises:
+            OSError: The server does not answer, or refuses the request.
+        """
+        try:
+            self._filesystem.invalidate_cache()
+            details = self._retry(lambda: self._filesystem.find(self._path, detail=True))
+            # Of a file, HfFileSystem finds nothing. Of a file or of nothing, adlfs returns a list of names.
+            if not details or not isinstance(details, dict):
+                detail = self._retry(lambda: self._filesystem.info(self._path))
+                details = {detail["name"]: detail} if detail["type"] == "file" else {}
+        except FileNotFoundError:
+            return ()
+        files = sorted((self._describe(path, detail) for path, detail in details.items()), key=lambda file: file.name)
+        # Some tools create an object whose key ends with a slash to represent a folder.
+        return tuple(file for file in files if not file.path.endswith("/") and not self._is_description(file.name))
+
+    def _is_description(self, name: str) -> bool:
+        is_root = self._leaves_out_descriptions and self._path.count("/") == 2
+        return is_root and (name.startswith(".") or bool(_DESCRIPTIONS.fullmatch(name)))
+
+    def _describe(self, path: str, detail: Mapping[str, Any]) -> RemoteFile:
+        name = path.removeprefix(self._path).strip("/")
+        content = _first(detail, "etag", "ETag", "blob_id", "md5Hash")
+        modified = _first(detail, "mtime", "updated", "last_modified", "LastModified", "created")
+        return RemoteFile(name, path, int(detail.get("size") or 0), content, modified)
+
+    def read(self, file: RemoteFile) -> Iterator[bytes]:
+        """Yield the content of a file in blocks of at most 8 MiB. After an error, the block is requested again.
+
+        Raises:
+            OSError: The server does not answer, refuses a request, or the file has another size now.
+        """
+        position = 0
+        while position < file.size:
+            end = min(position + BLOCK_BYTES, file.size)
+            block = self._retry(lambda start=position, end=end: self._filesystem.cat_file(file.path, start, end))
+            if len(block) != end - position:
+                raise OSError(
+                    f"the server sent {len(block)} instead of {end - position} bytes of {file.path}: the file has "
+                    "changed. Start the step again"
+                )
+            position = end
+            yield block
+
+    def _retry(self, request: Callable[..., _T]) -> _T:
+        deadline, pause = time.monotonic() + RETRY_SECONDS, 0.5
+        while True:
+            try:
+                with _errors():
+                    answer = request()
+            except _Transient as error:
+                if time.monotonic() + pause > deadline or not (self._has_answered or error.is_answer):
+                    raise
+                self._has_answered = True
+                print(f"the server of the source is not available ({error}); next attempt in {pause:.1f} s", flush=True)
+                time.sleep(pause)
+                pause = min(2 * pause, 8)
+            else:
+                self._has_answered = True
+                return answer
+
+
+class _Transient(OSError):
+    """An error that may pass. `is_answer` tells whether the server has sent it."""
+
+    is_answer = False
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Convert the errors of the drivers, which have no common class, to an OSError without signatures.
+
+    Raises:
+        _Transient: The error may pass.
+        OSError: Any other error. FileNotFoundError and ValueError stay what they are.
+    """
+    try:
+        yield
+    except (ValueError, FileNotFoundError):
+        raise
+    except Exception as error:  # noqa: BLE001  (each driver has classes of its own)
+        text = without_passwords(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
+        status = _status(error)
+        names = {base.__name__ for base in type(error).__mro__}
+        is_connection = isinstance(error, (ConnectionError, TimeoutError, AsyncTimeoutError))
+        if status in _TRANSIENT_STATUS or (status is None and (is_connection or names & _CONNECTION_ERRORS)):
+            transient = _Transient(text)
+            transient.is_answer = status is not None
+            raise transient from None
+        raise OSError(text) from None
+
+
+def _status(error: Exception) -> int | None:
+    """Return the HTTP status of an error of a driver; None if it has none."""
+    response = getattr(error, "response", None)
+    for value in (*(getattr(error, name, None) for name in ("status_code", "status", "code")), response):
+        value = getattr(value, "status_code", value)
+        if isinstance(value, (int, str)) and str(value).isdigit():
+            return int(value)
+    return None
+
+
+def _first(detail: Mapping[str, Any], *names: str) -> str:
+    return next((str(detail[name]) for name in names if detail.get(name)), "")
+
+
+def _provide(source: str, driver: Driver) -> None:
+    """Install a driver if it is missing and the step installs packages.
+
+    Raises:
+        ValueError: It is missing, and the step installs nothing.
+        SystemExit: pip failed.
+    """
+    if find_spec(driver.module):
+        return
+    scheme = source.partition("://")[0].lower()
+    if not os.environ.get(INSTALLS_PACKAGES):
+        raise ValueError(
+            f"source {scheme}://... needs the Python package {driver.module}, which is missing here. On your machine, "
+            f"run: pip install 'kfp-distributed[{driver.extra}]'. For an image of the steps, run: "
+            f"make image-steps DRIVERS='{driver.requirement}'"
+        )
+    install(driver.requirement)
+    importlib.import_module(driver.module)

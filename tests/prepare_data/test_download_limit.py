@@ -1,0 +1,205 @@
+"""The largest size of a source, and downloads that fail: real HTTP and S3 servers, real files."""
+
+import http.server
+import re
+import resource
+import shutil
+import threading
+import time
+
+import pytest
+from faulty_proxy import Fault, faulty_proxy
+
+from kfp_distributed.components import http_requests
+from kfp_distributed.components.prepare_data import download_limit
+from kfp_distributed.components.prepare_data.download_limit import DownloadLimit, SourceTooLarge, parse_limit
+from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.opener import open_store
+
+CONTENT = b"x,label\n" + b"1,a\n2,b\n" * 500_000  # 4 MB
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("", None), (" ", None), ("0", 0), ("1000", 1000), ("2k", 2000), ("20Gi", 20 << 30), (" 3T ", 3 * 10**12)],
+)
+def test_sizes(text, size):
+    assert parse_limit(text) == size
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5Gi", "20GB", "Gi", "many", "1 Gi"])
+def test_what_is_not_a_size(text):
+    with pytest.raises(ValueError, match=r"KFP_DISTRIBUTED_SOURCE_LIMIT='.*' is not a size: .* such as 20Gi"):
+        parse_limit(text)
+
+
+def test_without_a_variable_the_disk_sets_the_limit(tmp_path):
+    usage = shutil.disk_usage(tmp_path)
+    reserve = min(usage.total // 20, 512 << 20)
+    limit = DownloadLimit(tmp_path, {})
+    assert limit.maximum == pytest.approx(max(0, usage.free - reserve), abs=1 << 30)
+    with pytest.raises(SourceTooLarge, match=r"it has .* bytes: more than the .* bytes that the disk of .* has room"):
+        limit.refuse_more(limit.maximum + 1, declared=True)
+    assert DownloadLimit(tmp_path, {"KFP_DISTRIBUTED_SOURCE_LIMIT": "1Ki"}).maximum == 1024
+    assert "room" in DownloadLimit(tmp_path, {"KFP_DISTRIBUTED_SOURCE_LIMIT": "9000Ti"})._reason
+
+
+def test_a_disk_that_other_programs_fill_ends_the_download(tmp_path, monkeypatch):
+    limit = DownloadLimit(tmp_path, {})
+    limit.on_bytes(100 << 20)
+    monkeypatch.setattr(download_limit, "_RESERVE_DIVISOR", 1)  # All of the disk is to stay free.
+    monkeypatch.setattr(download_limit, "_MAXIMUM_RESERVE", 1 << 60)
+    limit.on_bytes(1 << 20)
+    with pytest.raises(SourceTooLarge, match=r"has only .* bytes free"):
+        limit.on_bytes(63 << 20)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Serves CONTENT, without a length at "/endless.csv". Notes how much of it was sent."""
+
+    def do_GET(self):
+        self.send_response(200)
+        if self.path != "/endless.csv":
+            self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        try:
+            for _ in range(100 if self.path == "/endless.csv" else 1):
+                self.wfile.write(CONTENT)
+                self.server.sent += len(CONTENT)
+        except ConnectionError:
+            pass
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def site():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.sent = 0
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        yield server
+        server.shutdown()
+
+
+def test_a_url_with_a_larger_size_is_refused_before_a_byte_is_written(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "1M")
+    with pytest.raises(OSError, match="it has 4,000,008 bytes: more than the 1,000,000 bytes that KFP_") as caught:
+        local_copy(f"{site.url}/data.csv", tmp_path / "scratch")
+    assert f"source {site.url}/data.csv cannot be downloaded: " in str(caught.value)
+    assert "KFP_DISTRIBUTED_SOURCE_LIMIT=1M of the step's environment allows" in str(caught.value)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_url_without_a_size_is_stopped_at_the_limit(site, tmp_path, monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "6Mi")
+    with pytest.raises(OSError, match="it declares no size, and the download was stopped: more than the 6,291,456"):
+        local_copy(f"{site.url}/endless.csv", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert site.sent < 100 << 20
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "400M")
+    assert local_copy(f"{site.url}/data.csv", tmp_path).read_bytes() == CONTENT
+
+
+@pytest.fixture
+def full_disk():
+    """No file can have more than 1 MB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_nothing(site, tmp_path, full_disk):
+    with pytest.raises(OSError, match=r"data\.csv cannot be downloaded: .*File too large") as caught:
+        local_copy(f"{site.url}/data.csv", tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def proxied(site):
+    with faulty_proxy(site.url) as proxy:
+        yield proxy
+
+
+def test_a_server_that_is_not_available_for_20_seconds(proxied, tmp_path, capsys):
+    started, proxied.faults = time.monotonic(), [Fault("GET", times=10**6, status=503)]
+    threading.Timer(20, proxied.faults.clear).start()
+    assert local_copy(f"{proxied.url}/data.csv", tmp_path).read_bytes() == CONTENT
+    assert time.monotonic() - started > 20
+    assert (
+        "the server of the source is not available (HTTP status 503); next attempt in 0.5 s" in capsys.readouterr().out
+    )
+
+
+def test_a_server_that_stays_away(proxied, tmp_path, monkeypatch):
+    monkeypatch.setattr(http_requests, "RETRY_SECONDS", 2.0)
+    proxied.faults = [Fault("GET", times=10**6, status=503)]
+    with pytest.raises(OSError, match=r"data\.csv cannot be downloaded: HTTP Error 503: "):
+        local_copy(f"{proxied.url}/data.csv", tmp_path)
+    proxied.faults = [Fault("GET", status=503), Fault("GET", times=10**6, reset=True)]
+    with pytest.raises(OSError, match=r"data\.csv cannot be downloaded: "):
+        local_copy(f"{proxied.url}/data.csv", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_connection_that_breaks(proxied, tmp_path, capsys):
+    proxied.faults = [Fault("GET", times=3, cut_after=3 << 20)]
+    assert local_copy(f"{proxied.url}/data.csv", tmp_path).read_bytes() == CONTENT
+    printed = capsys.readouterr().out
+    assert len(re.findall("the connection broke after .* of 4000008 bytes.*; the download starts again", printed)) == 3
+    proxied.faults = [Fault("GET", times=4, cut_after=3 << 20)]
+    with pytest.raises(
+        OSError, match=r"cannot be downloaded: the connection broke after .* of 4000008 bytes"
+    ) as caught:
+        local_copy(f"{proxied.url}/data.csv", tmp_path / "b")
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with embedded_object_store(tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(server, monkeypatch):
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    store = open_store("s3://large")
+    if not store.bucket_exists():
+        store.make_bucket()
+        for name in ("a.csv", "b.csv"):
+            store.write(f"many/{name}", CONTENT)
+    return store
+
+
+@pytest.mark.parametrize(("path", "size"), [("many/a.csv", "4,000,008"), ("many", "8,000,016"), ("", "8,000,016")])
+def test_objects_that_are_too_large(bucket, tmp_path, monkeypatch, path, size):
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "3M")
+    with pytest.raises(OSError, match=f"it has {size} bytes: more than the 3,000,000"):
+        local_copy(f"s3://large/{path}".rstrip("/"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["many/a.csv", "many"])
+def test_a_full_disk_leaves_no_objects(bucket, tmp_path, full_disk, path):
+    with pytest.raises(OSError, match="the local disk is full, free space"):
+        local_copy(f"s3://large/{path}", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_faults_of_an_object_store(server, bucket, tmp_path, monkeypatch):
+    with faulty_proxy(server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+        proxy.faults = [Fault("GET /large/many/a.csv", times=3, status=503), Fault("many/b.csv", cut_after=1 << 20)]
+        copy = local_copy("s3://large/many", tmp_path)
+        assert {file.name: file.read_bytes() for file in copy.iterdir()} == {"a.csv": CONTENT, "b.csv": CONTENT}
+        proxy.faults = [Fault("many/b.csv", times=9, cut_after=1 << 20)]
+        with pytest.raises(OSError, match=r"many cannot be downloaded: .*the connection broke several times"):
+            local_copy("s3://large/many", tmp_path / "b")
+    assert list((tmp_path / "b").iterdir()) == []

@@ -1,0 +1,322 @@
+"""Sources of clouds: the real drivers, with servers on this machine that speak the protocols of the clouds."""
+
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from faulty_proxy import Fault, faulty_proxy
+from gcp_storage_emulator.server import create_server
+
+from kfp_distributed.components import source_drivers
+from kfp_distributed.components.fingerprint_source.step import run_step
+from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.source_address import without_secrets
+from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.library.start import INSTALLS_PACKAGES
+
+ROWS = "x,label\n" + "1,a\n2,b\n" * 10
+BIG = os.urandom(BLOCK_BYTES + 1000)
+
+
+@pytest.fixture(scope="module")
+def google():
+    """Address of a server with the API of Google Cloud Storage, and a bucket "data"."""
+    [port] = free_ports(1)
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="data")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(google, monkeypatch):
+    """A real client of the bucket "data", which is empty but for three files."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", google)
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # As RemoteFiles does, before the import.
+    import gcsfs
+
+    client = gcsfs.GCSFileSystem(token="anon", endpoint_url=google, skip_instance_cache=True, use_listings_cache=False)
+    for path in client.find("data"):
+        client.rm_file(path)
+    for name in ("one.csv", "many/a.csv", "many/deep/b.csv"):
+        client.pipe_file(f"data/{name}", ROWS.encode())
+    return client
+
+
+def files(folder):
+    return sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+
+
+def test_files_and_folders_of_google_cloud_storage(bucket, run, tmp_path, capsys):
+    assert run("gs://data/one.csv", "one", shards=1)["train"].rows == 16
+    assert "downloading gs://data/one.csv, 88 bytes" in capsys.readouterr().out
+    copy = local_copy("GS://data/many/", tmp_path)
+    assert (copy.name, files(copy)) == ("many", ["a.csv", "deep/b.csv"])
+    assert (copy / "a.csv").read_text() == ROWS
+    assert files(local_copy("gcs://data", tmp_path)) == ["many/a.csv", "many/deep/b.csv", "one.csv"]
+    with pytest.raises(ValueError, match=r"source gs://data/none does not exist: .* set the credentials"):
+        local_copy("gs://data/none", tmp_path)
+    with pytest.raises(ValueError, match="source gs:// has no bucket"):
+        local_copy("gs://", tmp_path)
+
+
+def test_the_fingerprint_of_google_cloud_storage(bucket):
+    before = [run_step(source=f"gs://data/{path}") for path in ("one.csv", "many")]
+    assert [value.split()[1:] for value in before] == [["files=1", "bytes=88"], ["files=2", "bytes=176"]]
+    assert run_step(source="gs://data/many/") == before[1]
+    bucket.pipe_file("data/many/a.csv", ROWS.replace("1", "3").encode())
+    after = [run_step(source=f"gs://data/{path}") for path in ("one.csv", "many")]
+    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
+    with pytest.raises(SystemExit, match="gs://data/none does not exist"):
+        run_step(source="gs://data/none")
+
+
+def test_a_size_above_the_limit(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "100")
+    assert local_copy("gs://data/one.csv", tmp_path / "a").read_text() == ROWS
+    with pytest.raises(OSError, match="gs://data/many cannot be downloaded: it has 176 bytes: more than the 100 bytes"):
+        local_copy("gs://data/many", tmp_path)
+    assert files(tmp_path) == ["a/one.csv"]
+
+
+@pytest.mark.takes(60)
+def test_faults_of_a_cloud(google, bucket, tmp_path, monkeypatch):
+    bucket.pipe_file("data/big.npz", BIG)
+    with faulty_proxy(google) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        # More than the retries of the driver, which end after six requests.
+        proxy.faults = [Fault("alt=media", times=8, status=503), Fault("alt=media", times=1, cut_after=1 << 20)]
+        assert local_copy("gs://data/big.npz", tmp_path).read_bytes() == BIG
+        monkeypatch.setattr(source_drivers, "RETRY_SECONDS", 1.0)
+        proxy.faults = [Fault("alt=media", times=10**6, status=403)]
+        with pytest.raises(OSError, match=r"source gs://data/big\.npz cannot be downloaded: ") as caught:
+            local_copy("gs://data/big.npz", tmp_path / "b")
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_file_that_changes_during_the_download(google, bucket, tmp_path, monkeypatch):
+    with faulty_proxy(google) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        change = Fault("alt=media", before=lambda: bucket.pipe_file("data/one.csv", ROWS.replace("1", "3").encode()))
+        proxy.faults = [change]
+        with pytest.raises(OSError, match=r"one\.csv cannot be downloaded: its files changed during the download"):
+            local_copy("gs://data/one.csv", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+AZURITE = shutil.which("azurite-blob")
+# The public keys of the emulator.
+ACCOUNT = "devstoreaccount1"
+KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+
+@pytest.fixture
+def azure(tmp_path, monkeypatch):
+    """A server with the API of Azure Blob Storage, and a container "data" with three files."""
+    import adlfs
+
+    [port] = free_ports(1)
+    arguments = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(tmp_path / "azurite")]
+    arguments += ["--skipApiVersionCheck", "--disableTelemetry"]
+    with subprocess.Popen([str(AZURITE), *arguments], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert any("successfully listens" in line for line in server.stdout)
+            connection = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+            connection += f"BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection)
+            client = adlfs.AzureBlobFileSystem(connection_string=connection, skip_instance_cache=True)
+            client.mkdir("data")
+            for name in ("one.csv", "many/a.csv", "many/deep/b.csv"):
+                client.pipe_file(f"data/{name}", ROWS.encode())
+            yield client
+        finally:
+            server.terminate()
+
+
+@pytest.mark.skipif(not AZURITE, reason="needs azurite: npm install --global azurite")
+def test_files_and_folders_of_azure(azure, run, tmp_path):
+    for number, address in enumerate(["az://data", "abfs://data", f"abfss://data@{ACCOUNT}.dfs.core.windows.net"]):
+        scratch = tmp_path / str(number)
+        assert local_copy(f"{address}/one.csv", scratch).read_text() == ROWS
+        assert files(local_copy(f"{address}/many", scratch)) == ["a.csv", "deep/b.csv"]
+    assert run("az://data/one.csv", "one", shards=1)["train"].rows == 16
+    before = [run_step(source=f"az://data/{path}") for path in ("one.csv", "many")]
+    azure.pipe_file("data/many/a.csv", ROWS.replace("1", "3").encode(), overwrite=True)
+    after = [run_step(source=f"az://data/{path}") for path in ("one.csv", "many")]
+    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
+    with pytest.raises(ValueError, match="source az://data/none does not exist"):
+        local_copy("az://data/none", tmp_path)
+
+
+def test_azure_without_an_account(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(ValueError, match=r"source az://\.\.\. lacks an account or a setting: .*account_name"):
+        local_copy("az://data/one.csv", tmp_path)
+
+
+HUB_FILES = {
+    ".gitattributes": "*.parquet filter=lfs",
+    "README.md": "# Rows",
+    "a.csv": ROWS,
+    "b.csv": ROWS,
+    "data/train-00000-of-00001.csv": ROWS,
+}
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """The part of the API of huggingface.co that reads the dataset team/rows."""
+
+    protocol_version = "HTTP/1.1"
+    content: dict = {}  # noqa: RUF012
+
+    def do_GET(self):
+        path = unquote(self.path.partition("?")[0])
+        tree = re.fullmatch(r"/api/datasets/team/rows/tree/main/?(.*)", path)
+        file = re.fullmatch(r"/datasets/team/rows/resolve/main/(.*)", path)
+        if path in ("/api/datasets/team/rows", "/api/datasets/team/rows/revision/main"):
+            self.answer(json.dumps({"id": "team/rows", "sha": "0" * 40, "siblings": []}).encode())
+        elif tree:
+            self.answer(json.dumps(self.tree(tree[1])).encode())
+        elif file and file[1] in self.content:
+            self.answer(self.content[file[1]].encode(), self.headers["Range"])
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "EntryNotFound" if tree or file else "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def do_POST(self):
+        wanted = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        names = re.findall(r'paths"?[=:] ?\[?"?([^&"\]]*)', unquote(wanted))
+        found = [entry for entry in self.tree("", recursive=True) if entry["path"] in names]
+        self.answer(json.dumps(found).encode())
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def tree(self, folder, recursive=False):
+        recursive = recursive or "recursive=true" in self.path.lower()
+        start = f"{folder}/" if folder else ""
+        entries = []
+        for name, content in self.content.items():
+            rest = name.removeprefix(start)
+            if not name.startswith(start):
+                continue
+            if "/" in rest:
+                entries.append({"type": "directory", "oid": "d", "size": 0, "path": start + rest.split("/")[0]})
+            if "/" not in rest or recursive:
+                oid = str(abs(hash(content)))
+                entries.append({"type": "file", "oid": oid, "size": len(content), "path": name})
+        return entries
+
+    def answer(self, content, wanted=None):
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            start, end = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()
+            whole, content = len(content), content[int(start) : int(end) + 1 if end else None]
+            self.send_header("Content-Range", f"bytes {start}-{int(start) + len(content) - 1}/{whole}")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", '"e"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@contextmanager
+def hub(content):
+    class Own(Hub):
+        pass
+
+    Own.content = content
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from kfp_distributed.components.fingerprint_source.step import run_step
+from kfp_distributed.components.prepare_data.fetch import local_copy
+for source in sys.argv[2:]:
+    copy = local_copy(source, Path(sys.argv[1]))
+    names = sorted(file.relative_to(copy).as_posix() for file in copy.rglob("*.*")) if copy.is_dir() else ["file"]
+    print("copy", copy.name, *names)
+    run_step(source=source)
+"""
+
+
+def read_by_hub(address, scratch, *sources):
+    """Return the lines about each source. The driver reads its variables when it is imported, so a process runs."""
+    environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(scratch / "home")}
+    command = [sys.executable, "-c", PROGRAM, str(scratch / "copies"), *sources]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_a_dataset_of_hugging_face(tmp_path):
+    content = dict(HUB_FILES)
+    sources = ["hf://datasets/team/rows", "hf://datasets/team/rows/data", "hf://datasets/team/rows@main/a.csv"]
+    with hub(content) as address:
+        code, printed, errors = read_by_hub(address, tmp_path, *sources)
+        assert code == 0, errors
+        assert re.findall("copy .*", printed) == [
+            "copy rows a.csv b.csv data/train-00000-of-00001.csv",
+            "copy data train-00000-of-00001.csv",
+            "copy a.csv file",
+        ]
+        before = re.findall("sha256:.*", printed)
+        assert [value.split()[1] for value in before] == ["files=3", "files=1", "files=1"]
+        assert (tmp_path / "copies" / "rows" / "a.csv").read_text() == ROWS
+        content["data/train-00000-of-00001.csv"] = ROWS.replace("1", "3")
+        after = re.findall("sha256:.*", read_by_hub(address, tmp_path, *sources)[1])
+        assert [new == old for new, old in zip(after, before, strict=True)] == [False, False, True]
+        code, _, errors = read_by_hub(address, tmp_path, "hf://datasets/team/none")
+        assert code == 1
+        assert "ValueError: source hf://datasets/team/none does not exist" in errors
+
+
+def test_a_missing_driver_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv(INSTALLS_PACKAGES, raising=False)
+    monkeypatch.setattr(source_drivers, "find_spec", lambda module: None)
+    for scheme, driver in DRIVERS.items():
+        with pytest.raises(ValueError, match=f"{scheme}://... needs the Python package {driver.module}") as caught:
+            local_copy(f"{scheme}://data/one.csv", tmp_path)
+        assert f"pip install 'kfp-distributed[{driver.extra}]'" in str(caught.value)
+        assert f"make image-steps DRIVERS='{driver.requirement}'" in str(caught.value)
+
+
+def test_the_extras_have_the_drivers():
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    for driver in DRIVERS.values():
+        assert f'\n{driver.extra} = ["{driver.requirement}"]\n' in project
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("abfs://data@account.dfs.core.windows.net/a.csv?sig=s3cret", "abfs://data@account.dfs.core.windows.net/a.csv"),
+        ("hf://datasets/team/rows@main/a.csv", "hf://datasets/team/rows@main/a.csv"),
+        ("gs://data/a@b.csv", "gs://data/a@b.csv"),
+    ],
+)
+def test_the_address_of_a_cloud_is_shown(source, expected):
+    assert without_secrets(source) == expected
