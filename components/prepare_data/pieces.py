@@ -91,7 +91,7 @@ class Pieces:
                 yield rows.take(pa.array(reorder(self._order(piece, keys)))) if in_order else rows
 
     def _order(self, piece: int, keys: pa.DoubleArray) -> NDArray[np.uint32]:
-        """Return the order of the rows of a piece by their keys. It is kept on the disk, because sorting takes longer."""
+        """Return the order of the rows of a piece by their keys. It is kept on the disk: sorting takes longer."""
         path = self._folder / f"order-{piece}"
         if path.exists():
             return np.fromfile(path, np.uint32)
