@@ -9,7 +9,7 @@ PACKAGES := components trainers storage cluster_api processes library reports pi
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -97,6 +97,9 @@ bench-ways: $(STAMP) environments  ## measures each strategy; prints the results
 
 bench-overview: $(STAMP)  ## measures how fast prepare_data draws its overview; prints the results and writes benchmarks/overview.md
 	$(BIN)/python benchmarks/overview.py
+
+bench-tables: $(STAMP)  ## measures prepare_data with tables of 2 million rows; prints the results and writes benchmarks/tables.md
+	$(BIN)/python benchmarks/tables.py
 
 bench-logs: $(STAMP)  ## measures the logs of up to 1,000 replicas; prints the results and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py

@@ -27,6 +27,7 @@ Other measurements:
   loop of the public SDK, and the start of a step;
 - [logs.md](logs.md): the logs of up to 1,000 replicas;
 - [ways.md](ways.md): the cost of each distribution strategy;
+- [tables.md](tables.md): `prepare_data` with 2 million rows, beside pyarrow and scikit-learn;
 - [overview.md](overview.md): the time in which `prepare_data` draws its overview;
 - [soak.md](soak.md): small trainings with random faults.
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 GROUP_BYTES = 2**23
 """Size of a row group, of which a reader holds one in memory."""
-PENDING_BYTES = 2**27
-"""Rows of all files that wait for a row group. With 16 files, each can have one of 8 MiB."""
+PENDING_BYTES = 2**26
+"""Rows of all files that wait for a row group. With 8 files, each can have one of 8 MiB."""
 
 
 class ShardFiles:
