@@ -29,7 +29,7 @@ from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.storage.dataset import Column, Task
 
 # Approximate size of a batch.
-_BATCH_BYTES = 2**24
+_BATCH_BYTES = 2**23
 # Bytes of each column of a Parquet file that are read at once.
 _READ_BYTES = 2**20
 

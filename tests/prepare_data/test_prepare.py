@@ -163,3 +163,25 @@ prepare_data(**artifacts, source=r"{source}")
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 128 + signal.SIGTERM
     assert (list(temporary.iterdir()), (tmp_path / "out").exists()) == ([], False)
+
+
+@pytest.mark.parametrize("limit", [100_000, 3_000_000])
+def test_a_full_disk_leaves_no_files(tmp_path, limit):
+    """A file may have `limit` bytes: one of the pieces of the rows, or a shard that is written from them, has more."""
+    source, temporary = tmp_path / "data.csv", tmp_path / "temporary"
+    source.write_text("x,y,label\n" + "".join(f"{i},{i * 0.37},{'ab'[i % 2]}\n" for i in range(200_000)))
+    temporary.mkdir()
+    program = f"""
+import resource
+from types import SimpleNamespace
+from kfp_distributed.components.prepare_data.component import prepare_data
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+outputs = ("train_dataset", "validation_dataset", "test_dataset", "overview")
+artifacts = {{name: SimpleNamespace(path=r"{tmp_path}/out/" + name, metadata={{}}) for name in outputs}}
+prepare_data(**artifacts, source=r"{source}", shards=1)
+"""
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "OSError: [Errno 27] File too large" in done.stderr.splitlines()[-1]
+    assert (list(temporary.iterdir()), (tmp_path / "out").exists()) == ([], False)
