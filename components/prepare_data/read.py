@@ -81,11 +81,12 @@ def read_sources(
         rejected = RejectedRows(options.on_bad_row)
         try:
             scanner = Scanner(main, pieces, options)
-            notes = [*main.notes]
+            notes, late = [*main.notes], list[str]()
             for split, path in files.items():
                 source = _like_main(path, options, scratch, main) if split else main
                 notes += [note for note in source.notes if note not in notes]
                 scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(files) > 1)
+                late += [note for note in source.late_notes() if note not in late]
             scan = scanner.result(rejected)
             break
         except CodesFound as found:
@@ -96,9 +97,10 @@ def read_sources(
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
     dropped = [f"left out {scan.dropped:,} rows in which a value is missing"] if scan.dropped else []
-    log([*rejected.notes(), *dropped])
+    found_late = [*late, *rejected.notes(), *dropped]
+    log(found_late)
     fixed = frozenset(_SPLITS[split] for split in files if split)
-    return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *rejected.notes(), *dropped))
+    return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *found_late))
 
 
 def _like_main(path: Path | None, options: Options, scratch: Path, main: Source) -> Source:

@@ -17,6 +17,10 @@ Reject = Callable[[int, str, str], None]
 such as "is missing: fill it in"."""
 
 
+def ignore(row: int, column: str, problem: str) -> None:
+    """Leave a row out, where the pass over all rows reports it."""
+
+
 class Rows(NamedTuple):
     """Rows of a file.
 
