@@ -7,7 +7,7 @@ from pathlib import Path
 from kfp_distributed.components.prepare_data.label_counts import TaskFound
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
-from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
+from kfp_distributed.components.prepare_data.reading import CodesFound, ColourFound, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, Scanner
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.sources import open_source
@@ -72,7 +72,7 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        options = replace(options, columns=_declared(options.like.columns))
+        options = _like(options, options.like.columns)
     while True:
         main = open_source(files[""], options, scratch, codes, task)
         log(note for note in main.notes if note not in logged)
@@ -91,6 +91,8 @@ def read_sources(
             break
         except CodesFound as found:
             codes[found.column] = found.value
+        except ColourFound as found:
+            options = replace(options, image_shapes={**options.image_shapes, found.column: found.shape})
         except TaskFound as found:
             task, reason = "regression", str(found)
         pieces.delete()
@@ -105,9 +107,15 @@ def read_sources(
 
 def _like_main(path: Path | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    options = replace(options, columns=_declared(main.columns) if main.columns else options.columns)
+    options = _like(options, main.columns) if main.columns else options
     source = open_source(path, options, scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
+
+
+def _like(options: Options, columns: Iterable[Column]) -> Options:
+    """Return options with which a source is read that has these columns."""
+    shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
+    return replace(options, columns=_declared(columns), image_shapes=shapes)
 
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:

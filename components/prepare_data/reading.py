@@ -46,6 +46,19 @@ class CodesFound(Exception):
     value: str
 
 
+@dataclass
+class ColourFound(Exception):
+    """An image has colour, and the images before it are read as grey ones.
+
+    Attributes:
+        column: Name of the column.
+        shape: Height, width and channels of the images in colour.
+    """
+
+    column: str
+    shape: tuple[int, int, int]
+
+
 class RowsRefused(ValueError):
     """Rows cannot be used. The message names each with its file."""
 

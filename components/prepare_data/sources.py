@@ -40,6 +40,9 @@ _COMPRESSED = {".gz", ".zst"}
 DEFAULT_LABEL = "label"
 """Name of the column of classes of the digits and of folders of images, if no other one is named."""
 
+IMAGE = "image"
+"""Name of the column of images of a folder."""
+
 DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 """The handwritten digits: 64 pixels and the label of each row. The file is scikit-learn's."""
 
@@ -84,10 +87,10 @@ def open_source(
                 + "; ".join(["each class", *lines_about_files(ignored)])
             )
         labels = np.array([image.parent.name for image in images])
-        pixels = Images(images, options.image_size)
+        pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))
         name = options.label_column or DEFAULT_LABEL
-        source = array_source(path.name, {name: labels, "image": pixels}, options, task)
-        source = replace(source, notes=tuple(pixels.notes))
+        source = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
+        source = replace(source, late_notes=pixels.notes)
     return replace(source, notes=(*lines_about_files(left_out), *source.notes))
 
 
@@ -200,7 +203,9 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
             )
     columns, types = [], {}
     for key in inputs:
-        kind, shape = _arrow(used[key][:1]).type, used[key].shape[1:]
+        shape = used[key].shape[1:]
+        # The type of a tensor needs no element, which may be an image to decode.
+        kind = _arrow(np.zeros((1, *shape), used[key].dtype) if shape else used[key][:1]).type
         declared = options.columns.get(key)
         if declared and not shape:
             columns.append(declared_column(key, declared))
