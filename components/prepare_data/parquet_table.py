@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     declared_column,
     lines_about_dates,
 )
+from kfp_distributed.components.prepare_data.huggingface import names_of_classes, schema_with_names, with_names
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.table_format import Chosen
@@ -42,15 +43,17 @@ class ParquetTable:
         return list(self.schema(file).names)
 
     def schema(self, file: Path) -> pa.Schema:
-        """Return the columns and their types."""
+        """Return the columns and their types as `read` yields them."""
         with _opened(file) as opened:
-            return opened.schema_arrow
+            return schema_with_names(opened.schema_arrow)
 
     def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
-        """Yield the rows in the types of the file."""
+        """Yield the rows in the types of the file, but classes of Hugging Face by their names."""
         with _opened(file) as opened:
             rows = max(1, _BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
-            yield from numbered(opened.iter_batches(rows, columns=[*types] or None))
+            classes = names_of_classes(opened.schema_arrow)
+            batches = opened.iter_batches(rows, columns=[*types] or None)
+            yield from numbered(with_names(batch, classes) for batch in batches)
 
     def choose(
         self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
