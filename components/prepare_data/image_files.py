@@ -1,16 +1,23 @@
 """Reads image files as one array, and says what that changes about them."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import io
+import math
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kfp_distributed.components.prepare_data.reading import reading
+from kfp_distributed.components.prepare_data.reading import ColourFound, reading
 
 # Relative difference of two aspect ratios up to which an image is not called squashed: 640x480 and 640x500 are alike.
 ASPECT_TOLERANCE = 0.05
@@ -19,9 +26,15 @@ _GREY = ("1", "L", "LA", "La")
 # EXIF tag of the orientation, and its values for images that lie on their side.
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)
+# So many headers show nearly always whether a folder has images with colour.
+_SAMPLE = 100
+# Pixels of an image whose decoding takes longer than handing it to another thread does.
+_LARGE = 128 * 128
+
+_Result = TypeVar("_Result")
 
 
-class _Form(NamedTuple):
+class ImageForm(NamedTuple):
     """What the header of an image file says.
 
     Attributes:
@@ -35,50 +48,141 @@ class _Form(NamedTuple):
     is_transparent: bool
 
 
-class Images:
-    """Image files as an array uint8 [n, height, width, 1 or 3], which are decoded when a slice is read.
+class ImageDecoder:
+    """Decodes images into one form, and counts what that changes about them.
 
-    All images are stored in colour if any of them has colour, else in grey. The headers of all files are read for it,
-    which takes about 0.1 ms for each. An image is decoded in one or two milliseconds.
+    Args:
+        column: Name of the column, for ColourFound.
+        shape: Height, width and channels (1 or 3) of the decoded images.
+        is_open: Whether the channels were chosen by a few images. Then an image with colour is no grey one.
+    """
+
+    def __init__(self, column: str, shape: tuple[int, int, int], *, is_open: bool) -> None:
+        self._column, self._shape, self._is_open = column, shape, is_open
+        # Few forms are different, so a million images need little memory.
+        self._forms = Counter[ImageForm]()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        return self._shape
+
+    def notes(self) -> list[str]:
+        """Return one line for each way in which the decoded images are changed."""
+        return _notes(self._forms, self._shape)
+
+    def forget(self) -> None:
+        """Count from the beginning."""
+        self._forms.clear()
+
+    def count(self, form: ImageForm) -> None:
+        """Count an image."""
+        self._forms[form] += 1
+
+    def decode(self, image: Path | bytes, name: str) -> tuple[NDArray[np.uint8], ImageForm]:
+        """Return the pixels of an image, and its form. It may be called in several threads.
+
+        Args:
+            image: File or its content.
+            name: Name for errors.
+
+        Raises:
+            ValueError: It is not an image.
+            ColourFound: It has colour, and the first images are grey.
+        """
+        height, width, channels = self._shape
+        with opened_image(image, name) as opened:
+            form = _form(opened)
+            if channels == 1 and self._is_open and not form.is_grey:
+                raise ColourFound(self._column, (height, width, 3))
+            turned = ImageOps.exif_transpose(opened)
+            return np.asarray(turned.convert("L" if channels == 1 else "RGB").resize((width, height))), form
+
+
+def decode_in_order(tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
+    """Yield the results of functions in their order, which run on all processors. Pillow decodes without the GIL."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    running: deque[Future[_Result]] = deque()
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            for task in tasks:
+                running.append(pool.submit(task))
+                # Decoded images wait in memory.
+                if len(running) > 2 * count:
+                    yield running.popleft().result()
+            while running:
+                yield running.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Images:
+    """Image files as an array uint8 [n, height, width, 1 or 3], which are decoded when slices are read in order.
+
+    Each file is opened once, but for some of them, whose headers are read to choose the form: grey if these are grey.
 
     Args:
         files: Paths of the files.
+        column: Name of the column.
         size: Width and height to which the images are scaled; None for those of the first image by name.
-
-    Attributes:
-        notes: One line for each way in which images are stored otherwise than in their files.
+        shape: Height, width and channels where these are known; None to choose them.
 
     Raises:
         ValueError: A file is not an image.
     """
 
-    def __init__(self, files: Sequence[Path], size: tuple[int, int] | None) -> None:
+    def __init__(
+        self, files: Sequence[Path], column: str, size: tuple[int, int] | None, shape: tuple[int, int, int] | None
+    ) -> None:
         self._files = files
-        # Few forms are different, so a million images need little memory.
-        forms = Counter(map(_form, files))
-        self._size = size = size or _form(min(files)).size
-        # Each letter of a Pillow mode is one channel.
-        self._mode = "L" if all(form.is_grey for form in forms) else "RGB"
-        self.notes = _notes(forms, size, is_grey=self._mode == "L")
-        self.dtype, self.shape = np.dtype("uint8"), (len(files), *size[::-1], len(self._mode))
+        first = min(files)
+        some = dict.fromkeys((first, *files[:: max(1, len(files) // _SAMPLE)]))
+        forms = {file: form_of(file, file_name(file)) for file in some}
+        width, height = size or forms[first].size
+        chosen = (height, width, 1 if all(form.is_grey for form in forms.values()) else 3)
+        self._decoder = ImageDecoder(column, shape or chosen, is_open=shape is None)
+        self._are_large = median(math.prod(form.size) for form in forms.values()) >= _LARGE
+        self._pixels: Iterator[tuple[NDArray[np.uint8], ImageForm]] = iter(())
+        self._next = -1
+        self.dtype, self.shape = np.dtype("uint8"), (len(files), *self._decoder.shape)
+
+    def notes(self) -> list[str]:
+        """Return one line for each way in which the images that were read are stored otherwise than in their files."""
+        return self._decoder.notes()
 
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
-        return np.stack([self._decode(file) for file in self._files[rows]])
+        begin, end, _ = rows.indices(len(self._files))
+        if begin != self._next:
+            self._decoder.forget()
+            tasks = (partial(self._decoder.decode, file, file_name(file)) for file in self._files[begin:])
+            self._pixels = decode_in_order(tasks) if self._are_large else (task() for task in tasks)
+        pixels = []
+        for image, form in islice(self._pixels, end - begin):
+            self._decoder.count(form)
+            pixels.append(image)
+        self._next = end
+        return np.stack(pixels)
 
-    def _decode(self, file: Path) -> NDArray[np.uint8]:
-        with _opened(file) as image:
-            return np.asarray(ImageOps.exif_transpose(image).convert(self._mode).resize(self._size))
+
+def file_name(file: Path) -> str:
+    """Return the name of a file with its folder, for errors."""
+    return f"{file.parent.name}/{file.name}"
 
 
-def _notes(forms: Counter[_Form], size: tuple[int, int], *, is_grey: bool) -> list[str]:
+def _notes(forms: Counter[ImageForm], shape: tuple[int, int, int]) -> list[str]:
     """Return one line for each way in which images are changed, with the number of the images."""
-    width, height = size
+    height, width, channels = shape
     images = f"of {forms.total():,} images"
     grey = sum(count for form, count in forms.items() if form.is_grey)
-    squashed = sum(count for form, count in forms.items() if not _is_alike(form.size, size))
+    squashed = sum(count for form, count in forms.items() if not _is_alike(form.size, (width, height)))
     transparent = sum(count for form, count in forms.items() if form.is_transparent)
     lines = []
-    if grey and not is_grey:
+    if channels == 1 and grey < forms.total():
+        lines.append(
+            f"{forms.total() - grey:,} {images} have colour and are stored in grey, as those of the first source or of "
+            "the dataset in like are"
+        )
+    if grey and channels == 3:
         lines.append(
             f"{grey:,} {images} are grey and are stored in colour, with three equal channels, because the others have "
             "colour. To store one channel, convert all images to grey"
@@ -103,23 +207,44 @@ def _is_alike(size: tuple[int, int], other: tuple[int, int]) -> bool:
     return 1 / (1 + ASPECT_TOLERANCE) <= ratio <= 1 + ASPECT_TOLERANCE
 
 
-def _form(file: Path) -> _Form:
-    """Read the header of an image."""
-    with _opened(file) as image:
-        width, height = image.size
-        # Without the check, Pillow decodes a whole PNG to look for EXIF data at its end.
-        if ("exif" in image.info or image.format == "TIFF") and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
-            width, height = height, width
-        return _Form(image.mode in _GREY, (width, height), image.has_transparency_data)
+def form_of(image: Path | bytes, name: str) -> ImageForm:
+    """Read the header of an image.
+
+    Args:
+        image: File or its content.
+        name: Name for errors.
+
+    Raises:
+        ValueError: It is not an image.
+    """
+    with opened_image(image, name) as opened:
+        return _form(opened)
+
+
+def _form(image: Image.Image) -> ImageForm:
+    width, height = image.size
+    # Without the check, Pillow decodes a whole PNG to look for EXIF data at its end.
+    if ("exif" in image.info or image.format == "TIFF") and image.getexif().get(_ORIENTATION) in _SIDEWAYS:
+        width, height = height, width
+    return ImageForm(image.mode in _GREY, (width, height), image.has_transparency_data)
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Image.Image]:
-    with reading(f"image {file.parent.name}/{file.name}", SyntaxError, Image.DecompressionBombError):
-        if file.is_dir():
+def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
+    """Open an image.
+
+    Args:
+        source: File or its content.
+        name: Name for errors.
+
+    Raises:
+        ValueError: It is not an image.
+    """
+    with reading(f"image {name}", SyntaxError, Image.DecompressionBombError):
+        if isinstance(source, Path) and source.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")
         try:
-            image = Image.open(file)
+            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         except UnidentifiedImageError:
             raise ValueError("it is not an image: remove it, or convert it to PNG or JPEG") from None
         with image:

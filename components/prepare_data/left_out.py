@@ -116,6 +116,21 @@ def lines_about_columns(names: Mapping[str, Sequence[str]], first: str, dropped:
     ]
 
 
+def lines_about_keys(keys: Sequence[str], first: str) -> list[str]:
+    """Return one line about keys of JSON Lines that the first lines lack; none if there are none.
+
+    Args:
+        keys: The keys.
+        first: The file whose first lines set the columns.
+    """
+    if not keys:
+        return []
+    return [
+        f"left out {len(keys):,} key{'s' * (len(keys) != 1)} that the first lines of {first} do not have: "
+        f"{_first(keys)}. Write each key into the first line, null where it has no value, or name these in drop_columns"
+    ]
+
+
 def _first(names: Sequence[str]) -> str:
     """Return the first names, in quotes, shortened."""
     texts = [repr(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…") for name in names[:_NAMES]]

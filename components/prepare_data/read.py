@@ -7,7 +7,7 @@ from pathlib import Path
 from kfp_distributed.components.prepare_data.label_counts import TaskFound
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
-from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
+from kfp_distributed.components.prepare_data.reading import CodesFound, ColourFound, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, Scanner
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.sources import open_source
@@ -72,7 +72,7 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        options = replace(options, columns=_declared(options.like.columns))
+        options = _like(options, options.like.columns)
     while True:
         main = open_source(files[""], options, scratch, codes, task)
         log(note for note in main.notes if note not in logged)
@@ -81,31 +81,41 @@ def read_sources(
         rejected = RejectedRows(options.on_bad_row)
         try:
             scanner = Scanner(main, pieces, options)
-            notes = [*main.notes]
+            notes, late = [*main.notes], list[str]()
             for split, path in files.items():
                 source = _like_main(path, options, scratch, main) if split else main
                 notes += [note for note in source.notes if note not in notes]
                 scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(files) > 1)
+                late += [note for note in source.late_notes() if note not in late]
             scan = scanner.result(rejected)
             break
         except CodesFound as found:
             codes[found.column] = found.value
+        except ColourFound as found:
+            options = replace(options, image_shapes={**options.image_shapes, found.column: found.shape})
         except TaskFound as found:
             task, reason = "regression", str(found)
         pieces.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
     dropped = [f"left out {scan.dropped:,} rows in which a value is missing"] if scan.dropped else []
-    log([*rejected.notes(), *dropped])
+    found_late = [*late, *rejected.notes(), *dropped]
+    log(found_late)
     fixed = frozenset(_SPLITS[split] for split in files if split)
-    return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *rejected.notes(), *dropped))
+    return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *found_late))
 
 
 def _like_main(path: Path | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    options = replace(options, columns=_declared(main.columns) if main.columns else options.columns)
+    options = _like(options, main.columns) if main.columns else options
     source = open_source(path, options, scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
+
+
+def _like(options: Options, columns: Iterable[Column]) -> Options:
+    """Return options with which a source is read that has these columns."""
+    shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
+    return replace(options, columns=_declared(columns), image_shapes=shapes)
 
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:

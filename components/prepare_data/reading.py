@@ -17,6 +17,10 @@ Reject = Callable[[int, str, str], None]
 such as "is missing: fill it in"."""
 
 
+def ignore(row: int, column: str, problem: str) -> None:
+    """Leave a row out, where the pass over all rows reports it."""
+
+
 class Rows(NamedTuple):
     """Rows of a file.
 
@@ -40,6 +44,19 @@ class CodesFound(Exception):
 
     column: str
     value: str
+
+
+@dataclass
+class ColourFound(Exception):
+    """An image has colour, and the images before it are read as grey ones.
+
+    Attributes:
+        column: Name of the column.
+        shape: Height, width and channels of the images in colour.
+    """
+
+    column: str
+    shape: tuple[int, int, int]
 
 
 class RowsRefused(ValueError):

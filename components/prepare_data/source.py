@@ -50,6 +50,7 @@ class Source:
         task: What is predicted. For "classification" labels are texts, for "regression" numbers.
         types: Types of the kept columns.
         split_by: The column that decides about the split of a row.
+        late_notes: Function that returns lines like `notes` that are known only after all rows were read.
     """
 
     columns: tuple[Column, ...]
@@ -60,6 +61,7 @@ class Source:
     task: Task = "classification"
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     split_by: SplitBy = field(default_factory=SplitBy)
+    late_notes: Callable[[], Iterable[str]] = tuple
 
     def batches(self, rejected: RejectedRows | None = None) -> Iterator[tuple[str, Rows]]:
         """Yield all usable rows, with labels as they are spelled, and the name of the file they are in.

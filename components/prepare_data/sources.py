@@ -14,26 +14,34 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.column_kinds import column_of, declared_column
 from kfp_distributed.components.prepare_data.column_names import input_names
+from kfp_distributed.components.prepare_data.csv_table import CsvTable
 from kfp_distributed.components.prepare_data.image_files import Images
+from kfp_distributed.components.prepare_data.json_table import JsonTable
 from kfp_distributed.components.prepare_data.left_out import (
     LeftOut,
     lines_about_files,
     reason_to_leave_out,
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
+from kfp_distributed.components.prepare_data.parquet_table import ParquetTable
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
+from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**24
 """Approximate size of a batch of arrays."""
 _TABLES = {".csv", ".parquet", ".npz"}
+_JSON_LINES = {".jsonl", ".ndjson", ".json"}
 _COMPRESSED = {".gz", ".zst"}
 
 DEFAULT_LABEL = "label"
 """Name of the column of classes of the digits and of folders of images, if no other one is named."""
+
+IMAGE = "image"
+"""Name of the column of images of a folder."""
 
 DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 """The handwritten digits: 64 pixels and the label of each row. The file is scikit-learn's."""
@@ -64,8 +72,8 @@ def open_source(
         return array_source("digits", {name: numbers, "image": digits}, options, task)
     files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
     types = {"folders" if file.is_dir() else _ending(file) or "no ending" for file in files}
-    if types in ({".csv"}, {".parquet"}):
-        source = table_source(files, options, codes, task)
+    if table := _table_format(types, options):
+        source = table_source(files, table, options, codes, task)
     elif types == {".npz"} and len(files) == 1:
         source = _npz_source(path.name, files[0], options, scratch, task)
     else:
@@ -74,16 +82,25 @@ def open_source(
         if not images or not _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
             ignored = (entry for entry in left_out if entry.reason != "no class")
             raise ValueError(
-                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv or .parquet files "
-                "(unpacked, all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
+                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .parquet or .jsonl "
+                "files (all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
                 + "; ".join(["each class", *lines_about_files(ignored)])
             )
         labels = np.array([image.parent.name for image in images])
-        pixels = Images(images, options.image_size)
+        pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))
         name = options.label_column or DEFAULT_LABEL
-        source = array_source(path.name, {name: labels, "image": pixels}, options, task)
-        source = replace(source, notes=tuple(pixels.notes))
+        source = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
+        source = replace(source, late_notes=pixels.notes)
     return replace(source, notes=(*lines_about_files(left_out), *source.notes))
+
+
+def _table_format(endings: set[str], options: Options) -> TableFormat | None:
+    """Return the format of files with these endings; None if they are no tables of one format."""
+    if endings == {".csv"}:
+        return CsvTable(options)
+    if endings == {".parquet"}:
+        return ParquetTable(options)
+    return JsonTable(options) if endings and endings <= _JSON_LINES else None
 
 
 def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -186,7 +203,9 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
             )
     columns, types = [], {}
     for key in inputs:
-        kind, shape = _arrow(used[key][:1]).type, used[key].shape[1:]
+        shape = used[key].shape[1:]
+        # The type of a tensor needs no element, which may be an image to decode.
+        kind = _arrow(np.zeros((1, *shape), used[key].dtype) if shape else used[key][:1]).type
         declared = options.columns.get(key)
         if declared and not shape:
             columns.append(declared_column(key, declared))

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from itertools import pairwise
 
 import pyarrow.parquet as pq
@@ -60,7 +61,9 @@ def notes(tmp_path):
     """Return the first two numbers of each line about a folder of images: notes(folder, image_size=None)."""
 
     def numbers_of_notes(folder, image_size=None):
-        lines = open_source(folder, Options("kind", image_size=image_size), tmp_path).notes
+        source = open_source(folder, Options("kind", image_size=image_size), tmp_path)
+        assert len([*source.batches()]) == 1
+        lines = source.late_notes()
         return [tuple(re.findall(r"[\d,]+", line)[:2]) for line in lines]
 
     return numbers_of_notes
@@ -105,10 +108,14 @@ def test_lines_about_images_are_logged_and_shown_in_the_overview(run, file, tmp_
     for index in range(20):
         mode, size = ("RGB", (4, 2)) if index else ("L", (2, 2))
         folder = image(file, f"photos/{'cat' if index % 2 else 'dog'}/{index}.png", mode, size).parents[1]
-    notes = open_source(folder, Options(), tmp_path).notes
+    source = open_source(folder, Options(), tmp_path)
+    assert len([*source.batches()]) == 1
+    notes = source.late_notes()
     assert len(notes) == 2
     run(folder, shards=1)
-    assert capsys.readouterr().out.splitlines()[:2] == [f"warning: {line}" for line in notes]
+    assert [line for line in capsys.readouterr().out.splitlines() if " images " in line] == [
+        f"warning: {line}" for line in notes
+    ]
     page = Page((tmp_path / "out" / "overview.html").read_text())
     assert [line in page.texts for line in notes] == [True, True]
 
@@ -152,3 +159,54 @@ def test_a_truncated_jpeg_is_named(file, tmp_path):
     folder = file("photos/dog/1.jpg", data.getvalue()[:-500]).parents[1]
     with pytest.raises(ValueError, match=r"image dog/1.jpg cannot be read: image file is truncated"):
         scan(open_source(folder, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
+
+
+@pytest.fixture
+def many(file):
+    """A folder of 400 grey images, one of which has colour, between those whose headers are read."""
+
+    def write(name="photos", colour_at=201):
+        for index in range(400):
+            mode, colour = ("RGB", (index % 256, 0, 0)) if index == colour_at else ("L", index % 256)
+            folder = image(file, f"{name}/{'cat' if index < 200 else 'dog'}/{index:03}.png", mode, colour=colour)
+        return folder.parents[1]
+
+    return write
+
+
+def test_one_image_with_colour_among_many_grey_ones(many, run, tmp_path, capsys):
+    train = run(many(), shards=1, validation_fraction=0, test_fraction=0)["train"]
+    assert train.columns[0].shape == (2, 4, 3)
+    rows = pq.read_table(tmp_path / "out/train/part-00000.parquet")["image"].to_pylist()
+    expected = [[i % 256] * 3 for i in range(400) if i != 201] + [[201, 0, 0]]
+    assert sorted(row[:3] for row in rows) == sorted(expected)
+    assert "399 of 400 images are grey" in capsys.readouterr().out
+
+
+def test_images_of_a_split_have_the_form_of_the_first_source(many, file, run, capsys):
+    image(file, "test/cat/1.png", "RGB", (8, 8))
+    test = image(file, "test/dog/1.png", "L", (8, 8)).parents[1]
+    manifests = run(many(colour_at=-1), sources={"test": str(test)})
+    assert manifests["test"].columns[0].shape == manifests["train"].columns[0].shape == (2, 4, 1)
+    assert "1 of 2 images have colour and are stored in grey" in capsys.readouterr().out
+
+
+def test_each_image_is_opened_once(many, monkeypatch):
+    opened = Counter()
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda source: (opened.update([source]), real(source))[1])
+    rows_of(many(colour_at=-1))
+    # The headers of 100 of them are read before.
+    assert sum(opened.values()) == 400 + 100
+
+
+def test_large_images_are_decoded_in_order(file):
+    for index in range(60):
+        folder = image(
+            file, f"photos/{'cat' if index < 30 else 'dog'}/{index:02}.png", "RGB", (200, 150), (index, 0, 0)
+        )
+    rows = rows_of(folder.parents[1], Options("kind", image_size=(1, 1)))[1]
+    assert [pixel[0] for pixel in rows["image"]] == [*range(60)]
+    file("photos/dog/31.png", "no image")
+    with pytest.raises(ValueError, match=r"image dog/31\.png cannot be read"):
+        rows_of(folder.parents[1], Options("kind", image_size=(1, 1)))

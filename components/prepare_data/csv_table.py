@@ -1,0 +1,91 @@
+"""CSV files as a table: the values decide how each column is read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from kfp_distributed.components.prepare_data.column_kinds import (
+    CSV_TYPES,
+    KEPT_TYPES,
+    TextKind,
+    column_of,
+    declared_column,
+    kept_type_of_texts,
+    lines_about_codes,
+    lines_about_dates,
+    survey_texts,
+)
+from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable
+from kfp_distributed.components.prepare_data.table_format import Chosen
+from kfp_distributed.storage.dataset import Task
+
+
+class CsvTable:
+    """CSV files, see `TableFormat`.
+
+    Args:
+        options: How the files are written, and the kinds of columns.
+    """
+
+    may_lack_columns = False
+    index_type = pa.string()
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._format = options, options.csv_format
+
+    def names(self, file: Path) -> list[str]:
+        """Return the names of the columns."""
+        names, label = csv_names(file, self._format), self._options.label_column
+        if len(names) == 1 and label and names != [label]:
+            raise ValueError(
+                f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}"
+            )
+        return names
+
+    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+        """Yield the rows, see `read_csv`."""
+        return read_csv(file, types, reject, self._format)
+
+    def choose(
+        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+    ) -> Chosen:
+        """Choose by the first values how the columns are read."""
+
+        def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            for file in files:
+                texts = dict.fromkeys(names, pa.string())
+                yield from (part.rows for part in readable(file.name, self.read(file, texts, ignore)))
+
+        options = self._options
+        guessed = [name for name in inputs if name not in options.columns and name not in codes]
+        guessed += [options.time_column] * (options.time_column != "" and options.time_column not in inputs)
+        found: dict[str, TextKind] = {**survey_texts(guessed, read_texts), **dict.fromkeys(codes, "category")}
+        columns, types, read_types = [], {}, dict.fromkeys(others, pa.string())
+        for name in inputs:
+            declared = options.columns.get(name)
+            if declared:
+                column = declared_column(name, declared)
+                read_types[name] = pa.float64() if declared == "number" else pa.string()
+            else:
+                column = column_of(name, found[name], is_kept=task == "none")
+                read_types[name] = CSV_TYPES.get(found[name], pa.string())
+            if column.kind == "kept":
+                types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
+            columns.append(column)
+        if options.time_column and found.get(options.time_column) in CSV_TYPES:
+            read_types[options.time_column] = pa.float64()
+        if task == "regression":
+            read_types[options.label_column] = pa.float64()
+        dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
+        return Chosen(tuple(columns), types, read_types, [*lines_about_codes(codes), *lines_about_dates(dates)])
+
+    def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
+        """Return no lines: the header has all columns."""
+        return []
+
+    def expected_bytes(self, file: Path) -> int:
+        """Return the approximate size of a file's rows in the shards."""
+        return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.

@@ -1,0 +1,176 @@
+"""JSON Lines as a table: the types of the first values decide how each column is read."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kfp_distributed.components.prepare_data.column_kinds import (
+    KEPT_TYPES,
+    column_of,
+    declared_column,
+    kept_type_of_texts,
+    lines_about_dates,
+)
+from kfp_distributed.components.prepare_data.dates import are_dates
+from kfp_distributed.components.prepare_data.json_files import fit, line_blocks, objects, read_json
+from kfp_distributed.components.prepare_data.left_out import lines_about_keys
+from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, reading
+from kfp_distributed.components.prepare_data.table_format import Chosen
+from kfp_distributed.storage.dataset import Column, Task
+
+# Bytes of a file whose keys and values are its first ones, as in CSV files.
+_FIRST_BYTES = 2**20
+_OBJECT = pa.struct([])
+"""Stands for the type of objects, whatever their keys are."""
+
+
+class JsonTable:
+    """Files of JSON Lines, see `TableFormat`.
+
+    Args:
+        options: Kinds of columns, and columns to drop.
+    """
+
+    may_lack_columns = True
+    index_type = pa.float64()
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._later_keys: dict[str, dict[str, None]] = {}
+        self._names: dict[Path, list[str]] = {}
+
+    def names(self, file: Path) -> list[str]:
+        """Return the keys of the first lines, in the order in which they first appear."""
+        if file not in self._names:
+            block = next(line_blocks(file, _FIRST_BYTES), b"")
+            self._names[file] = [*dict.fromkeys(key for row in objects(block) for key in row)]
+        return self._names[file]
+
+    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+        """Yield the rows. Without types, the rows have one column of no values, unless all lines are unusable."""
+        later = self._later_keys.setdefault(file.name, {})
+        # A column of any type is needed to count the rows.
+        return read_json(file, types or {"": pa.null()}, reject, lambda keys: later.update(dict.fromkeys(keys)))
+
+    def choose(
+        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+    ) -> Chosen:
+        """Choose by the first values how the columns are read."""
+        found = _survey(files, [*inputs, *others])
+        dates = {name for name, (kind, texts) in found.items() if pa.types.is_string(kind) and are_dates(texts)}
+        columns, types = [], {}
+        read_types = {name: _read_type(found[name][0], None) for name in others}
+        for name in inputs:
+            kind, declared = found[name][0], self._options.columns.get(name)
+            is_kept = task == "none" and not declared
+            if is_kept and _has_whole_numbers(kind) and not _all_fit(files, name, kind):
+                kind = _with_fractions(kind)
+            with reading(files[0].name):
+                column = self._column(name, kind, is_date=name in dates, is_kept=is_kept)
+            columns.append(column)
+            read_types[name] = _read_type(kind, declared)
+            if column.kind == "kept" and declared:
+                types[name] = KEPT_TYPES[declared]
+            elif column.kind == "kept":
+                types[name] = kept_type_of_texts("date") if name in dates else kind
+                read_types[name] = kind
+        of_dates = [column.name for column in columns if column.source_type == "date"]
+        notes = lines_about_dates([name for name in of_dates if name not in self._options.columns])
+        return Chosen(tuple(columns), types, read_types, notes)
+
+    def _column(self, name: str, kind: pa.DataType, *, is_date: bool, is_kept: bool) -> Column:
+        if _has_objects(kind):
+            raise ValueError(
+                f"column {name!r} has objects ({{...}}) inside the object of a line: write their values into keys of "
+                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text, or leave the column out (drop_columns)"
+            )
+        if declared := self._options.columns.get(name):
+            return declared_column(name, declared)
+        if is_date:
+            return column_of(name, "date", is_kept=is_kept)
+        return column_of(name, kind, is_kept=is_kept)
+
+    def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
+        """Return a line if later lines have keys that the first lines of the first file lack."""
+        known = {*names[first], *self._options.drop_columns}
+        keys = {key for later in (*names.values(), *self._later_keys.values()) for key in later} - known
+        return lines_about_keys(sorted(keys), first)
+
+    def expected_bytes(self, file: Path) -> int:
+        """Return the approximate size of a file's rows in the shards."""
+        return file.stat().st_size // 2  # Each row has the keys.
+
+
+def _survey(files: Sequence[Path], names: Sequence[str]) -> dict[str, tuple[pa.DataType, pa.StringArray]]:
+    """Return the type of the first values of each column, null if all are missing, and the texts among them."""
+    found: dict[str, tuple[pa.DataType, pa.StringArray]] = {}
+    for file in files:
+        with reading(file.name):
+            for block in line_blocks(file, _FIRST_BYTES):
+                left = [name for name in names if name not in found or _is_open(found[name][0])]
+                if not left:
+                    return found
+                # Arrow finds fast that columns are still empty.
+                if found and fit(block, dict.fromkeys(left, pa.null())):
+                    continue
+                rows = [*objects(block)]
+                for name in left:
+                    values = [value for row in rows if (value := row.get(name)) is not None]
+                    if values and (name not in found or not _is_open(_type_of(values))):
+                        texts = [value for value in values if isinstance(value, str)]
+                        found[name] = _type_of(values), pa.array(texts, pa.string())
+    nothing = (pa.null(), pa.array([], pa.string()))
+    return {name: found.get(name, nothing) for name in names}
+
+
+def _all_fit(files: Sequence[Path], name: str, kind: pa.DataType) -> bool:
+    """Return whether all values of a column have a type."""
+    return all(fit(block, {name: kind}) for file in files for block in line_blocks(file))
+
+
+def _type_of(values: Sequence[Any]) -> pa.DataType:
+    """Return the type that most values have; whole numbers have fractions if any number has one."""
+    kinds = Counter("number" if type(value) in (int, float) else type(value).__name__ for value in values)
+    kind = kinds.most_common(1)[0][0]
+    if kind == "number":
+        is_whole = all(type(value) is not float and -(2**63) <= value < 2**63 for value in values if _is_number(value))
+        return pa.int64() if is_whole else pa.float64()
+    if kind == "list":
+        entries = [entry for value in values if type(value) is list for entry in value if entry is not None]
+        return pa.list_(_type_of(entries) if entries else pa.null())
+    return {"str": pa.string(), "bool": pa.bool_(), "dict": _OBJECT}[kind]
+
+
+def _is_open(kind: pa.DataType) -> bool:
+    """Return whether all lists were empty."""
+    return _is_open(kind.value_type) if pa.types.is_list(kind) else pa.types.is_null(kind)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _has_objects(kind: pa.DataType) -> bool:
+    return _has_objects(kind.value_type) if pa.types.is_list(kind) else pa.types.is_struct(kind)
+
+
+def _has_whole_numbers(kind: pa.DataType) -> bool:
+    return _has_whole_numbers(kind.value_type) if pa.types.is_list(kind) else pa.types.is_int64(kind)
+
+
+def _with_fractions(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_fractions(kind.value_type)) if pa.types.is_list(kind) else pa.float64()
+
+
+def _read_type(kind: pa.DataType, declared: DeclaredKind | None) -> pa.DataType:
+    """Return the type in which values are read that become numbers, categories, labels or declared kinds."""
+    if pa.types.is_string(kind):
+        return kind  # The conversion of a declared kind reads numbers, dates and lists from texts.
+    if declared and declared in KEPT_TYPES and declared != "binary":
+        return KEPT_TYPES[declared]
+    # Whole numbers may get fractions in a later line.
+    return pa.float64() if _has_whole_numbers(kind) or pa.types.is_null(kind) else kind

@@ -1,0 +1,78 @@
+"""What reads the files of a table: the interface of CSV, Parquet and JSON Lines."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from kfp_distributed.components.prepare_data.reading import Reject, Rows
+from kfp_distributed.storage.dataset import Column, Task
+
+ReadTable = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
+"""Yields the rows of a file. It gets the columns and their types; all columns as they are if there are none."""
+
+
+class Chosen(NamedTuple):
+    """How the columns of a table are read.
+
+    Attributes:
+        columns: The inputs.
+        types: Types of the kept inputs.
+        read_types: Types in which the inputs, and the other columns that are used, are read.
+        notes: Lines about columns.
+    """
+
+    columns: tuple[Column, ...]
+    types: dict[str, pa.DataType]
+    read_types: dict[str, pa.DataType]
+    notes: list[str]
+
+
+class TableFormat(Protocol):
+    """A format of files of rows.
+
+    Attributes:
+        may_lack_columns: Whether the rows of a file may lack columns, whose values are then missing.
+        index_type: Type in which a column of row numbers is read.
+    """
+
+    may_lack_columns: bool
+    index_type: pa.DataType
+
+    def names(self, file: Path) -> list[str]:
+        """Return the names of a file's columns.
+
+        Raises:
+            ValueError: The file has another format.
+        """
+
+    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+        """Yield the rows of a file, see `ReadTable`."""
+
+    def choose(
+        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+    ) -> Chosen:
+        """Choose how the columns are read.
+
+        Args:
+            files: All files.
+            inputs: Names of the inputs.
+            others: Names of the label and of the column that decides about the split.
+            codes: Columns whose numbers are codes, with a code of each.
+            task: What is predicted.
+
+        Raises:
+            ValueError: The values of a column have no form as an input.
+        """
+
+    def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
+        """Return lines about what only a pass over all rows has shown.
+
+        Args:
+            names: Columns of each file that were known before.
+            first: Name of the file whose columns are read.
+        """
+
+    def expected_bytes(self, file: Path) -> int:
+        """Return the approximate size of a file's rows in the shards."""
