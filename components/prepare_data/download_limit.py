@@ -12,8 +12,12 @@ VARIABLE = "KFP_DISTRIBUTED_SOURCE_LIMIT"
 _FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _FACTORS |= {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
-# What a download leaves free: 5 % of the disk, but at most 512 MiB.
-_RESERVE_DIVISOR, _MAXIMUM_RESERVE = 20, 512 << 20
+RESERVE_SHARE = 0.05
+"""Share of the disk that a download leaves free, up to MAXIMUM_RESERVE."""
+
+MAXIMUM_RESERVE = 512 << 20
+"""The most bytes that a download leaves free."""
+
 # Bytes after which the free space is read again, because other programs write to the same disk.
 _CHECK_BYTES = 64 << 20
 
@@ -83,7 +87,7 @@ class DownloadLimit:
         return shutil.disk_usage(self._folder).free
 
     def _reserve(self) -> int:
-        return min(shutil.disk_usage(self._folder).total // _RESERVE_DIVISOR, _MAXIMUM_RESERVE)
+        return min(int(shutil.disk_usage(self._folder).total * RESERVE_SHARE), MAXIMUM_RESERVE)
 
 
 def parse_limit(text: str) -> int | None:

@@ -22,8 +22,9 @@ from kfp_distributed.components.prepare_data.reading import Reject, Rows, readin
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.storage.dataset import Column, Task
 
-# Bytes of a file whose keys and values are its first ones, as in CSV files.
-_FIRST_BYTES = 2**20
+FIRST_BYTES = 2**20
+"""Bytes of a file whose keys and values are its first ones, as in CSV files."""
+
 _OBJECT = pa.struct([])
 """Stands for the type of objects, whatever their keys are."""
 
@@ -46,7 +47,7 @@ class JsonTable:
     def names(self, file: Path) -> list[str]:
         """Return the keys of the first lines, in the order in which they first appear."""
         if file not in self._names:
-            block = next(line_blocks(file, _FIRST_BYTES), b"")
+            block = next(line_blocks(file, FIRST_BYTES), b"")
             self._names[file] = [*dict.fromkeys(key for row in objects(block) for key in row)]
         return self._names[file]
 
@@ -110,7 +111,7 @@ def _survey(files: Sequence[Path], names: Sequence[str]) -> dict[str, tuple[pa.D
     found: dict[str, tuple[pa.DataType, pa.StringArray]] = {}
     for file in files:
         with reading(file.name):
-            for block in line_blocks(file, _FIRST_BYTES):
+            for block in line_blocks(file, FIRST_BYTES):
                 left = [name for name in names if name not in found or _is_open(found[name][0])]
                 if not left:
                     return found

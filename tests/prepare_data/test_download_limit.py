@@ -42,14 +42,16 @@ def test_without_a_variable_the_disk_sets_the_limit(tmp_path):
     with pytest.raises(SourceTooLarge, match=r"it has .* bytes: more than the .* bytes that the disk of .* has room"):
         limit.refuse_more(limit.maximum + 1, declared=True)
     assert DownloadLimit(tmp_path, {"KFP_DISTRIBUTED_SOURCE_LIMIT": "1Ki"}).maximum == 1024
-    assert "room" in DownloadLimit(tmp_path, {"KFP_DISTRIBUTED_SOURCE_LIMIT": "9000Ti"})._reason
+    larger = DownloadLimit(tmp_path, {"KFP_DISTRIBUTED_SOURCE_LIMIT": "9000Ti"})
+    with pytest.raises(SourceTooLarge, match="has room"):
+        larger.refuse_more(larger.maximum + 1, declared=True)
 
 
 def test_a_disk_that_other_programs_fill_ends_the_download(tmp_path, monkeypatch):
     limit = DownloadLimit(tmp_path, {})
     limit.on_bytes(100 << 20)
-    monkeypatch.setattr(download_limit, "_RESERVE_DIVISOR", 1)  # All of the disk is to stay free.
-    monkeypatch.setattr(download_limit, "_MAXIMUM_RESERVE", 1 << 60)
+    monkeypatch.setattr(download_limit, "RESERVE_SHARE", 1)  # All of the disk is to stay free.
+    monkeypatch.setattr(download_limit, "MAXIMUM_RESERVE", 1 << 60)
     limit.on_bytes(1 << 20)
     with pytest.raises(SourceTooLarge, match=r"has only .* bytes free"):
         limit.on_bytes(63 << 20)

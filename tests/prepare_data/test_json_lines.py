@@ -25,7 +25,7 @@ def lines(*rows):
 def small_blocks(monkeypatch):
     """Blocks of a few lines, so that a later line is in a later block."""
     monkeypatch.setattr(json_files, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(json_table, "_FIRST_BYTES", 64)
+    monkeypatch.setattr(json_table, "FIRST_BYTES", 64)
 
 
 def test_types_of_columns(file):
