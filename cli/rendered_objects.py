@@ -69,7 +69,7 @@ def rendered_objects(
     with tempfile.TemporaryDirectory() as folder:
         # The step reads the number of rows, and nothing else of the dataset.
         rows = 10**9
-        data = DatasetManifest("train", (), Label("", ("",)), (Shard("rows", rows, 0, ""),), (rows,), 0, "")
+        data = DatasetManifest("train", (), Label("label", ("",)), (Shard("rows", rows, 0, ""),), (rows,), 0, "")
         Path(folder, DATASET_MANIFEST).write_text(data.to_json())
         job = plan_job(
             Request(
