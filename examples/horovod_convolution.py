@@ -151,7 +151,7 @@ def train_on_digits(workers: int = 2, epochs: int = 10) -> float:
         distribution_specification={"distribution_type": "MPI", "number_of_workers": workers},
     )
     scores = evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
-    return scores.outputs["accuracy"]
+    return scores.outputs["score"]
 
 
 if __name__ == "__main__":
