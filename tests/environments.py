@@ -66,10 +66,18 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "kfp-2.0": lambda: ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"],
     # The MLflow server. The extra `auth` has what its login needs.
     "mlflow": lambda: ["mlflow[auth]==3.17.2"],
+    # The image `pytorch`, and the packages of examples/fine_tuning.py. 0.15 GB, with Debian's PyTorch.
+    "transformers": lambda: [*_pytorch_image(), "transformers==4.44.2", "numpy<2"],
 }
 """The requirements of each environment, by its name."""
 
 _BUILD = ("setuptools>=77", "wheel")
+_WITH_DEBIAN_TORCH = ("transformers",)
+
+
+def _pytorch_image() -> list[str]:
+    lines = (ROOT / "images" / "pytorch" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def make_environment(name: str, build: bool = True) -> Path:
@@ -80,18 +88,22 @@ def make_environment(name: str, build: bool = True) -> Path:
         build: Whether to create a missing environment. Default: True.
 
     Raises:
-        EnvironmentUnavailableError: The environment does not exist and `build` is False.
+        EnvironmentUnavailableError: The environment does not exist and `build` is False, or it needs Debian's PyTorch,
+            which this machine does not have.
         subprocess.CalledProcessError: The environment cannot be created.
     """
     requirements = TEST_ENVIRONMENTS[name]()
+    venv = [sys.executable, "-m", "venv"]
+    base: list[object] = [sys.version_info[:3], sys.prefix == sys.base_prefix]
+    if name in _WITH_DEBIAN_TORCH:
+        venv = [_images.DEBIAN_PYTHON, "-m", "venv", "--system-site-packages"]
+        base = [_images.debian_torch()]
 
     def create(folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([*venv, folder], check=True)
         _install(folder / "bin" / "python", requirements)
 
-    return _images.ensure_environment(
-        name, [sys.version_info[:3], sys.prefix == sys.base_prefix, requirements], create, build
-    )
+    return _images.ensure_environment(name, [*base, requirements], create, build)
 
 
 def _install(python: Path, requirements: Sequence[str]) -> None:
@@ -136,5 +148,5 @@ def _unavailable(name: str, reason: str) -> NoReturn:
 if __name__ == "__main__":
     try:
         print(make_environment(sys.argv[1]))
-    except (ModuleNotFoundError, subprocess.CalledProcessError) as error:
+    except (_images.EnvironmentUnavailableError, ModuleNotFoundError, subprocess.CalledProcessError) as error:
         sys.exit(f"no {sys.argv[1]} on this machine: {error}")
