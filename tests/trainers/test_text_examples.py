@@ -27,7 +27,7 @@ from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
 
 pytestmark = pytest.mark.takes(60)
 
-LEAST_ACCURACY = 0.9
+LEAST_ACCURACY = 0.85
 """On the 400 validation texts. Guessing has 0.25, and no program has more than some 0.98: the hints contradict each
 other. text_classification had 0.975, and fine_tuning of a BERT with random weights 0.9325 when it was resumed."""
 
