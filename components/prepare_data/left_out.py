@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Literal
 
-Reason = Literal["system", "table log", "hidden", "no class", "no images"]
+Reason = Literal["system", "table log", "hidden", "no class", "no images", "unlisted"]
 
 # Files whose names only the named systems use. A folder with such a name is data.
 _SYSTEM_FILES = (
@@ -51,6 +51,7 @@ _LINES: Mapping[Reason, tuple[str, str]] = {
     "hidden": ("hidden name{s} (first character '.')", "Rename those that are data"),
     "no class": ("file{s} beside the folders of the classes", "Move those that are images into the folder of a class"),
     "no images": ("folder{s} without images, which would be a class", ""),
+    "unlisted": ("file{s} that state.json does not list, such as those of an earlier dataset", ""),
 }
 # So many names, and so much of each, are enough to recognize the kind of the files.
 _NAMES = 4
