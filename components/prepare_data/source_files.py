@@ -6,6 +6,10 @@ from pathlib import Path
 
 from kfp_distributed.components.prepare_data.left_out import LeftOut, reason_to_leave_out
 
+TABLES = {".csv", ".parquet", ".arrow", ".npz"}
+JSON_LINES = {".jsonl", ".ndjson", ".json"}
+_COMPRESSED = {".gz", ".zst"}
+
 
 @dataclass(frozen=True)
 class SourceFiles:
@@ -44,3 +48,9 @@ def list_folder(folder: Path, source: Path) -> SourceFiles:
 def relative_name(path: Path, source: Path) -> str:
     """Return the path of a file or folder below a source. A folder's ends with "/"."""
     return path.relative_to(source).as_posix() + "/" * path.is_dir()
+
+
+def ending(file: Path) -> str:
+    """Return the ending of a file's name, in small letters and without that of a compression."""
+    is_compressed = file.suffix.lower() in _COMPRESSED
+    return (file.with_suffix("") if is_compressed else file).suffix.lower()

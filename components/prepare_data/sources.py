@@ -15,7 +15,7 @@ from kfp_distributed.components.prepare_data.arrow_table import ArrowTable
 from kfp_distributed.components.prepare_data.column_kinds import column_of, declared_column
 from kfp_distributed.components.prepare_data.column_names import input_names
 from kfp_distributed.components.prepare_data.csv_table import CsvTable
-from kfp_distributed.components.prepare_data.huggingface_folders import saved_dataset
+from kfp_distributed.components.prepare_data.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.json_table import JsonTable
 from kfp_distributed.components.prepare_data.left_out import (
@@ -27,16 +27,20 @@ from kfp_distributed.components.prepare_data.parquet_table import ParquetTable
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
-from kfp_distributed.components.prepare_data.source_files import SourceFiles, list_folder, relative_name
+from kfp_distributed.components.prepare_data.source_files import (
+    JSON_LINES,
+    TABLES,
+    SourceFiles,
+    ending,
+    list_folder,
+    relative_name,
+)
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**24
 """Approximate size of a batch of arrays."""
-_TABLES = {".csv", ".parquet", ".arrow", ".npz"}
-_JSON_LINES = {".jsonl", ".ndjson", ".json"}
-_COMPRESSED = {".gz", ".zst"}
 
 DEFAULT_LABEL = "label"
 """Name of the column of classes of the digits and of folders of images, if no other one is named."""
@@ -49,7 +53,7 @@ DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 
 
 def open_source(
-    path: Path | None,
+    source: Path | SourceFiles | None,
     options: Options,
     scratch: Path,
     codes: Mapping[str, str] = MappingProxyType({}),
@@ -58,7 +62,8 @@ def open_source(
     """Open a file or folder, and choose how each of its columns is read.
 
     Args:
-        path: A file or folder; None for scikit-learn's 1,797 handwritten digits, 8 by 8 pixels of 0 to 16.
+        source: A file or folder, or some of its files; None for scikit-learn's 1,797 handwritten digits, 8 by 8
+            pixels of 0 to 16.
         options: Label, columns to drop and image size.
         scratch: Empty folder for unpacked files.
         codes: Columns of a CSV file whose numbers are codes, with a code of each. Default: none.
@@ -67,45 +72,33 @@ def open_source(
     Raises:
         ValueError: The format is not supported, or the columns do not fit the options.
     """
-    if path is None:
+    if source is None:
         digits, numbers = _read_digits()
         name = options.label_column or DEFAULT_LABEL
         return array_source("digits", {name: numbers, "image": digits}, options, task)
-    listing = source_files(path)
-    files, left_out = listing.files, [*listing.left_out]
-    types = {"folders" if file.is_dir() else _ending(file) or "no ending" for file in files}
+    listing = splits_of(source)[""] if isinstance(source, Path) else source
+    path, files, left_out = listing.path, listing.files, [*listing.left_out]
+    types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
     if table := _table_format(types, options):
-        source = table_source(files, table, options, codes, task)
+        opened = table_source(files, table, options, codes, task)
     elif types == {".npz"} and len(files) == 1:
-        source = _npz_source(path.name, files[0], options, scratch, task)
+        opened = _npz_source(path.name, files[0], options, scratch, task)
     else:
         images, others = _list_images(files, path)
         left_out += others
-        if not images or not _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
+        if not images or not TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
             ignored = (entry for entry in left_out if entry.reason != "no class")
             raise ValueError(
-                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .parquet, .arrow or "
-                ".jsonl files (all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
-                + "; ".join(["each class", *lines_about_files(ignored)])
+                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .parquet, .arrow "
+                "or .jsonl files (all of one kind, in one folder), one .npz file, or a folder with a folder of images "
+                "for " + "; ".join(["each class", *lines_about_files(ignored)])
             )
         labels = np.array([image.parent.name for image in images])
         pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))
         name = options.label_column or DEFAULT_LABEL
-        source = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
-        source = replace(source, late_notes=pixels.notes)
-    return replace(source, notes=(*lines_about_files(left_out), *source.notes))
-
-
-def source_files(path: Path) -> SourceFiles:
-    """Return the files of a file or folder.
-
-    Raises:
-        ValueError: The folder is a dataset of Hugging Face that lacks files.
-    """
-    if not path.is_dir():
-        return SourceFiles(path, (path,))
-    listing = list_folder(path, path)
-    return saved_dataset(listing, path) or listing
+        opened = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
+        opened = replace(opened, late_notes=pixels.notes)
+    return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
 
 
 def _table_format(endings: set[str], options: Options) -> TableFormat | None:
@@ -116,7 +109,7 @@ def _table_format(endings: set[str], options: Options) -> TableFormat | None:
         return ParquetTable(options)
     if endings == {".arrow"}:
         return ArrowTable(options)
-    return JsonTable(options) if endings and endings <= _JSON_LINES else None
+    return JsonTable(options) if endings and endings <= JSON_LINES else None
 
 
 def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -147,12 +140,6 @@ def _list_images(entries: Sequence[Path], source: Path) -> tuple[list[Path], lis
         if not listing.files:
             left_out.append(LeftOut(relative_name(path, source), "no images"))
     return images, left_out
-
-
-def _ending(file: Path) -> str:
-    """Return the ending of a file's name, in small letters and without that of a compression."""
-    is_compressed = file.suffix.lower() in _COMPRESSED
-    return (file.with_suffix("") if is_compressed else file).suffix.lower()
 
 
 def _npz_source(name: str, file: Path, options: Options, scratch: Path, task: Task) -> Source:

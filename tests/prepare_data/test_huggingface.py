@@ -79,7 +79,7 @@ def test_files_of_an_earlier_saved_dataset_are_left_out(tmp_path):
     folder = save_to_disk(folder, {"age": [7], "kind": [0]})
     assert rows_of(folder)[1] == {"kind": ["cat"], "age": [7]}
     assert open_source(folder, LABELLED, tmp_path).notes == (
-        "left out 2 files that state.json does not list, such as those of an earlier dataset: "
+        "left out 2 names that state.json or dataset_dict.json does not list, as of an earlier dataset: "
         "'data-00000-of-00002.arrow', 'data-00001-of-00002.arrow'",
     )
 
