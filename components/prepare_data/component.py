@@ -35,10 +35,11 @@ def prepare_data(
 
     Args:
         source: Data to split: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of a .csv,
-            .parquet, .jsonl or .npz file, of a folder of .csv, of .parquet or of .jsonl files, or of a folder that has
-            a folder of images for each class. CSV and JSON Lines files may be compressed (.csv.gz, .jsonl.zst). Hidden
-            files and files of operating systems are left out, with a warning. A folder's address must be a path or an
-            s3:// address. Examples: "s3://data/flowers.csv", "https://example.com/flowers.parquet".
+            .parquet, .arrow, .jsonl or .npz file, of a folder of .csv, of .parquet, of .arrow or of .jsonl files, or of
+            a folder that has a folder of images for each class. Folders may have splits of their own, such as train.csv
+            and test.csv or those of Hugging Face: each becomes its dataset. CSV and JSON Lines files may be compressed
+            (.csv.gz, .jsonl.zst). Hidden files and files of operating systems are left out, with a warning. A folder's
+            address must be a path or an s3:// address. Examples: "s3://data/flowers.csv", "https://example.com/flowers.parquet".
         label_column: Name of the column or array to predict. For "digits" and for folders of images, the label gets
             this name. Example: "species". Default: "label". Empty means that there is nothing to predict.
         task: What is predicted. Allowed values: "classification" (a class of texts or whole numbers), "regression" (a

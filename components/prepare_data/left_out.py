@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Literal
 
-Reason = Literal["system", "table log", "hidden", "no class", "no images"]
+Reason = Literal["system", "table log", "hidden", "no class", "no images", "unlisted", "description"]
 
 # Files whose names only the named systems use. A folder with such a name is data.
 _SYSTEM_FILES = (
@@ -51,6 +51,8 @@ _LINES: Mapping[Reason, tuple[str, str]] = {
     "hidden": ("hidden name{s} (first character '.')", "Rename those that are data"),
     "no class": ("file{s} beside the folders of the classes", "Move those that are images into the folder of a class"),
     "no images": ("folder{s} without images, which would be a class", ""),
+    "unlisted": ("name{s} that state.json or dataset_dict.json does not list, as of an earlier dataset", ""),
+    "description": ("description{s} of the data", ""),
 }
 # So many names, and so much of each, are enough to recognize the kind of the files.
 _NAMES = 4
@@ -91,7 +93,7 @@ def lines_about_files(left_out: Iterable[LeftOut]) -> list[str]:
     for reason, (what, advice) in _LINES.items():
         if names := [entry.name for entry in entries if entry.reason == reason]:
             what = what.format(s="s" * (len(names) != 1))
-            lines.append(f"left out {len(names):,} {what}: {_first(names)}{f'. {advice}' * bool(advice)}")
+            lines.append(f"left out {len(names):,} {what}: {first_names(names)}{f'. {advice}' * bool(advice)}")
     return lines
 
 
@@ -111,8 +113,8 @@ def lines_about_columns(names: Mapping[str, Sequence[str]], first: str, dropped:
     columns = [*dict.fromkeys(name for file in extra for name in names[file] if name in extra[file])]
     return [
         f"left out {len(columns):,} column{'s' * (len(columns) != 1)} that {first} does not have, in {len(extra):,} of "
-        f"{len(names):,} files ({_first([*extra])}): {_first(columns)}. Write the same columns into all files, or name "
-        "these in drop_columns"
+        f"{len(names):,} files ({first_names([*extra])}): {first_names(columns)}. Write the same columns into all "
+        "files, or name these in drop_columns"
     ]
 
 
@@ -127,11 +129,12 @@ def lines_about_keys(keys: Sequence[str], first: str) -> list[str]:
         return []
     return [
         f"left out {len(keys):,} key{'s' * (len(keys) != 1)} that the first lines of {first} do not have: "
-        f"{_first(keys)}. Write each key into the first line, null where it has no value, or name these in drop_columns"
+        f"{first_names(keys)}. Write each key into the first line, null where it has no value, or name these in "
+        "drop_columns"
     ]
 
 
-def _first(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """Return the first names, in quotes, shortened."""
     texts = [repr(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…") for name in names[:_NAMES]]
     return ", ".join([*texts, "…"] if len(names) > _NAMES else texts)

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kfp_distributed.components.prepare_data.folder_splits import split_sources
 from kfp_distributed.components.prepare_data.label_counts import TaskFound
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import CodesFound, ColourFound, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, Scanner
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
+from kfp_distributed.components.prepare_data.source_files import SourceFiles
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
 from kfp_distributed.storage.dataset import Column, Task
@@ -57,7 +59,7 @@ def read_sources(
 
     Args:
         files: File or folder of each source, None for the digits: "" is the main source, whose rows are divided among
-            the splits; "validation" and "test" have the rows of their split.
+            the splits; "validation" and "test" have the rows of their split. A folder may have splits of its own.
         options: Options of reading.
         scratch: Folder for unpacked files.
         unfinished: Folder for the rows.
@@ -66,6 +68,9 @@ def read_sources(
     Raises:
         ValueError: A source cannot be used.
     """
+    sources, lines = split_sources(files)
+    for line in lines:
+        print(line, flush=True)
     codes: dict[str, str] = {}
     task: Task = options.task or ("classification" if options.label_column else "none")
     reason = "the parameter task says so" if options.task else ""
@@ -74,7 +79,7 @@ def read_sources(
     if options.like:
         options = _like(options, options.like.columns)
     while True:
-        main = open_source(files[""], options, scratch, codes, task)
+        main = open_source(sources[""], options, scratch, codes, task)
         log(note for note in main.notes if note not in logged)
         logged |= {*main.notes}
         pieces = Pieces(unfinished / f"pieces-{attempt}", main.expected_bytes, options.seed)
@@ -82,10 +87,10 @@ def read_sources(
         try:
             scanner = Scanner(main, pieces, options)
             notes, late = [*main.notes], list[str]()
-            for split, path in files.items():
-                source = _like_main(path, options, scratch, main) if split else main
+            for split, listing in sources.items():
+                source = _like_main(listing, options, scratch, main) if split else main
                 notes += [note for note in source.notes if note not in notes]
-                scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(files) > 1)
+                scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
                 late += [note for note in source.late_notes() if note not in late]
             scan = scanner.result(rejected)
             break
@@ -101,14 +106,14 @@ def read_sources(
     dropped = [f"left out {scan.dropped:,} rows in which a value is missing"] if scan.dropped else []
     found_late = [*late, *rejected.notes(), *dropped]
     log(found_late)
-    fixed = frozenset(_SPLITS[split] for split in files if split)
+    fixed = frozenset(_SPLITS[split] for split in sources if split)
     return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *found_late))
 
 
-def _like_main(path: Path | None, options: Options, scratch: Path, main: Source) -> Source:
+def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
     options = _like(options, main.columns) if main.columns else options
-    source = open_source(path, options, scratch, {}, main.task)
+    source = open_source(files, options, scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
 
 

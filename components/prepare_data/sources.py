@@ -1,7 +1,6 @@
 """Opens files, folders, arrays and images as sources of rows."""
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,30 +11,36 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.arrow_table import ArrowTable
 from kfp_distributed.components.prepare_data.column_kinds import column_of, declared_column
 from kfp_distributed.components.prepare_data.column_names import input_names
 from kfp_distributed.components.prepare_data.csv_table import CsvTable
+from kfp_distributed.components.prepare_data.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.json_table import JsonTable
 from kfp_distributed.components.prepare_data.left_out import (
     LeftOut,
     lines_about_files,
-    reason_to_leave_out,
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.parquet_table import ParquetTable
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
+from kfp_distributed.components.prepare_data.source_files import (
+    JSON_LINES,
+    TABLES,
+    SourceFiles,
+    ending,
+    list_folder,
+    relative_name,
+)
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**24
 """Approximate size of a batch of arrays."""
-_TABLES = {".csv", ".parquet", ".npz"}
-_JSON_LINES = {".jsonl", ".ndjson", ".json"}
-_COMPRESSED = {".gz", ".zst"}
 
 DEFAULT_LABEL = "label"
 """Name of the column of classes of the digits and of folders of images, if no other one is named."""
@@ -48,7 +53,7 @@ DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 
 
 def open_source(
-    path: Path | None,
+    source: Path | SourceFiles | None,
     options: Options,
     scratch: Path,
     codes: Mapping[str, str] = MappingProxyType({}),
@@ -57,7 +62,8 @@ def open_source(
     """Open a file or folder, and choose how each of its columns is read.
 
     Args:
-        path: A file or folder; None for scikit-learn's 1,797 handwritten digits, 8 by 8 pixels of 0 to 16.
+        source: A file or folder, or some of its files; None for scikit-learn's 1,797 handwritten digits, 8 by 8
+            pixels of 0 to 16.
         options: Label, columns to drop and image size.
         scratch: Empty folder for unpacked files.
         codes: Columns of a CSV file whose numbers are codes, with a code of each. Default: none.
@@ -66,32 +72,33 @@ def open_source(
     Raises:
         ValueError: The format is not supported, or the columns do not fit the options.
     """
-    if path is None:
+    if source is None:
         digits, numbers = _read_digits()
         name = options.label_column or DEFAULT_LABEL
         return array_source("digits", {name: numbers, "image": digits}, options, task)
-    files, left_out = _list_folder(path, path) if path.is_dir() else ([path], [])
-    types = {"folders" if file.is_dir() else _ending(file) or "no ending" for file in files}
+    listing = splits_of(source)[""] if isinstance(source, Path) else source
+    path, files, left_out = listing.path, listing.files, [*listing.left_out]
+    types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
     if table := _table_format(types, options):
-        source = table_source(files, table, options, codes, task)
+        opened = table_source(files, table, options, codes, task)
     elif types == {".npz"} and len(files) == 1:
-        source = _npz_source(path.name, files[0], options, scratch, task)
+        opened = _npz_source(path.name, files[0], options, scratch, task)
     else:
         images, others = _list_images(files, path)
         left_out += others
-        if not images or not _TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
+        if not images or not TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
             ignored = (entry for entry in left_out if entry.reason != "no class")
             raise ValueError(
-                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .parquet or .jsonl "
-                "files (all of one kind, in one folder), one .npz file, or a folder with a folder of images for "
-                + "; ".join(["each class", *lines_about_files(ignored)])
+                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .parquet, .arrow "
+                "or .jsonl files (all of one kind, in one folder), one .npz file, or a folder with a folder of images "
+                "for " + "; ".join(["each class", *lines_about_files(ignored)])
             )
         labels = np.array([image.parent.name for image in images])
         pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))
         name = options.label_column or DEFAULT_LABEL
-        source = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
-        source = replace(source, late_notes=pixels.notes)
-    return replace(source, notes=(*lines_about_files(left_out), *source.notes))
+        opened = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
+        opened = replace(opened, late_notes=pixels.notes)
+    return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
 
 
 def _table_format(endings: set[str], options: Options) -> TableFormat | None:
@@ -100,7 +107,9 @@ def _table_format(endings: set[str], options: Options) -> TableFormat | None:
         return CsvTable(options)
     if endings == {".parquet"}:
         return ParquetTable(options)
-    return JsonTable(options) if endings and endings <= _JSON_LINES else None
+    if endings == {".arrow"}:
+        return ArrowTable(options)
+    return JsonTable(options) if endings and endings <= JSON_LINES else None
 
 
 def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -117,41 +126,20 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1]
 
 
-def _list_folder(folder: Path, source: Path) -> tuple[list[Path], list[LeftOut]]:
-    """Return the entries of a folder that are data, sorted, and those that are left out."""
-    data, left_out = [], []
-    # Unlike Path.is_dir, os.scandir needs no request for each file, of which there may be a million.
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            path = folder / entry.name
-            if reason := reason_to_leave_out(entry.name, is_folder=entry.is_dir()):
-                left_out.append(LeftOut(_relative(path, source), reason))
-            else:
-                data.append(path)
-    return data, left_out
-
-
 def _list_images(entries: Sequence[Path], source: Path) -> tuple[list[Path], list[LeftOut]]:
     """Return the files in the folders of the classes, sorted, and what is left out there and beside the folders."""
-    images, left_out = [], []
+    images: list[Path] = []
+    left_out: list[LeftOut] = []
     for path in entries:
         if not path.is_dir():
-            left_out.append(LeftOut(_relative(path, source), "no class"))
+            left_out.append(LeftOut(relative_name(path, source), "no class"))
             continue
-        files, others = _list_folder(path, source)
-        images += files
-        left_out += others if files else [*others, LeftOut(_relative(path, source), "no images")]
+        listing = list_folder(path, source)
+        images += listing.files
+        left_out += listing.left_out
+        if not listing.files:
+            left_out.append(LeftOut(relative_name(path, source), "no images"))
     return images, left_out
-
-
-def _ending(file: Path) -> str:
-    """Return the ending of a file's name, in small letters and without that of a compression."""
-    is_compressed = file.suffix.lower() in _COMPRESSED
-    return (file.with_suffix("") if is_compressed else file).suffix.lower()
-
-
-def _relative(path: Path, source: Path) -> str:
-    return path.relative_to(source).as_posix() + "/" * path.is_dir()
 
 
 def _npz_source(name: str, file: Path, options: Options, scratch: Path, task: Task) -> Source:

@@ -1,4 +1,4 @@
-"""What reads the files of a table: the interface of CSV, Parquet and JSON Lines."""
+"""What reads the files of a table: the interface of CSV, Parquet, Arrow and JSON Lines."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

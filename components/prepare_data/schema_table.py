@@ -1,0 +1,79 @@
+"""Files whose schema says the types of the columns: what Parquet and Arrow have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from kfp_distributed.components.prepare_data.column_kinds import (
+    KEPT_TYPES,
+    column_of,
+    declared_column,
+    lines_about_dates,
+)
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.reading import reading
+from kfp_distributed.components.prepare_data.table_format import Chosen
+from kfp_distributed.storage.dataset import Task
+
+BATCH_BYTES = 2**23
+"""Approximate size of a batch."""
+
+
+class SchemaTable(ABC):
+    """Files with a schema, see `TableFormat`.
+
+    Args:
+        options: Kinds of columns.
+    """
+
+    may_lack_columns = False
+    index_type = pa.string()
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    @abstractmethod
+    def schema(self, file: Path) -> pa.Schema:
+        """Return the columns and their types as `read` yields them."""
+
+    def names(self, file: Path) -> list[str]:
+        """Return the names of the columns."""
+        return list(self.schema(file).names)
+
+    def choose(
+        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+    ) -> Chosen:
+        """Choose how the columns are read. The first file in which a column has a type sets its kind."""
+        found: dict[str, pa.DataType] = {}
+        for file in files:
+            with reading(file.name):
+                schema = self.schema(file)
+            for name in inputs:
+                kind = schema.field(name).type
+                if found.get(name, pa.null()) == pa.null():
+                    found[name] = kind.value_type if pa.types.is_dictionary(kind) else kind
+        columns, types = [], {}
+        for name in inputs:
+            declared = self._options.columns.get(name)
+            with reading(files[0].name):
+                column = (
+                    declared_column(name, declared)
+                    if declared
+                    else column_of(name, found[name], is_kept=task == "none")
+                )
+            if column.kind == "kept":
+                types[name] = KEPT_TYPES[declared] if declared else found[name]
+            columns.append(column)
+        dates = [
+            column.name
+            for column in columns
+            if column.source_type == "date" and column.name not in self._options.columns
+        ]
+        read_types = dict.fromkeys((*inputs, *others), pa.string())
+        return Chosen(tuple(columns), types, read_types, lines_about_dates(dates))
+
+    def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
+        """Return no lines: the schema has all columns."""
+        return []
