@@ -8,7 +8,7 @@ from kfp_distributed.components.prepare_data.label_counts import TaskFound
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import CodesFound, ColourFound, RejectedRows
-from kfp_distributed.components.prepare_data.scan import Scan, Scanner
+from kfp_distributed.components.prepare_data.scan import Scan, Scanner, lines_about_gaps
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
@@ -98,8 +98,7 @@ def read_sources(
         pieces.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
-    dropped = [f"left out {scan.dropped:,} rows in which a value is missing"] if scan.dropped else []
-    found_late = [*late, *rejected.notes(), *dropped]
+    found_late = [*late, *rejected.notes(), *lines_about_gaps(scan.dropped)]
     log(found_late)
     fixed = frozenset(_SPLITS[split] for split in files if split)
     return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *found_late))
@@ -107,8 +106,7 @@ def read_sources(
 
 def _like_main(path: Path | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    options = _like(options, main.columns) if main.columns else options
-    source = open_source(path, options, scratch, {}, main.task)
+    source = open_source(path, _like(options, main.columns), scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
 
 

@@ -31,7 +31,7 @@ def table_source(
     Raises:
         ValueError: A file cannot be read, or the columns do not fit the options.
     """
-    first = _first_with_rows(files, table)
+    first = _first_with_rows(files, table, options)
     names = {}
     for file in files:
         with reading(file.name):
@@ -83,13 +83,13 @@ def _without_index(files: Sequence[Path], table: TableFormat, names: Sequence[st
     return inputs, notes
 
 
-def _first_with_rows(files: Sequence[Path], table: TableFormat) -> str:
-    """Return the name of the first file that has rows."""
-    rejected = RejectedRows()
+def _first_with_rows(files: Sequence[Path], table: TableFormat, options: Options) -> str:
+    """Return the name of the first file that has usable rows."""
+    rejected = RejectedRows(options.on_bad_row)
     for file in files:
         for rows, _ in readable(file.name, table.read(file, {}, partial(rejected.add, file.name))):
             if len(rows):
                 return file.name
     rejected.check()
     with reading(files[0].name):
-        raise ValueError("it has no rows")
+        raise ValueError("; ".join(["it has no rows", *rejected.notes()]))
