@@ -1,6 +1,6 @@
 """Reads the sources of the splits into one set of pieces."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,10 +110,11 @@ def _like_main(path: Path | None, options: Options, scratch: Path, main: Source)
     return replace(source, columns=main.columns, types=main.types)
 
 
-def _like(options: Options, columns: Iterable[Column]) -> Options:
+def _like(options: Options, columns: Sequence[Column]) -> Options:
     """Return options with which a source is read that has these columns."""
     shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
-    return replace(options, columns=_declared(columns), image_shapes=shapes)
+    names = tuple(column.name for column in columns)
+    return replace(options, columns=_declared(columns), inputs=names, image_shapes=shapes)
 
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:

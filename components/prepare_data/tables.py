@@ -42,7 +42,8 @@ def table_source(
         with reading(file_name):
             used = (*others, *inputs)
             check_names(present, [name for name in used if name in present or not table.may_lack_columns], first)
-    inputs, notes_about_index = _without_index(files, table, inputs)
+    # The columns of the first source or of another dataset are inputs in any case.
+    inputs, notes_about_index = (inputs, []) if options.inputs else _without_index(files, table, inputs)
     chosen = table.choose(files, inputs, [name for name in others if name not in inputs], codes, task)
     notes = [] if table.may_lack_columns else lines_about_columns(names, first, options.drop_columns)
     return Source(
