@@ -135,7 +135,7 @@ def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
         wide = numbers.astype(np.float64) + 0.0 if numbers.dtype.kind == "f" else numbers.astype(np.int64)
         is_missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
-        return np.where(is_missing, _MISSING, wide.view(np.uint64))
+        return np.asarray(np.where(is_missing, _MISSING, wide.view(np.uint64)))
     # Only the different values are hashed, where Arrow can find them.
     try:
         column = column.dictionary_encode()

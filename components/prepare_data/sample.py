@@ -106,4 +106,4 @@ def _shown(values: pa.Array) -> list[Any]:
     """Return values as objects; nanoseconds, which Python's times do not have, as texts."""
     kind = values.type
     has_nanoseconds = pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
-    return (values.cast(pa.string()) if has_nanoseconds else values).to_pylist()
+    return [*(values.cast(pa.string()) if has_nanoseconds else values).to_pylist()]

@@ -253,12 +253,14 @@ class _Encoder:
                 replace(column, vocabulary=tuple(sorted(counts[column.name].values))) for column in self._source.columns
             )
         )
+        is_imputed = self._missing == "impute"
+        filled = {column.name for column in columns if (column.fill is not None if like else is_imputed)}
         return Scan(
             columns,
             label,
             class_counts,
             {name: count.missing for name, count in counts.items()},
-            [*column_warnings(counts, self._rows, label.name, label.classes, self._missing), *self._label.warnings()],
+            [*column_warnings(counts, self._rows, label.name, label.classes, filled), *self._label.warnings()],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, spelled),
             self.dropped,

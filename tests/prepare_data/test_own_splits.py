@@ -164,3 +164,13 @@ def test_names_with_nul_are_refused(run, tmp_path, name):
     pq.write_table(pa.table({name: [1, 2], "label": ["a", "b"]}), tmp_path / "data.parquet")
     with pytest.raises(ValueError, match="has a NUL character in its name"):
         run(tmp_path / "data.parquet", validation_fraction=0, test_fraction=0)
+
+
+def test_gaps_stay_where_the_dataset_in_like_had_none(file, run, capsys):
+    like = run(file("data.csv", "x,y,label\n" + "1,,a\n2,4,b\n3,5,a\n4,6,b\n" * 20))["train"]
+    capsys.readouterr()
+    options = {"like": like, "validation_fraction": 0.0, "test_fraction": 1.0}
+    run(file("new.csv", "x,y,label\n" + ",,a\n2,2,b\n" * 20), "new", **options)
+    log = capsys.readouterr().out
+    assert "column 'x' has no value in 20 of 40 rows: they become NaN" in log
+    assert "column 'y' has no value in 20 of 40 rows: they become the median" in log
