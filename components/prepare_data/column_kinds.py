@@ -84,13 +84,27 @@ def check_type(name: str, kind: pa.DataType) -> None:
     Raises:
         ValueError: They are lists or of another type that is no single value.
     """
-    values = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not re.fullmatch(_SCALARS, str(values)):
+    if not re.fullmatch(_SCALARS, str(plain_type(kind))):
         raise ValueError(
             f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
             "parts into columns of their own (tensors: into an .npz file), leave the column out (drop_columns), or "
             'keep it for a function of your own: columns={"NAME": "list<float>"} or task="none"'
         )
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary or view, on which all functions of Arrow work; else the type."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Return values in their plain type."""
+    kind = plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
 
 
 def cast(name: str, values: pa.Array, kind: str) -> pa.Array:

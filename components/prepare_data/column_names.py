@@ -16,23 +16,24 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
         elsewhere: Columns of other files, which may be in drop_columns too.
 
     Raises:
-        ValueError: The label or a dropped column is missing, a used name occurs twice, or no input is left.
+        ValueError: The label or a dropped column is missing, a used name occurs twice or has a NUL character, or no
+            input is left.
     """
     needed = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     # What decides about the split is an input only where the user has declared it as one.
     others = {*needed, *options.drop_columns} - {*options.columns}
-    inputs = [name for name in names if name not in others]
-    if options.like:
-        inputs = [column.name for column in options.like.columns]
+    inputs = [*options.inputs] or [name for name in names if name not in others]
     counts = Counter(names)
     duplicates = [name for name in (*needed, *inputs) if counts[name] > 1]
     missing = {
         *needed,
         *options.columns,
-        *(inputs if options.like else ()),
-        *({*options.drop_columns} - {*elsewhere}),
+        *options.inputs,
+        *(() if options.inputs else {*options.drop_columns} - {*elsewhere}),
     } - {*names}
-    if missing:
+    if nul := [name for name in inputs if "\0" in name]:
+        problem = f"the column {nul[0]!r} has a NUL character in its name"
+    elif missing:
         problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
     elif duplicates:
         problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"

@@ -33,7 +33,10 @@ _PARSED_BYTES = 2**20
 
 DIGITS = pa.dictionary(pa.int32(), pa.float64())
 """Stands for the type of numbers that have been digits only so far: with a leading zero, they are codes."""
+KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
+"""The same for numbers that keep all their digits, as 64-bit integers."""
 
+_MOST = str(2**63 - 1)
 _NUMBER = r"^[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))$"
 
 
@@ -47,10 +50,15 @@ def csv_names(file: Path, csv_format: CsvFormat) -> list[str]:
         start = stream.read(_HEADER_BYTES).lstrip(b"\r\n")
     check_start(start, csv_format)
     try:
-        row = start[: first_row_end(start)].decode()
+        row = start[: first_row_end(start, csv_format.separator)].decode()
     except UnicodeDecodeError:
         raise ValueError(f"its header is not UTF-8: {TO_UTF8}") from None
-    names = next(csv.reader([row.rstrip("\r\n")], delimiter=csv_format.separator))
+    try:
+        names = next(csv.reader([row.rstrip("\r\n")], delimiter=csv_format.separator))
+    except csv.Error as error:
+        raise ValueError(
+            f"its header is no row of CSV ({error}): end each row by a line feed, and close each quote"
+        ) from None
     return names if csv_format.header else [f"column_{number}" for number in range(1, len(names) + 1)]
 
 
@@ -64,8 +72,8 @@ def read_csv(
 
     Args:
         file: Path of the file.
-        types: Columns to read and their types: float64, string or DIGITS; all columns as texts if empty. The file must
-            have each of them once.
+        types: Columns to read and their types: float64, string, DIGITS or KEPT_DIGITS; all columns as texts if
+            empty. The file must have each of them once.
         reject: Is called for each row that does not fit, which is left out.
         csv_format: How the file is written.
 
@@ -78,10 +86,10 @@ def read_csv(
     # The header is row 1.
     first, is_start = 1 + csv_format.header, csv_format.header
     with opened_text(file, csv_format.encoding) as stream:
-        for block in blocks(stream, _FIRST_BLOCK_BYTES, BLOCK_BYTES):
+        for block in blocks(stream, _FIRST_BLOCK_BYTES, BLOCK_BYTES, csv_format.separator):
             if is_start:
                 block = block.lstrip(b"\r\n")
-                block, is_start = block[first_row_end(block) :], False
+                block, is_start = block[first_row_end(block, csv_format.separator) :], False
             if not block.strip(b"\r\n"):
                 continue
             parser = _Parser(block, names, types, csv_format)
@@ -123,13 +131,13 @@ class _Parser:
                 raise
             rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
         columns = [
-            self._numbers_of_digits(name, values) if self._types[name] == DIGITS else values
+            self._numbers_of_digits(name, values) if pa.types.is_dictionary(self._types[name]) else values
             for name, values in zip(rows.schema.names, rows.columns, strict=True)
         ]
         return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
 
     def _parse(self, parsed_bytes: int) -> pa.RecordBatch:
-        read = {name: pa.string() if kind == DIGITS else kind for name, kind in self._types.items()}
+        read = {name: pa.string() if pa.types.is_dictionary(kind) else kind for name, kind in self._types.items()}
         return _one_batch(
             pa_csv.read_csv(
                 pa.BufferReader(self._block),
@@ -198,14 +206,18 @@ class _Parser:
         plain = pc.utf8_trim_whitespace(texts)
         if self._format.decimal != ".":
             plain = pc.replace_substring(plain, self._format.decimal, ".")
-        is_number = pc.fill_null(pc.match_substring_regex(plain, _NUMBER), True)
+        is_number = pc.fill_null(_are_integers(plain) if kind == KEPT_DIGITS else _are_numbers(plain), True)
+        nothing, advice = "number", "name the column in drop_columns"
+        if kind == KEPT_DIGITS:
+            nothing, advice = "whole number of 64 bits", f'set columns to {{{name!r}: "text"}}'
         for row in np.flatnonzero(~is_number.to_numpy(zero_copy_only=False)).tolist():
             problems[row] = (
-                f"is {texts[row].as_py()[:40]!r}, which is no number, but most of the column's first values are: "
-                "correct it, leave it empty, or name the column in drop_columns"
+                f"is {texts[row].as_py()[:40]!r}, which is no {nothing}, but most of the column's first values are: "
+                f"correct it, leave it empty, or {advice}"
             )
         plain = pc.if_else(is_number, plain, None)
-        return (self._numbers_of_digits(name, plain) if kind == DIGITS else plain.cast(pa.float64())), problems
+        is_plain = kind == pa.float64()
+        return (plain.cast(pa.float64()) if is_plain else self._numbers_of_digits(name, plain)), problems
 
     def _numbers_of_digits(self, name: str, texts: pa.Array) -> pa.Array:
         """Return the numbers of texts.
@@ -222,7 +234,17 @@ class _Parser:
                 raise CodesFound(name, codes[0].as_py())
         if self._format.decimal != ".":
             trimmed = pc.replace_substring(trimmed, self._format.decimal, ".")
-        return trimmed.cast(pa.float64())
+        return trimmed.cast(self._types[name].value_type)
+
+
+def _are_numbers(texts: pa.StringArray) -> pa.BooleanArray:
+    return pc.match_substring_regex(texts, _NUMBER)
+
+
+def _are_integers(texts: pa.StringArray) -> pa.BooleanArray:
+    """Return which texts are integers of 64 bits."""
+    is_long = pc.and_(pc.match_substring_regex(texts, r"^\d{19}$"), pc.less_equal(texts, _MOST))
+    return pc.or_(pc.match_substring_regex(texts, r"^-?\d{1,18}$"), is_long)
 
 
 def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:

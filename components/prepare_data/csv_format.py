@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
@@ -169,10 +170,8 @@ class _WithoutMark:
         return data
 
 
-def blocks(stream: Readable, first_size: int, size: int) -> Iterator[bytes]:
+def blocks(stream: Readable, first_size: int, size: int, separator: str = ",") -> Iterator[bytes]:
     """Yield the rows of a text in blocks of about `size` bytes, the first of about `first_size`, each of whole rows.
-
-    A line end within quotes ends no row, so that a row ends where the number of quotes before it is even.
 
     Raises:
         ValueError: A row has more than 64 MiB.
@@ -181,7 +180,7 @@ def blocks(stream: Readable, first_size: int, size: int) -> Iterator[bytes]:
     while data := stream.read(next_size):
         next_size = size
         data = rest + data
-        end = last_row_end(data)
+        end = last_row_end(data, separator)
         if not end and len(data) > _ROW_BYTES:
             raise ValueError("a row is too long: close each quote, and leave out columns with very long texts")
         if end:
@@ -191,11 +190,17 @@ def blocks(stream: Readable, first_size: int, size: int) -> Iterator[bytes]:
         yield rest
 
 
-def last_row_end(data: bytes) -> int:
-    """Return the end of the last whole row of a text that begins with a row; 0 if there is none."""
-    end = data.rfind(b"\n") + 1
+def last_row_end(data: bytes, separator: str = ",") -> int:
+    """Return the end of the last whole row of a text that begins with a row; 0 if there is none.
+
+    A line end within quotes ends no row.
+    """
     if b'"' not in data:
-        return end
+        return data.rfind(b"\n") + 1
+    if _has_stray_quotes(data, separator):
+        return _without_quoted(data, separator).rfind(b"\n") + 1
+    # A row ends where the number of quotes before it is even.
+    end = data.rfind(b"\n") + 1
     quotes = data.count(b'"', 0, end)
     while end and quotes % 2:
         before = data.rfind(b"\n", 0, end - 1) + 1
@@ -204,12 +209,25 @@ def last_row_end(data: bytes) -> int:
     return end
 
 
-def first_row_end(data: bytes) -> int:
+def first_row_end(data: bytes, separator: str = ",") -> int:
     """Return the end of the first row of a text; its length if it has one row only."""
-    end, quotes = 0, 0
-    while line := data.find(b"\n", end) + 1:
-        quotes += data.count(b'"', end, line)
-        end = line
-        if quotes % 2 == 0:
-            return end
-    return len(data)
+    line = data.find(b"\n") + 1
+    if line and b'"' not in data[:line]:
+        return line
+    return (_without_quoted(data, separator).find(b"\n") + 1) or len(data)
+
+
+def _has_stray_quotes(data: bytes, separator: str) -> bool:
+    """Return whether there are quotes inside of values that do not begin with one, such as 5" nail."""
+    positions = np.flatnonzero(np.frombuffer(data, np.uint8) == ord('"'))
+    # Without stray quotes, every other quote is at the beginning of a value, or the second one of a doubled quote.
+    opening = positions[::2]
+    before = np.frombuffer(b"\n" + data, np.uint8)[opening]
+    is_doubled = np.diff(positions, prepend=-2)[::2] == 1
+    return not bool((np.isin(before, [*f"{separator}\r\n".encode()]) | is_doubled).all())
+
+
+def _without_quoted(data: bytes, separator: str) -> bytes:
+    """Return a text of the same length, with other characters in the place of quoted values."""
+    quoted = rb'(?:(?<=[%s\r\n])|\A)"[^"]*(?:""[^"]*)*(?:"|\Z)' % re.escape(separator.encode())
+    return re.sub(quoted, lambda match: b"_" * len(match[0]), data)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.column_kinds import (
     CSV_TYPES,
@@ -16,11 +17,13 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     lines_about_dates,
     survey_texts,
 )
-from kfp_distributed.components.prepare_data.csv_files import csv_names, read_csv
+from kfp_distributed.components.prepare_data.csv_files import DIGITS, KEPT_DIGITS, csv_names, read_csv
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.storage.dataset import Task
+
+_DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
 
 
 class CsvTable:
@@ -46,8 +49,20 @@ class CsvTable:
         return names
 
     def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
-        """Yield the rows, see `read_csv`."""
-        return read_csv(file, types, reject, self._format)
+        """Yield the rows, see `read_csv`. Labels that are numbers have a decimal point."""
+        label = self._options.label_column
+        for rows, numbers in read_csv(file, types, reject, self._format):
+            if label and types.get(label) == pa.string():
+                rows = self._with_points(rows, [label])
+            yield Rows(rows, numbers)
+
+    def _with_points(self, rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Return rows in which the numbers of some columns of texts have a decimal point."""
+        for name in names if self._format.decimal != "." else ():
+            position = rows.schema.names.index(name)
+            texts = pc.replace_substring_regex(rows[name], _DECIMAL_COMMA, r"\1.\2")
+            rows = rows.set_column(position, name, texts)
+        return rows
 
     def choose(
         self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
@@ -57,7 +72,8 @@ class CsvTable:
         def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
-                yield from (part.rows for part in readable(file.name, self.read(file, texts, ignore)))
+                for rows, _ in readable(file.name, self.read(file, texts, ignore)):
+                    yield self._with_points(rows, rows.schema.names)
 
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
@@ -73,6 +89,8 @@ class CsvTable:
                 column = column_of(name, found[name], is_kept=task == "none")
                 read_types[name] = CSV_TYPES.get(found[name], pa.string())
             if column.kind == "kept":
+                if read_types[name] == DIGITS:
+                    read_types[name] = KEPT_DIGITS
                 types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
             columns.append(column)
         if options.time_column and found.get(options.time_column) in CSV_TYPES:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,7 +71,7 @@ class ColumnCounts:
 
 
 def column_warnings(
-    columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str], missing: str = "keep"
+    columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str], filled: Collection[str] = ()
 ) -> list[str]:
     """Return one line for each problem of the source's columns.
 
@@ -80,9 +80,13 @@ def column_warnings(
         rows: Rows of the source.
         label: Name of the label.
         classes: Values of the label.
-        missing: What becomes of missing values: "impute" or "keep". Default: "keep".
+        filled: Columns of numbers whose gaps are filled with the median. Default: none.
     """
-    lines = [line for name, counts in columns.items() for line in _warnings_of_column(name, counts, rows, missing)]
+    lines = [
+        line
+        for name, counts in columns.items()
+        for line in _warnings_of_column(name, counts, rows, is_filled=name in filled)
+    ]
     return bounded([*lines, *_warnings_of_label(label, classes)])
 
 
@@ -194,13 +198,14 @@ def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:
     return lines
 
 
-def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, missing: str) -> list[str]:
+def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool) -> list[str]:
     lines, present = [], counts.values.total()
     if counts.missing == rows:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
     elif counts.missing:
         lines.append(
-            f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they {_goal(counts.kind, missing)}"
+            f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they "
+            + _goal(counts.kind, is_filled=is_filled)
         )
     lines += _warnings_of_numbers(name, counts, rows)
     if counts.is_constant(rows) and not counts.precision.collapses():
@@ -225,13 +230,13 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, missing: str
     return lines
 
 
-def _goal(kind: str, missing: str) -> str:
+def _goal(kind: str, *, is_filled: bool) -> str:
     """Return what becomes of missing values of a column."""
     if kind == "category":
         return 'become index 0, the category "missing". No action is needed'
     if kind == "kept":
         return "stay missing (null)"
-    if kind == "number" and missing == "impute":
+    if kind == "number" and is_filled:
         return "become the median of the training rows, which the exported model puts there, too. No action is needed"
     return (
         "become NaN. The built-in trainers use the column's mean there. Your own training function must replace NaN, "

@@ -12,6 +12,8 @@ MAXIMUM_HASHES = 2**17
 """Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
 
 _HASH_VALUES = 2**64
+# Stands for a missing number. No usual number has these bits.
+_MISSING = np.uint64(0xFFF8_5A17_D00D_F00D)
 # Rows that are hashed together. Hashing takes several times their memory.
 _HASHED_BYTES = 2**20
 
@@ -124,10 +126,16 @@ def row_hashes(features: Sequence[NDArray[np.float32]], kept: Sequence[pa.Array]
 
 def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
     """Return a hash of each value of a type that is no number."""
-    if pa.types.is_primitive(column.type) and not column.null_count:
-        numbers = column.to_numpy(zero_copy_only=False)
+    if pa.types.is_temporal(column.type) and not pa.types.is_interval(column.type):
+        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        # The hash of a value must not depend on the other values of its batch, such as gaps.
+        numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
         wide = numbers.astype(np.float64) + 0.0 if numbers.dtype.kind == "f" else numbers.astype(np.int64)
-        return np.asarray(wide.view(np.uint64))
+        is_missing = column.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+        return np.asarray(np.where(is_missing, _MISSING, wide.view(np.uint64)))
     # Only the different values are hashed, where Arrow can find them.
     try:
         column = column.dictionary_encode()

@@ -64,16 +64,22 @@ class JsonTable:
         found = _survey(files, [*inputs, *others])
         dates = {name for name, (kind, texts) in found.items() if pa.types.is_string(kind) and are_dates(texts)}
         columns, types = [], {}
-        read_types = {name: _read_type(found[name][0], None) for name in others}
+        # Numbers that are no inputs, such as IDs of groups, need all their digits.
+        kinds = self._options.columns
+        kept = [name for name in inputs if kinds.get(name, "category" if task == "none" else "") == "category"]
+        whole = _whole_numbers(
+            files, {name: kind for name in (*kept, *others) if _has_whole_numbers(kind := found[name][0])}
+        )
+        read_types = {name: found[name][0] if name in whole else _read_type(found[name][0], None) for name in others}
         for name in inputs:
             kind, declared = found[name][0], self._options.columns.get(name)
             is_kept = task == "none" and not declared
-            if is_kept and _has_whole_numbers(kind) and not _all_fit(files, name, kind):
+            if is_kept and _has_whole_numbers(kind) and name not in whole:
                 kind = _with_fractions(kind)
             with reading(files[0].name):
                 column = self._column(name, kind, is_date=name in dates, is_kept=is_kept)
             columns.append(column)
-            read_types[name] = _read_type(kind, declared)
+            read_types[name] = kind if name in whole else _read_type(kind, declared)
             if column.kind == "kept" and declared:
                 types[name] = KEPT_TYPES[declared]
             elif column.kind == "kept":
@@ -128,9 +134,24 @@ def _survey(files: Sequence[Path], names: Sequence[str]) -> dict[str, tuple[pa.D
     return {name: found.get(name, nothing) for name in names}
 
 
-def _all_fit(files: Sequence[Path], name: str, kind: pa.DataType) -> bool:
-    """Return whether all values of a column have a type."""
-    return all(fit(block, {name: kind}) for file in files for block in line_blocks(file))
+def _whole_numbers(files: Sequence[Path], kinds: Mapping[str, pa.DataType]) -> set[str]:
+    """Return the columns, of some of integers or lists of such, that have integers of 64 bits in all lines."""
+    whole = {*kinds}
+    for file in files:
+        with reading(file.name):
+            for block in line_blocks(file) if whole else ():
+                # Arrow finds fast that all numbers of a block are integers.
+                if not fit(block, {name: kinds[name] for name in whole}):
+                    for row in objects(block):
+                        whole -= {name for name in whole if not _is_whole(row.get(name))}
+    return whole
+
+
+def _is_whole(value: object) -> bool:
+    """Return whether a value has no number other than integers of 64 bits."""
+    if isinstance(value, list):
+        return all(map(_is_whole, value))
+    return type(value) is not float and (type(value) is not int or -(2**63) <= value < 2**63)
 
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:

@@ -42,6 +42,8 @@ class Options:
         group_column: Column whose equal values are in one split; "" for none.
         time_column: Column of times, whose newest rows are the test split; "" for none.
         like: Manifest of a dataset whose columns, vocabularies, classes and statistics are applied; None for own ones.
+        inputs: Names of the inputs; () for all columns that are nothing else. The step itself sets them, from the first
+            source or the dataset in like.
         image_shapes: Height, width and channels of columns of images that are not to be chosen by the images. The step
             itself sets them, from the first source or the dataset in like.
     """
@@ -62,6 +64,7 @@ class Options:
     group_column: str = ""
     time_column: str = ""
     like: DatasetManifest | None = None
+    inputs: tuple[str, ...] = ()
     image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 

@@ -1,6 +1,6 @@
 """Reads the sources of the splits into one set of pieces."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kfp_distributed.components.prepare_data.label_counts import TaskFound
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import CodesFound, ColourFound, RejectedRows
-from kfp_distributed.components.prepare_data.scan import Scan, Scanner
+from kfp_distributed.components.prepare_data.scan import Scan, Scanner, lines_about_gaps
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.source_files import SourceFiles
 from kfp_distributed.components.prepare_data.sources import open_source
@@ -103,8 +103,7 @@ def read_sources(
         pieces.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
-    dropped = [f"left out {scan.dropped:,} rows in which a value is missing"] if scan.dropped else []
-    found_late = [*late, *rejected.notes(), *dropped]
+    found_late = [*late, *rejected.notes(), *lines_about_gaps(scan.dropped)]
     log(found_late)
     fixed = frozenset(_SPLITS[split] for split in sources if split)
     return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *found_late))
@@ -112,15 +111,15 @@ def read_sources(
 
 def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    options = _like(options, main.columns) if main.columns else options
-    source = open_source(files, options, scratch, {}, main.task)
+    source = open_source(files, _like(options, main.columns), scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
 
 
-def _like(options: Options, columns: Iterable[Column]) -> Options:
+def _like(options: Options, columns: Sequence[Column]) -> Options:
     """Return options with which a source is read that has these columns."""
     shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
-    return replace(options, columns=_declared(columns), image_shapes=shapes)
+    names = tuple(column.name for column in columns)
+    return replace(options, columns=_declared(columns), inputs=names, image_shapes=shapes)
 
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:

@@ -95,8 +95,15 @@ class Sampler:
         labels = rows[self.label].to_numpy() if self.label else np.zeros(len(order), np.int32)
         first = pa.array(order[:SHOWN_ROWS])
         kept = {
-            column.name: ["" if value is None else str(value) for value in rows[column.name].take(first).to_pylist()]
+            column.name: ["" if value is None else str(value) for value in _shown(rows[column.name].take(first))]
             for column in self.columns
             if column.kind == "kept"
         }
         return RowSample(features[order], labels[order], self._seen, kept)
+
+
+def _shown(values: pa.Array) -> list[Any]:
+    """Return values as objects; nanoseconds, which Python's times do not have, as texts."""
+    kind = values.type
+    has_nanoseconds = pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
+    return [*(values.cast(pa.string()) if has_nanoseconds else values).to_pylist()]

@@ -109,6 +109,11 @@ class Scanner:
             ValueError: Rows or the label cannot be used.
         """
         rejected.check()
+        if not self._pieces.rows:
+            notes = [*lines_about_gaps(self._encoder.dropped), *rejected.notes()]
+            raise ValueError(
+                "; ".join(["no row is left", *notes]) + ". Correct the rows, or drop the columns with gaps"
+            )
         self._pieces.flush()
         return self._encoder.result()
 
@@ -132,7 +137,7 @@ class _Encoder:
         self._vocabularies = {name: GrowingVocabulary() for name in names}
         if source.task == "classification":
             self._vocabularies[source.label] = self._label.vocabulary
-        self._dropped = self._rows = 0
+        self.dropped = self._rows = 0
 
     def encode(self, rows: Rows, reject: Reject) -> pa.RecordBatch:
         """Return the usable rows in the form of the pieces, and count them.
@@ -148,7 +153,7 @@ class _Encoder:
             unusable |= {row: gap for row, gap in gaps.items() if row not in unusable}
         for row in sorted(unusable):
             reject(int(rows.numbers[row]), *unusable[row])
-        self._dropped += len({*gaps} - {*unusable})
+        self.dropped += len({*gaps} - {*unusable})
         if left_out := {*unusable, *gaps}:
             is_usable = np.ones(rows.rows.num_rows, bool)
             is_usable[[*left_out]] = False
@@ -248,15 +253,17 @@ class _Encoder:
                 replace(column, vocabulary=tuple(sorted(counts[column.name].values))) for column in self._source.columns
             )
         )
+        is_imputed = self._missing == "impute"
+        filled = {column.name for column in columns if (column.fill is not None if like else is_imputed)}
         return Scan(
             columns,
             label,
             class_counts,
             {name: count.missing for name, count in counts.items()},
-            [*column_warnings(counts, self._rows, label.name, label.classes, self._missing), *self._label.warnings()],
+            [*column_warnings(counts, self._rows, label.name, label.classes, filled), *self._label.warnings()],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, spelled),
-            self._dropped,
+            self.dropped,
             self._unseen(columns) if like else (),
         )
 
@@ -283,6 +290,11 @@ class _Encoder:
         if self._source.task == "classification":
             orders[self._source.label] = dict(spelled)
         return {name: sorted_codes(self._vocabularies[name].codes, order) for name, order in orders.items()}
+
+
+def lines_about_gaps(dropped: int) -> list[str]:
+    """Return a line about the rows that were left out because a value is missing, if there are any."""
+    return [f"left out {dropped:,} rows in which a value is missing"] if dropped else []
 
 
 def _rows_with_nan(numbers: NDArray[np.float32]) -> int:

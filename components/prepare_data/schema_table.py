@@ -11,6 +11,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     column_of,
     declared_column,
     lines_about_dates,
+    plain_type,
 )
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import reading
@@ -53,7 +54,7 @@ class SchemaTable(ABC):
             for name in inputs:
                 kind = schema.field(name).type
                 if found.get(name, pa.null()) == pa.null():
-                    found[name] = kind.value_type if pa.types.is_dictionary(kind) else kind
+                    found[name] = plain_type(kind)
         columns, types = [], {}
         for name in inputs:
             declared = self._options.columns.get(name)

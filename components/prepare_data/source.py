@@ -6,6 +6,7 @@ float64 column where numbers are predicted. A reader holds about one batch in me
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_distributed.components.prepare_data.column_kinds import cast, class_names, spellings
+from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
 from kfp_distributed.storage.dataset import Column, Task
@@ -81,6 +82,7 @@ class Source:
     def _converted(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
         """Yield rows with the values in the types of a batch."""
         for part, numbers in parts:
+            part = pa.record_batch([*map(plain, part.columns)], names=part.schema.names)
             converter = _Converter()
             rows = {}
             if self.label:
@@ -123,9 +125,7 @@ class _Converter:
             return days(self._microseconds(column.name, values))
         if column.kind == "number":
             return self.numbers(column.name, values)
-        texts = cast(column.name, values, "category")
-        # In a column with gaps, integers have become floats.
-        return class_names(texts) if pa.types.is_floating(values.type) else texts
+        return spellings(column.name, values)
 
     def numbers(self, name: str, values: pa.Array) -> pa.Array:
         """Return values as float64."""
@@ -135,11 +135,13 @@ class _Converter:
         """Return what decides about the split: the text of a group, or the microseconds of a time."""
         if split_by.kind == "group":
             key = spellings(split_by.column, values)
-        elif pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-            # The order of the numbers is that of the integers with the same bits; of negative ones it is reversed.
-            bits = np.nan_to_num(values.cast(pa.float64()).to_numpy(False)).view(np.int64)
+        elif re.match("u?int|halffloat|float|double|decimal", str(values.type)):
+            # The order of the numbers is that of the integers with the same bits; of negative ones it is reversed. An
+            # unsafe cast rounds integers of more than 53 bits: files may have integers and floats of one column.
+            numbers = values.cast(pa.float64(), safe=False)
+            bits = np.nan_to_num(numbers.to_numpy(zero_copy_only=False)).view(np.int64)
             ordered = np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
-            key = pc.if_else(values.is_null(), None, pa.array(ordered))
+            key = pc.if_else(numbers.is_null(nan_is_null=True), None, pa.array(ordered))
         else:
             key = self._microseconds(split_by.column, values)
         for row in _rows(key.is_null()):
@@ -147,6 +149,11 @@ class _Converter:
         return key
 
     def _microseconds(self, name: str, values: pa.Array) -> pa.Int64Array:
+        if not re.match("date|timestamp|string|large_string|null", str(values.type)):
+            raise ValueError(
+                f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "
+                "write dates, or declare another kind in columns"
+            )
         numbers, unusable = microseconds(values)
         for row in unusable.tolist():
             self._add(

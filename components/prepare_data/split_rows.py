@@ -1,5 +1,6 @@
 """Which split a row belongs to, where a group, the time or a file decides."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -72,7 +73,8 @@ def split_groups(
         keys, inverse = np.unique(np.concatenate([keys, new]), return_inverse=True)
         rows = np.bincount(inverse, np.concatenate([rows, counts]), len(keys)).astype(np.int64)
     order = np.argsort(_mixed(keys ^ np.uint64(_mixed(np.array([seed], np.uint64))[0])))
-    needed = 1 + (validation > 0) + (test > 0)
+    has_training = not math.isclose(validation + test, 1)
+    needed = has_training + (validation > 0) + (test > 0)
     if len(keys) < needed:
         raise ValueError(
             f"group_column {column!r} has {len(keys)} different values, where {needed} splits need one each: set a "
@@ -84,8 +86,8 @@ def split_groups(
         if fraction:
             ends = np.cumsum(rows[order[begin:]])
             # The number of groups whose rows come closest to the fraction, and one at least. One stays for each other.
-            left = 1 + (split == TEST and validation > 0)
-            count = 1 + int(np.abs(ends[: len(ends) - left] - fraction * total).argmin())
+            left = has_training + (split == TEST and validation > 0)
+            count = 1 + int(np.abs(ends[: len(ends) - left] - fraction * total).argmin()) if left else len(ends)
             splits[order[begin : begin + count]] = split
             begin += count
     return GroupSplit(keys, splits)
@@ -131,9 +133,9 @@ def split_times(
     for name, split, fraction in (
         ("validation", VALIDATION, validation),
         ("test", TEST, test),
-        ("train", TRAIN, 1 - test - validation),
+        ("train", TRAIN, 0 if math.isclose(validation + test, 1) else 1),
     ):
-        if fraction > 0 and not counts[split]:
+        if fraction and not counts[split]:
             raise ValueError(
                 f"time_column {column!r}: the {name} split gets no row, because too many rows have one time: change "
                 "the fractions, or name a column of finer times"

@@ -31,7 +31,7 @@ def table_source(
     Raises:
         ValueError: A file cannot be read, or the columns do not fit the options.
     """
-    first = _first_with_rows(files, table)
+    first = _first_with_rows(files, table, options)
     names = {}
     for file in files:
         with reading(file.name):
@@ -42,7 +42,8 @@ def table_source(
         with reading(file_name):
             used = (*others, *inputs)
             check_names(present, [name for name in used if name in present or not table.may_lack_columns], first)
-    inputs, notes_about_index = _without_index(files, table, inputs)
+    # The columns of the first source or of another dataset are inputs in any case.
+    inputs, notes_about_index = (inputs, []) if options.inputs else _without_index(files, table, inputs)
     chosen = table.choose(files, inputs, [name for name in others if name not in inputs], codes, task)
     notes = [] if table.may_lack_columns else lines_about_columns(names, first, options.drop_columns)
     return Source(
@@ -83,13 +84,13 @@ def _without_index(files: Sequence[Path], table: TableFormat, names: Sequence[st
     return inputs, notes
 
 
-def _first_with_rows(files: Sequence[Path], table: TableFormat) -> str:
-    """Return the name of the first file that has rows."""
-    rejected = RejectedRows()
+def _first_with_rows(files: Sequence[Path], table: TableFormat, options: Options) -> str:
+    """Return the name of the first file that has usable rows."""
+    rejected = RejectedRows(options.on_bad_row)
     for file in files:
         for rows, _ in readable(file.name, table.read(file, {}, partial(rejected.add, file.name))):
             if len(rows):
                 return file.name
     rejected.check()
     with reading(files[0].name):
-        raise ValueError("it has no rows")
+        raise ValueError("; ".join(["it has no rows", *rejected.notes()]))

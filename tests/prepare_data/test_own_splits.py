@@ -1,6 +1,7 @@
 """Splits by group, by time, by file, and like another dataset."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -143,3 +144,33 @@ def test_more_than_a_thousand_classes(file, run):
     manifests = run(source)
     assert len(manifests["train"].label.classes) == 2000
     assert sum(sum(manifest.class_counts) for manifest in manifests.values()) == 6000
+
+
+def test_files_of_splits_may_have_other_columns_beside_the_inputs(run, tmp_path):
+    """A dropped column may be missing, an index may have another order, and columns of other types are not read."""
+    rows = np.random.default_rng(0).permutation(200)
+    table = pa.table({"Unnamed: 0": rows, "id": rows, "x": rows, "label": ["ab"[row % 2] for row in rows]})
+    pq.write_table(table, tmp_path / "data.parquet")
+    first = table.slice(0, 30).drop_columns("id").set_column(0, "Unnamed: 0", pa.array([*range(30)]))
+    pq.write_table(first.append_column("more", pa.array([[1]] * 30)), tmp_path / "validation.parquet")
+    source = tmp_path / "data.parquet"
+    manifests = run(source, sources={"validation": str(tmp_path / "validation.parquet")}, drop_columns=("id",))
+    assert [column.name for column in manifests["validation"].columns] == ["Unnamed: 0", "x"]
+    assert manifests["validation"].rows == 30
+
+
+@pytest.mark.parametrize("name", ["\0file", "\0split", "a\0b"])
+def test_names_with_nul_are_refused(run, tmp_path, name):
+    pq.write_table(pa.table({name: [1, 2], "label": ["a", "b"]}), tmp_path / "data.parquet")
+    with pytest.raises(ValueError, match="has a NUL character in its name"):
+        run(tmp_path / "data.parquet", validation_fraction=0, test_fraction=0)
+
+
+def test_gaps_stay_where_the_dataset_in_like_had_none(file, run, capsys):
+    like = run(file("data.csv", "x,y,label\n" + "1,,a\n2,4,b\n3,5,a\n4,6,b\n" * 20))["train"]
+    capsys.readouterr()
+    options = {"like": like, "validation_fraction": 0.0, "test_fraction": 1.0}
+    run(file("new.csv", "x,y,label\n" + ",,a\n2,2,b\n" * 20), "new", **options)
+    log = capsys.readouterr().out
+    assert "column 'x' has no value in 20 of 40 rows: they become NaN" in log
+    assert "column 'y' has no value in 20 of 40 rows: they become the median" in log
