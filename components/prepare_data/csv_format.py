@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+from numpy.typing import NDArray
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
@@ -195,39 +196,43 @@ def last_row_end(data: bytes, separator: str = ",") -> int:
 
     A line end within quotes ends no row.
     """
-    if b'"' not in data:
-        return data.rfind(b"\n") + 1
-    if _has_stray_quotes(data, separator):
-        return _without_quoted(data, separator).rfind(b"\n") + 1
-    # A row ends where the number of quotes before it is even.
     end = data.rfind(b"\n") + 1
-    quotes = data.count(b'"', 0, end)
-    while end and quotes % 2:
-        before = data.rfind(b"\n", 0, end - 1) + 1
-        quotes -= data.count(b'"', before, end)
-        end = before
+    quotes = _quotes(data, separator) if b'"' in data else np.empty(0, np.int64)
+    while end and (before := int(np.searchsorted(quotes, end))) % 2:
+        end = data.rfind(b"\n", 0, int(quotes[before - 1])) + 1
     return end
 
 
 def first_row_end(data: bytes, separator: str = ",") -> int:
     """Return the end of the first row of a text; its length if it has one row only."""
-    line = data.find(b"\n") + 1
-    if line and b'"' not in data[:line]:
-        return line
-    return (_without_quoted(data, separator).find(b"\n") + 1) or len(data)
+    end = data.find(b"\n") + 1
+    quotes = _quotes(data, separator) if b'"' in data[:end] else np.empty(0, np.int64)
+    while end and (before := int(np.searchsorted(quotes, end))) % 2:
+        end = data.find(b"\n", int(quotes[before])) + 1 if before < len(quotes) else 0
+    return end or len(data)
 
 
-def _has_stray_quotes(data: bytes, separator: str) -> bool:
-    """Return whether there are quotes inside of values that do not begin with one, such as 5" nail."""
+def _quotes(data: bytes, separator: str) -> NDArray[np.int64]:
+    """Return the positions of the quotes that begin and end quoted values, and of the doubled ones within them.
+
+    A quote inside of a value that does not begin with one, such as 5" nail, is none of them.
+    """
     positions = np.flatnonzero(np.frombuffer(data, np.uint8) == ord('"'))
-    # Without stray quotes, every other quote is at the beginning of a value, or the second one of a doubled quote.
-    opening = positions[::2]
-    before = np.frombuffer(b"\n" + data, np.uint8)[opening]
-    is_doubled = np.diff(positions, prepend=-2)[::2] == 1
-    return not bool((np.isin(before, [*f"{separator}\r\n".encode()]) | is_doubled).all())
-
-
-def _without_quoted(data: bytes, separator: str) -> bytes:
-    """Return a text of the same length, with other characters in the place of quoted values."""
-    quoted = rb'(?:(?<=[%s\r\n])|\A)"[^"]*(?:""[^"]*)*(?:"|\Z)' % re.escape(separator.encode())
-    return re.sub(quoted, lambda match: b"_" * len(match[0]), data)
+    opens = np.zeros(256, np.bool_)
+    opens[[*f"{separator}\r\n".encode()]] = True
+    is_first = opens[np.frombuffer(b"\n" + data, np.uint8)[positions]]
+    is_adjacent = np.diff(positions, prepend=-2) == 1
+    # Without stray quotes, every other one begins a value, or doubles the one before.
+    stray = [np.flatnonzero(~(is_first | is_adjacent)[start::2]) * 2 + start for start in (0, 1)]
+    is_stray, index = np.zeros(len(positions), np.bool_), 0
+    while True:
+        candidates = stray[index % 2]
+        found = int(np.searchsorted(candidates, index))
+        if found == len(candidates):
+            return positions[~is_stray]
+        index = int(candidates[found])
+        is_stray[index] = True
+        index += 1
+        while index < len(positions) and is_adjacent[index]:
+            is_stray[index] = True
+            index += 1
