@@ -23,8 +23,9 @@ from kfp_distributed.components.prepare_data.reading import CodesFound, Reject, 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
 
-# The kinds of the columns are known from the first block, which is read for it alone.
-_FIRST_BLOCK_BYTES = 2**20
+
+FIRST_BLOCK_BYTES = 2**20
+"""Bytes of the first block, from which the kinds of the columns are known. It is read for that alone."""
 
 # A header of ten thousand columns is shorter.
 _HEADER_BYTES = 2**20
@@ -86,7 +87,7 @@ def read_csv(
     # The header is row 1.
     first, is_start = 1 + csv_format.header, csv_format.header
     with opened_text(file, csv_format.encoding) as stream:
-        for block in blocks(stream, _FIRST_BLOCK_BYTES, BLOCK_BYTES, csv_format.separator):
+        for block in blocks(stream, FIRST_BLOCK_BYTES, BLOCK_BYTES, csv_format.separator):
             if is_start:
                 block = block.lstrip(b"\r\n")
                 block, is_start = block[first_row_end(block, csv_format.separator) :], False

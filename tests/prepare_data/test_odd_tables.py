@@ -69,7 +69,7 @@ def test_integers_of_a_csv_file_keep_all_digits(file, prepared):
 
 @pytest.mark.parametrize("value", ["1.5", 10**19])
 def test_a_later_number_that_is_no_integer_is_reported_with_its_row(file, prepared, monkeypatch, value):
-    monkeypatch.setattr(csv_files, "_FIRST_BLOCK_BYTES", 100)
+    monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", 100)
     source = file("data.csv", "id,x\n" + lines((i, i) for i in ROWS) + f"{value},1\n{2**63 - 1},1\n")
     with pytest.raises(
         ValueError, match=f"row 202 of data.csv: 'id' is '{value}', which is no whole number of 64 bits"
@@ -100,7 +100,7 @@ def test_numbers_with_a_decimal_comma_are_numbers(file, prepared):
 @pytest.mark.parametrize("first", [10, 100_000])
 def test_a_stray_quote_does_not_hide_the_end_of_later_rows(file, prepared, monkeypatch, first):
     """After one, the number of quotes is even within the quoted values."""
-    monkeypatch.setattr(csv_files, "_FIRST_BLOCK_BYTES", first)
+    monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", first)
     monkeypatch.setattr(csv_files, "BLOCK_BYTES", first)
     rows = [(i, '5" nail' if i % 50 == 3 else f'"na\nil ""{i % 3}"', "ab"[i % 2]) for i in ROWS]
     manifest, table = prepared(file("data.csv", "x,t,label\n" + lines(rows)))
