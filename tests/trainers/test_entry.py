@@ -90,7 +90,13 @@ def test_a_function_gets_the_rows_of_its_rank_and_the_leader_saves_the_model(mak
         metrics={"loss": 0.5},
         job="a-job",
         columns=({**asdict(column), "shape": [8, 8], "vocabulary": []},),
-        label={"name": "label", "classes": [str(digit) for digit in range(10)]},
+        label={
+            "name": "label",
+            "classes": [str(digit) for digit in range(10)],
+            "task": "classification",
+            "mean": 0.0,
+            "std": 1.0,
+        },
         training_data=(training_data(manifests["train"]),),
         request=replicas.job.request,
     )
