@@ -178,6 +178,23 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such columns"]
 
 
+def untrained_warnings(label: str, classes: Sequence[str], class_counts: Sequence[int]) -> list[str]:
+    """Return one line if there are classes without a training row, as those of a file of validation rows can be.
+
+    Args:
+        label: Name of the label.
+        classes: The classes.
+        class_counts: Training rows of each class.
+    """
+    names = [name for name, count in zip(classes, class_counts, strict=True) if not count]
+    if not names or not sum(class_counts):
+        return []
+    return [
+        f"label_column {label!r} has {len(names):,} class{'es' * (len(names) > 1)} in no training row, such as "
+        f"{names[0][:_EXAMPLE_LENGTH]!r}: a model cannot learn them. Add training rows, or leave their rows out"
+    ]
+
+
 def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:
     lines = []
     are_numbers = all(re.fullmatch(r"-?\d+([.,]\d+)?", name) for name in classes)

@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     leakage_warnings,
     scaling_warnings,
     unseen_warnings,
+    untrained_warnings,
 )
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.prepare_data.overview import overview_page
@@ -67,10 +68,12 @@ def prepare(
             manifests, profile = write_splits(
                 read.pieces, read.scan, strata, options, without_secrets(source), folders, Path(unfinished)
             )
+            train = manifests["train"]
             warnings_of_rows = [
                 *leakage_warnings(profile.predictors),
                 *duplicate_warnings(profile.duplicates, read.scan.collapsed),
                 *unseen_warnings(profile.unseen),
+                *untrained_warnings(train.label.name, train.label.classes, train.class_counts),
             ]
             _log(warnings_of_rows)
             page = Path(unfinished, "overview")

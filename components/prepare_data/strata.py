@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -101,9 +102,33 @@ def _split_of(
             yield values[rows[FIXED_SPLIT].to_numpy() == DRAWN] if has_fixed else values
 
     if split_by.kind == "group":
+        if has_fixed:
+            _refuse_shared_groups(pieces, split_by.column)
         return split_groups((batch.view(np.uint64) for batch in keys()), validation, test, seed, split_by.column)
     rows = sum(map(len, keys()))
     return split_times(keys, rows, validation, test, split_by.column)
+
+
+def _refuse_shared_groups(pieces: Pieces, column: str) -> None:
+    """Check that no group of a file of one split is in the file of another one.
+
+    Raises:
+        ValueError: A group is in two files.
+    """
+    groups = {split: np.empty(0, np.uint64) for split in (DRAWN, VALIDATION, TEST)}
+    for rows in pieces.read((SPLIT_KEY, FIXED_SPLIT), in_order=False):
+        keys, splits = rows[SPLIT_KEY].to_numpy(), rows[FIXED_SPLIT].to_numpy()
+        for split, known in groups.items():
+            groups[split] = np.union1d(known, keys[splits == split])
+    names = {DRAWN: "source", VALIDATION: "validation_source", TEST: "test_source"}
+    for split, other in combinations(groups, 2):
+        shared = len(np.intersect1d(groups[split], groups[other]))
+        if shared:
+            raise ValueError(
+                f"group_column {column!r}: {shared:,} of its values are in {names[split]} and in {names[other]}, so "
+                "that one group would be in two datasets: remove their rows from one of the two, or leave group_column "
+                "empty"
+            )
 
 
 def _strata(rows: pa.RecordBatch, strata: Strata) -> NDArray[np.int64]:

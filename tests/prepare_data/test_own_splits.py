@@ -174,3 +174,18 @@ def test_gaps_stay_where_the_dataset_in_like_had_none(file, run, capsys):
     log = capsys.readouterr().out
     assert "column 'x' has no value in 20 of 40 rows: they become NaN" in log
     assert "column 'y' has no value in 20 of 40 rows: they become the median" in log
+
+
+def test_a_group_in_two_files_is_refused(file, run):
+    text = "x,g,label\n" + "1,a,u\n2,b,v\n3,c,u\n4,d,v\n" * 9
+    other = {"validation": str(file("validation.csv", "x,g,label\n5,d,u\n6,e,v\n"))}
+    with pytest.raises(ValueError, match="group_column 'g': 1 of its values are in source and in validation_source"):
+        run(file("data.csv", text), sources=other, group_column="g")
+    other = {"validation": str(file("validation.csv", "x,g,label\n5,f,u\n6,e,v\n"))}
+    assert run(file("data.csv", text), sources=other, group_column="g")["validation"].rows == 2
+
+
+def test_a_class_without_a_training_row_is_named(file, run, capsys):
+    text = "x,label\n" + "1,a\n2,b\n" * 20
+    run(file("data.csv", text), sources={"test": str(file("test.csv", "x,label\n1,a\n2,c\n3,c\n"))})
+    assert "label_column 'label' has 1 class in no training row, such as 'c'" in capsys.readouterr().out
