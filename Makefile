@@ -23,7 +23,7 @@ IMAGES = $(ALL_IMAGES)
 # `tensorflow`.
 # DRIVERS has requirements of pip that the image steps gets besides, such as gcsfs for gs:// sources.
 DRIVERS =
-options-steps = --build-arg 'DRIVERS=$(DRIVERS)' .
+options-steps = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') .
 options-evaluate = --build-arg BASE=$(call image,tensorflow) .
 made-from-steps = $(library)$(DRIVERS:%= %)
 made-from-evaluate = $(library) $(call tag,tensorflow)

@@ -49,7 +49,7 @@ def test_the_table_with_problems_has_a_warning_for_each(show, files):
         "column 'bill_length' has no value in",
         "column 'sex' has no value in",
     ):
-        assert sum(warning.count(part) for warning in warnings) == 1
+        assert any(part in warning for warning in warnings)
 
 
 def test_pages_fit_on_a_narrow_screen(show, files):
