@@ -29,7 +29,7 @@ POINTS = 0.02
 
 
 POINTS_OF_NUMBERS = 0.05
-"""Largest difference of R² on the test rows. R² is 0 for the mean and 1 without an error."""
+"""How much lower R² on the test rows may be. R² is 0 for the mean and 1 without an error."""
 
 
 class Training(NamedTuple):
@@ -152,7 +152,9 @@ def train(table, folder, trainer, workers):
 NUMBERS = {
     # 442 rows of 10 columns, as scikit-learn publishes them, and a nonlinear function of 5 of 10 columns.
     "diabetes": (lambda: load_diabetes(return_X_y=True, scaled=False), Training(12, 16, 4e-3)),
-    "friedman": (lambda: make_friedman1(3000, noise=1.0, random_state=4), Training(12, 60, 1e-2)),
+    # With parameter servers, a gradient is some steps old. Adam with 1e-2 then reaches an R² of 0.85 to 0.93, as a
+    # simulation with gradients that are two steps old does. With 3e-3, it is as good as without the delay.
+    "friedman": (lambda: make_friedman1(3000, noise=1.0, random_state=4), Training(15, 20, 3e-3)),
 }
 
 
@@ -201,4 +203,4 @@ def test_a_trainer_predicts_numbers_as_well_as_scikit_learn(numbers, tmp_path, t
     table = numbers(name)
     train(table, tmp_path, trainer, workers)
     predictions = answers_of(tmp_path / "model", "prediction")(table.test[0])
-    assert r2_score(table.test[1], predictions[:, 0]) == pytest.approx(table.score, abs=POINTS_OF_NUMBERS)
+    assert r2_score(table.test[1], predictions[:, 0]) >= table.score - POINTS_OF_NUMBERS
