@@ -173,28 +173,34 @@ class Profiler:
         self._by_name = sorted(range(len(columns)), key=lambda index: columns[index].name)
         self._vocabularies = vocabularies
 
-    def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp], filled: pa.RecordBatch) -> None:
-        """Add rows in the form of the shards, with the vocabularies of all rows.
+    def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
+        """Add rows to the statistics and the sample.
 
         Args:
-            rows: Rows of all splits. Gaps are gaps, so that equal rows of another split are equal.
+            rows: Rows of all splits in the form of the shards, with the vocabularies of all rows, and with numbers in
+                the place of gaps.
             splits: Index in SPLITS of each row's split.
-            filled: The same rows with numbers in the place of gaps.
         """
         described = np.flatnonzero(splits == self._described)
+        for name, moments in self.moments.items():
+            moments.add(column_matrix(rows[name])[described])
+        self._sampler.add(rows, described)
+
+    def add_to_duplicates(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
+        """Add the same rows to the count of duplicates. Another thread may call this.
+
+        Args:
+            rows: The rows. Gaps are gaps, so that equal rows of another split are equal.
+            splits: Index in SPLITS of each row's split.
+        """
         features, kept = [], []
         for index in self._by_name:
             column = self._columns[index]
             if column.kind == "kept":
                 kept.append(rows[column.name])
-                continue
-            values = column_matrix(rows[column.name])
-            features.append(values)
-            if column.name in self.moments:
-                present = values if column.fill is None else column_matrix(filled[column.name])
-                self.moments[column.name].add(present[described])
+            else:
+                features.append(column_matrix(rows[column.name]))
         self._duplicates.add(row_hashes(features, kept), splits)
-        self._sampler.add(filled, described)
 
     @property
     def content(self) -> str:

@@ -10,7 +10,7 @@ from kfp_distributed.components.prepare_data.reading import Reject, Rows
 from kfp_distributed.storage.dataset import Column, Task
 
 ReadTable = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
-"""Yields the rows of a file. It gets the columns and their types; all columns as they are if there are none."""
+"""Yields the rows of a file. It gets the columns and their types. Without types, rows have any columns."""
 
 
 class Chosen(NamedTuple):

@@ -72,7 +72,7 @@ def write_splits(
     class_counts = np.zeros((max(1, len(scan.label.classes)), shards + 2), np.int64)
     numbers, label = Moments(), scan.label
 
-    def profiled() -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint16]]]:
+    def profiled() -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch, NDArray[np.uint16]]]:
         for rows, targets in drawn.read():
             rows = rows.select([name for name in rows.schema.names if name not in _INTERNAL])
             filled = _filled(rows, columns)
@@ -80,13 +80,18 @@ def write_splits(
                 np.add.at(class_counts, (rows[label.name].to_numpy(), targets), 1)
             elif label.task == "regression":
                 numbers.add(rows[label.name].to_numpy()[targets < shards])
-            # The files of the training split are followed by one for validation and one for test.
-            profiler.add(rows, np.maximum(targets.astype(np.intp) - shards + 1, 0), filled)
-            yield vocabularies.recode(filled), targets
+            profiler.add(filled, splits_of(targets))
+            yield rows, vocabularies.recode(filled), targets
+
+    def splits_of(targets: NDArray[np.uint16]) -> NDArray[np.intp]:
+        # The files of the training split are followed by one for validation and one for test.
+        return np.maximum(targets.astype(np.intp) - shards + 1, 0)
 
     texts = [column.name for column in columns if column.kind in ("category", "kept")]
     with ShardFiles(files, [*texts, *(label.classes and [label.name])]) as shard_files:
-        for rows, targets in read_ahead(profiled()):
+        # Duplicates are counted here, so that both threads have about as much to do.
+        for with_gaps, rows, targets in read_ahead(profiled()):
+            profiler.add_to_duplicates(with_gaps, splits_of(targets))
             shard_files.add(rows, targets)
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
