@@ -146,9 +146,15 @@ def step_command(
 
 
 def whole_job(
-    run: Run, bucket: str = "checkpoints", export_to: str = "models", image: str = "", specs: Path = SPECS
+    run: Run,
+    bucket: str = "checkpoints",
+    export_to: str = "models",
+    image: str = "",
+    specs: Path = SPECS,
+    table: Mapping[str, object] | None = None,
+    threshold: Mapping[str, object] | None = None,
 ) -> dict[str, list[str]]:
-    """Return the commands of the four steps, in order, for a small training on digits in one process.
+    """Return the commands of the four steps, in order, for a small training in one process.
 
     Args:
         run: The run of the steps.
@@ -156,9 +162,12 @@ def whole_job(
         export_to: Bucket of the exported model.
         image: Image of the replicas if they are pods.
         specs: Folder of the compiled files.
+        table: Inputs of prepare_data. Default: the digits in three shards.
+        threshold: Inputs of evaluate. Default: none.
     """
+    table = table or {"source": "digits", "shards": 3}
     return {
-        "prepare_data": step_command("prepare_data", run, {"source": "digits", "shards": 3}, {}, specs=specs),
+        "prepare_data": step_command("prepare_data", run, table, {}, specs=specs),
         "train": step_command(
             "train",
             run,
@@ -175,7 +184,11 @@ def whole_job(
             specs=specs,
         ),
         "evaluate": step_command(
-            "evaluate", run, {}, {"model": "train/model", "dataset": "prepare_data/test_dataset"}, specs=specs
+            "evaluate",
+            run,
+            threshold or {},
+            {"model": "train/model", "dataset": "prepare_data/test_dataset"},
+            specs=specs,
         ),
         "export_model": step_command(
             "export_model", run, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}, specs=specs

@@ -1,6 +1,7 @@
 """The compiled steps in pods, with image and namespace delivery, and only with the permissions of deploy/."""
 
 import base64
+import gzip
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from cluster.jobs import left_behind
@@ -162,6 +164,20 @@ def logs_of(api, pod) -> dict[str, str]:
     }
 
 
+def write_prices(file: Path) -> None:
+    """Write 1,200 rows with numbers, gaps, a category, and a number to predict that is linear in them."""
+    generator = np.random.default_rng(0)
+    size, rooms = generator.uniform(20, 200, 1200), generator.integers(1, 8, 1200)
+    place = generator.choice(["town", "village"], 1200)
+    price = 3 * size + 20 * rooms + np.where(place == "town", 150, 0) + generator.normal(0, 20, 1200)
+    gaps = generator.random(1200) < 0.05
+    lines = [
+        f"{'' if gap else f'{area:.1f}'},{count},{where},{value:.2f}\n"
+        for gap, area, count, where, value in zip(gaps, size, rooms, place, price, strict=True)
+    ]
+    file.write_bytes(gzip.compress("".join(["size,rooms,place,price\n", *lines]).encode()))
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind",
@@ -170,13 +186,24 @@ def logs_of(api, pod) -> dict[str, str]:
 def test_every_step_runs_in_a_pod(
     kind, api, training_namespace, run_in_pod, bucket, store_environment, trainer_image, image_specs, tmp_path
 ):
-    """Image delivery needs neither a package index nor the ConfigMap; namespace delivery needs both."""
+    """Image delivery needs neither a package index nor the ConfigMap; namespace delivery needs both.
+
+    One predicts numbers of a table in the object store, the other classifies the digits.
+    """
     namespace, specs = training_namespace, image_specs if kind == "image" else tmp_path
     config_map = library_config_map(namespace)
     run = Run("/steps", str(uuid.uuid4()))
-    if kind == "namespace":
+    store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
+    task: dict[str, dict] = {}
+    if kind == "image":
+        (tmp_path / "prices").mkdir()
+        write_prices(tmp_path / "prices" / "prices.csv.gz")
+        store.upload_folder(str(tmp_path / "prices"), "prices")
+        table = {"source": f"s3://{bucket}/prices/prices.csv.gz", "label_column": "price", "shards": 3}
+        task = {"table": table, "threshold": {"metric": "r2", "bound": 0.5}}
+    else:
         write_specs(tmp_path, Delivery.namespace())
-    commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/{kind}", trainer_image, specs=specs)
+    commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/{kind}", trainer_image, specs=specs, **task)
     steps = [StepContainer(step, image_of(specs, step), command) for step, command in commands.items()]
     if kind == "image":
         maps = api.list_namespaced_config_map(namespace).items
@@ -186,7 +213,8 @@ def test_every_step_runs_in_a_pod(
         with installed(api, config_map):
             logs = logs_of(api, run_in_pod(kind, steps))
     assert [*logs] == ["prepare-data", "train", "evaluate", "export-model"], "".join(logs.values())[-6000:]
-    store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
+    if kind == "image":
+        assert float(re.search(r"r2=([0-9.]+)", logs["evaluate"])[1]) > 0.5, logs["evaluate"]
     assert store.exists(f"{kind}/digits/1/saved_model.pb"), logs["export-model"][-6000:]
     assert f"Job {namespace}/train-" in logs["train"]
     assert " worker-0 epoch 8/8" in logs["train"]
