@@ -195,6 +195,16 @@ def test_a_full_disk_leaves_no_objects(bucket, tmp_path, full_disk, path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_object_store_that_is_not_available_for_20_seconds(server, bucket, tmp_path, monkeypatch):
+    with faulty_proxy(server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
+        started, proxy.faults = time.monotonic(), [Fault("GET", times=10**6, status=503)]
+        threading.Timer(20, proxy.faults.clear).start()
+        copy = local_copy("s3://large/many", tmp_path)
+        assert {file.name: file.read_bytes() for file in copy.iterdir()} == {"a.csv": CONTENT, "b.csv": CONTENT}
+        assert time.monotonic() - started > 20
+
+
 def test_faults_of_an_object_store(server, bucket, tmp_path, monkeypatch):
     with faulty_proxy(server.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.url)
