@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.booleans import value_names
 from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary, sorted_codes
 from kfp_distributed.components.prepare_data.label_counts import LabelCounts
@@ -241,10 +242,15 @@ class _Encoder:
         Raises:
             ValueError: The label cannot be used.
         """
-        for name, vocabulary in self._vocabularies.items():
-            if name in self._counts:
-                self._counts[name].values, self._counts[name].missing = vocabulary.rows, vocabulary.missing
         counts, like = self._counts, self._options.like
+        known = {column.name: column.vocabulary for column in like.columns} if like else {}
+        names: dict[str, dict[str, str]] = {}
+        for name, vocabulary in self._vocabularies.items():
+            if name in counts:
+                names[name] = value_names(vocabulary.codes, known.get(name))
+                counts[name].missing = vocabulary.missing
+                for text, rows in vocabulary.rows.items():
+                    counts[name].values[names[name][text]] += rows
         label, class_counts, spelled = self._label.result(like)
         columns = (
             like.columns
@@ -262,7 +268,7 @@ class _Encoder:
             {name: count.missing for name, count in counts.items()},
             [*column_warnings(counts, self._rows, label.name, label.classes, filled), *self._label.warnings()],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
-            self._codes(columns, spelled),
+            self._codes(columns, names, spelled),
             self.dropped,
             self._unseen(columns) if like else (),
         )
@@ -280,13 +286,15 @@ class _Encoder:
                     found.append(Unseen(column.name, tuple(values), sum(values.values())))
         return tuple(found)
 
-    def _codes(self, columns: Iterable[Column], spelled: Mapping[str, int]) -> dict[str, NDArray[np.int32]]:
+    def _codes(
+        self, columns: Iterable[Column], names: Mapping[str, Mapping[str, str]], spelled: Mapping[str, int]
+    ) -> dict[str, NDArray[np.int32]]:
         """Return the index in the vocabulary of each code; of the label the index of the class."""
-        orders = {
-            column.name: {text: index for index, text in enumerate(column.vocabulary, 1)}
-            for column in columns
-            if column.kind == "category"
-        }
+        orders = {}
+        for column in columns:
+            if column.kind == "category":
+                indices = {text: index for index, text in enumerate(column.vocabulary, 1)}
+                orders[column.name] = {text: indices.get(name, 0) for text, name in names[column.name].items()}
         if self._source.task == "classification":
             orders[self._source.label] = dict(spelled)
         return {name: sorted_codes(self._vocabularies[name].codes, order) for name, order in orders.items()}
