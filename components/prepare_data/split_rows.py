@@ -38,16 +38,20 @@ class TimeSplit:
     """The splits by time.
 
     Attributes:
-        validation: Time from which rows are in the validation split.
-        test: Time from which rows are in the test split.
+        validation: Time from which rows are in the validation split; None for no row.
+        test: Time from which rows are in the test split; None for no row.
     """
 
-    validation: int
-    test: int
+    validation: int | None
+    test: int | None
 
     def of(self, times: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return the split of each row by its time."""
-        return np.where(times >= self.test, TEST, np.where(times >= self.validation, VALIDATION, TRAIN)).astype(np.int8)
+        splits = np.full(len(times), TRAIN, np.int8)
+        for split, begin in ((VALIDATION, self.validation), (TEST, self.test)):
+            if begin is not None:
+                splits[times >= begin] = split
+        return splits
 
 
 def split_groups(
@@ -117,16 +121,19 @@ def split_times(
         column: Name of the column, for errors.
 
     Raises:
-        ValueError: A split with a fraction above 0 gets no row, because too many rows are of one time.
+        ValueError: A split with a fraction above 0 gets no row, because its fraction is less than one row, or too many
+            rows are of one time.
     """
-    newest = 2**63 - 1
     test_rows, validation_rows = round(test * rows), round(validation * rows)
+    for name, fraction, count in (("validation", validation, validation_rows), ("test", test, test_rows)):
+        if fraction and not count:
+            raise ValueError(
+                f"{name}_fraction {fraction:g} of {rows} rows is less than one row: set it to 0 or to more, or add rows"
+            )
     ranks = [rows - test_rows, rows - test_rows - validation_rows]
     places = [min(rank, rows - 1) for rank in ranks]
     times = order_statistics(lambda: ({column: batch} for batch in read()), lambda count: places)[column]
-    result = TimeSplit(
-        times[1] if validation_rows else newest if not test_rows else times[0], times[0] if test_rows else newest
-    )
+    result = TimeSplit(times[1] if validation_rows else None, times[0] if test_rows else None)
     counts = np.zeros(4, np.int64)
     for batch in read():
         counts += np.bincount(result.of(batch), minlength=4)
