@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.booleans import value_names
 from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
+from kfp_distributed.components.prepare_data.frequent_texts import FrequentTexts
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary, sorted_codes
 from kfp_distributed.components.prepare_data.label_counts import LabelCounts
 from kfp_distributed.components.prepare_data.pieces import Pieces
@@ -48,6 +49,7 @@ class Scan(NamedTuple):
         codes: For each category and the label with classes, the index of a value by its code in the pieces.
         dropped: Rows that were left out because a value is missing.
         unseen: Values of categories that the dataset does not have whose vocabularies are applied.
+        frequent_groups: Values of the group column, among which are those of many rows.
     """
 
     columns: tuple[Column, ...]
@@ -59,6 +61,7 @@ class Scan(NamedTuple):
     codes: Mapping[str, NDArray[np.int32]]
     dropped: int = 0
     unseen: tuple[Unseen, ...] = ()
+    frequent_groups: tuple[str, ...] = ()
 
 
 class Scanner:
@@ -138,6 +141,7 @@ class _Encoder:
         self._vocabularies = {name: GrowingVocabulary() for name in names}
         if source.task == "classification":
             self._vocabularies[source.label] = self._label.vocabulary
+        self._groups = FrequentTexts()
         self.dropped = self._rows = 0
 
     def encode(self, rows: Rows, reject: Reject) -> pa.RecordBatch:
@@ -194,8 +198,10 @@ class _Encoder:
     def _count(self, name: str, values: _Values) -> pa.Array:
         """Count the values of a column, and return them in the form of the pieces."""
         if name == SPLIT_KEY:
-            is_group = self._source.split_by.kind == "group"
-            return pa.array(hashes_of_texts(values.source)) if is_group else values.source
+            if self._source.split_by.kind == "time":
+                return values.source
+            self._groups.add(values.source)
+            return pa.array(hashes_of_texts(values.source))
         if name in self._vocabularies:
             return self._count_texts(name, values.source)
         if name == self._source.label:
@@ -271,6 +277,7 @@ class _Encoder:
             self._codes(columns, names, spelled),
             self.dropped,
             self._unseen(columns) if like else (),
+            self._groups.texts,
         )
 
     def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:
