@@ -37,7 +37,7 @@ DIGITS = pa.dictionary(pa.int32(), pa.float64())
 KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
 """The same for numbers that keep all their digits, as 64-bit integers."""
 
-_MOST = str(2**63 - 1)
+_MOST, _LEAST = str(2**63 - 1), str(-(2**63))
 _NUMBER = r"^[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))$"
 
 
@@ -73,8 +73,8 @@ def read_csv(
 
     Args:
         file: Path of the file.
-        types: Columns to read and their types: float64, string, DIGITS or KEPT_DIGITS; all columns as texts if
-            empty. The file must have each of them once.
+        types: Columns to read and their types: float64, int64, string, DIGITS or KEPT_DIGITS; all columns as texts
+            if empty. The file must have each of them once.
         reject: Is called for each row that does not fit, which is left out.
         csv_format: How the file is written.
 
@@ -207,7 +207,8 @@ class _Parser:
         plain = pc.utf8_trim_whitespace(texts)
         if self._format.decimal != ".":
             plain = pc.replace_substring(plain, self._format.decimal, ".")
-        is_number = pc.fill_null(_are_integers(plain) if kind == KEPT_DIGITS else _are_numbers(plain), True)
+        are_integers = kind in (KEPT_DIGITS, pa.int64())
+        is_number = pc.fill_null(_are_integers(plain) if are_integers else _are_numbers(plain), True)
         nothing, advice = "number", "name the column in drop_columns"
         if kind == KEPT_DIGITS:
             nothing, advice = "whole number of 64 bits", f'set columns to {{{name!r}: "text"}}'
@@ -217,8 +218,8 @@ class _Parser:
                 f"correct it, leave it empty, or {advice}"
             )
         plain = pc.if_else(is_number, plain, None)
-        is_plain = kind == pa.float64()
-        return (plain.cast(pa.float64()) if is_plain else self._numbers_of_digits(name, plain)), problems
+        is_plain = not pa.types.is_dictionary(kind)
+        return (plain.cast(kind) if is_plain else self._numbers_of_digits(name, plain)), problems
 
     def _numbers_of_digits(self, name: str, texts: pa.Array) -> pa.Array:
         """Return the numbers of texts.
@@ -238,14 +239,24 @@ class _Parser:
         return trimmed.cast(self._types[name].value_type)
 
 
+def numbers_are_integers(texts: pa.StringArray) -> bool:
+    """Return whether all texts that are numbers are integers of 64 bits."""
+    plain = pc.utf8_trim_whitespace(texts.drop_null())
+    return not pc.and_(_are_numbers(plain), pc.invert(_are_integers(plain))).true_count
+
+
 def _are_numbers(texts: pa.StringArray) -> pa.BooleanArray:
     return pc.match_substring_regex(texts, _NUMBER)
 
 
 def _are_integers(texts: pa.StringArray) -> pa.BooleanArray:
     """Return which texts are integers of 64 bits."""
-    is_long = pc.and_(pc.match_substring_regex(texts, r"^\d{19}$"), pc.less_equal(texts, _MOST))
-    return pc.or_(pc.match_substring_regex(texts, r"^-?\d{1,18}$"), is_long)
+    are_integers = pc.match_substring_regex(texts, r"^-?\d{1,18}$")
+    # Texts of one length are in the order of their numbers.
+    for form, limit in ((r"^\d{19}$", _MOST), (r"^-\d{19}$", _LEAST)):
+        is_in_range = pc.and_(pc.match_substring_regex(texts, form), pc.less_equal(texts, limit))
+        are_integers = pc.or_(are_integers, is_in_range)
+    return are_integers
 
 
 def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:

@@ -17,10 +17,17 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     lines_about_dates,
     survey_texts,
 )
-from kfp_distributed.components.prepare_data.csv_files import DIGITS, KEPT_DIGITS, csv_names, read_csv
+from kfp_distributed.components.prepare_data.csv_files import (
+    DIGITS,
+    KEPT_DIGITS,
+    csv_names,
+    numbers_are_integers,
+    read_csv,
+)
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable
 from kfp_distributed.components.prepare_data.table_format import Chosen
+from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Task
 
 _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
@@ -93,12 +100,15 @@ class CsvTable:
                     read_types[name] = KEPT_DIGITS
                 types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
             columns.append(column)
-        if options.time_column and found.get(options.time_column) in CSV_TYPES:
-            read_types[options.time_column] = pa.float64()
+        time = options.time_column
+        if time and (found.get(time) in CSV_TYPES or options.columns.get(time) == "number"):
+            are_integers = all(numbers_are_integers(rows[time]) for rows in read_texts([time]))
+            read_types[time] = pa.int64() if are_integers else pa.float64()
         if task == "regression":
             read_types[options.label_column] = pa.float64()
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
-        return Chosen(tuple(columns), types, read_types, [*lines_about_codes(codes), *lines_about_dates(dates)])
+        notes = [*lines_about_codes(codes), *lines_about_dates(dates)]
+        return Chosen(tuple(columns), types, read_types, notes, time_type([read_types[time]] if time else []))
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return no lines: the header has all columns."""

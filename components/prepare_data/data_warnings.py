@@ -111,7 +111,7 @@ def spelling_warnings(label: str, spellings: Mapping[str, Sequence[str]]) -> lis
     examples = " and ".join(map(repr, texts[:_MAXIMUM_NAMES]))
     return [
         f"label_column {label!r} has the texts {examples}, which become the class {name!r}{others}. If they are "
-        "different classes, write texts that are no numbers in the source, such as 'v1.0'"
+        "different classes, write texts that are neither numbers nor booleans in the source, such as 'v1.0'"
     ]
 
 

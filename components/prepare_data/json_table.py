@@ -20,6 +20,7 @@ from kfp_distributed.components.prepare_data.left_out import lines_about_keys
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, reading
 from kfp_distributed.components.prepare_data.table_format import Chosen
+from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Column, Task
 
 FIRST_BYTES = 2**20
@@ -65,8 +66,9 @@ class JsonTable:
         dates = {name for name, (kind, texts) in found.items() if pa.types.is_string(kind) and are_dates(texts)}
         columns, types = [], {}
         # Numbers that are no inputs, such as IDs of groups, need all their digits.
-        kinds = self._options.columns
+        kinds, time = self._options.columns, self._options.time_column
         kept = [name for name in inputs if kinds.get(name, "category" if task == "none" else "") == "category"]
+        kept += [name for name in inputs if name == time and kinds.get(name) == "number"]
         whole = _whole_numbers(
             files, {name: kind for name in (*kept, *others) if _has_whole_numbers(kind := found[name][0])}
         )
@@ -87,7 +89,7 @@ class JsonTable:
                 read_types[name] = kind
         of_dates = [column.name for column in columns if column.source_type == "date"]
         notes = lines_about_dates([name for name in of_dates if name not in self._options.columns])
-        return Chosen(tuple(columns), types, read_types, notes)
+        return Chosen(tuple(columns), types, read_types, notes, time_type([read_types[time]] if time else []))
 
     def _column(self, name: str, kind: pa.DataType, *, is_date: bool, is_kept: bool) -> Column:
         if _has_objects(kind):

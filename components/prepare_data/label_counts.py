@@ -1,12 +1,13 @@
 """The labels of a source: which task they are for, and their classes or numbers (pure)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_distributed.components.prepare_data.booleans import are_booleans, value_names
 from kfp_distributed.components.prepare_data.column_kinds import class_names
 from kfp_distributed.components.prepare_data.data_warnings import spelling_warnings, text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
@@ -61,7 +62,10 @@ class LabelCounts:
             }
         elif like and self._task == "classification":
             names = class_names(labels)
-            is_known = pc.is_in(names, pa.array(like.label.classes, pa.string()))
+            classes = pa.array(like.label.classes, pa.string())
+            is_known = pc.is_in(names, classes)
+            if are_booleans(like.label.classes):
+                is_known = pc.is_in(pc.utf8_lower(names), pc.utf8_lower(classes))
             for row in _rows(pc.invert(is_known)):
                 problems.setdefault(row, f"is {names[row].as_py()[:40]!r}, which is no class of the dataset in like")
         return problems
@@ -114,7 +118,7 @@ class LabelCounts:
                 )
             return like.label if like else Label(self._name, task="regression"), (), {}
         rows = self.vocabulary.rows
-        self._spellings = _spellings_by_class(rows)
+        self._spellings = _spellings_by_class(rows, like.label.classes if like else None)
         class_rows = {name: sum(rows[text] for text in texts) for name, texts in self._spellings.items()}
         classes = like.label.classes if like else order_classes(class_rows, self._name)
         spelled = {text: index for index, name in enumerate(classes) for text in self._spellings.get(name, ())}
@@ -132,11 +136,18 @@ class LabelCounts:
         return spelling_warnings(self._name, self._spellings)
 
 
-def _spellings_by_class(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return the spellings of each class."""
+def _spellings_by_class(texts: Collection[str], known: Collection[str] | None) -> dict[str, list[str]]:
+    """Return the spellings of each class.
+
+    Args:
+        texts: The different texts of the label.
+        known: Classes of the dataset in like; None for no such dataset.
+    """
+    names = class_names(pa.array(texts, pa.string())).to_pylist()
+    classes = value_names(names, known)
     spellings: dict[str, list[str]] = {}
-    for text, name in zip(texts, class_names(pa.array(texts, pa.string())).to_pylist(), strict=True):
-        spellings.setdefault(name, []).append(text)
+    for text, name in zip(texts, names, strict=True):
+        spellings.setdefault(classes[name], []).append(text)
     return spellings
 
 

@@ -62,6 +62,7 @@ def prepare(
             warnings = [*scaling_warnings(read.scan.columns), *read.scan.warnings]
             _log(warnings)
             strata = plan_strata(read.pieces, read.scan, read.split_by, options, read.fixed_splits)
+            _log(strata.warnings)
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
@@ -77,7 +78,7 @@ def prepare(
             ]
             _log(warnings_of_rows)
             page = Path(unfinished, "overview")
-            notes = [*read.notes, *warnings_of_rows, *warnings]
+            notes = [*read.notes, *strata.warnings, *warnings_of_rows, *warnings]
             content = overview_page(manifests, profile, read.scan.missing, notes)
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
             for split, target in targets.items():

@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.booleans import value_names
 from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts, column_warnings, text_form
+from kfp_distributed.components.prepare_data.frequent_texts import FrequentTexts
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary, sorted_codes
 from kfp_distributed.components.prepare_data.label_counts import LabelCounts
 from kfp_distributed.components.prepare_data.pieces import Pieces
@@ -47,6 +49,7 @@ class Scan(NamedTuple):
         codes: For each category and the label with classes, the index of a value by its code in the pieces.
         dropped: Rows that were left out because a value is missing.
         unseen: Values of categories that the dataset does not have whose vocabularies are applied.
+        frequent_groups: Values of the group column, among which are those of many rows.
     """
 
     columns: tuple[Column, ...]
@@ -58,6 +61,7 @@ class Scan(NamedTuple):
     codes: Mapping[str, NDArray[np.int32]]
     dropped: int = 0
     unseen: tuple[Unseen, ...] = ()
+    frequent_groups: tuple[str, ...] = ()
 
 
 class Scanner:
@@ -137,6 +141,7 @@ class _Encoder:
         self._vocabularies = {name: GrowingVocabulary() for name in names}
         if source.task == "classification":
             self._vocabularies[source.label] = self._label.vocabulary
+        self._groups = FrequentTexts()
         self.dropped = self._rows = 0
 
     def encode(self, rows: Rows, reject: Reject) -> pa.RecordBatch:
@@ -193,8 +198,10 @@ class _Encoder:
     def _count(self, name: str, values: _Values) -> pa.Array:
         """Count the values of a column, and return them in the form of the pieces."""
         if name == SPLIT_KEY:
-            is_group = self._source.split_by.kind == "group"
-            return pa.array(hashes_of_texts(values.source)) if is_group else values.source
+            if self._source.split_by.kind == "time":
+                return values.source
+            self._groups.add(values.source)
+            return pa.array(hashes_of_texts(values.source))
         if name in self._vocabularies:
             return self._count_texts(name, values.source)
         if name == self._source.label:
@@ -241,10 +248,15 @@ class _Encoder:
         Raises:
             ValueError: The label cannot be used.
         """
-        for name, vocabulary in self._vocabularies.items():
-            if name in self._counts:
-                self._counts[name].values, self._counts[name].missing = vocabulary.rows, vocabulary.missing
         counts, like = self._counts, self._options.like
+        known = {column.name: column.vocabulary for column in like.columns} if like else {}
+        names: dict[str, dict[str, str]] = {}
+        for name, vocabulary in self._vocabularies.items():
+            if name in counts:
+                names[name] = value_names(vocabulary.codes, known.get(name))
+                counts[name].missing = vocabulary.missing
+                for text, rows in vocabulary.rows.items():
+                    counts[name].values[names[name][text]] += rows
         label, class_counts, spelled = self._label.result(like)
         columns = (
             like.columns
@@ -262,9 +274,10 @@ class _Encoder:
             {name: count.missing for name, count in counts.items()},
             [*column_warnings(counts, self._rows, label.name, label.classes, filled), *self._label.warnings()],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
-            self._codes(columns, spelled),
+            self._codes(columns, names, spelled),
             self.dropped,
             self._unseen(columns) if like else (),
+            self._groups.texts,
         )
 
     def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:
@@ -280,13 +293,15 @@ class _Encoder:
                     found.append(Unseen(column.name, tuple(values), sum(values.values())))
         return tuple(found)
 
-    def _codes(self, columns: Iterable[Column], spelled: Mapping[str, int]) -> dict[str, NDArray[np.int32]]:
+    def _codes(
+        self, columns: Iterable[Column], names: Mapping[str, Mapping[str, str]], spelled: Mapping[str, int]
+    ) -> dict[str, NDArray[np.int32]]:
         """Return the index in the vocabulary of each code; of the label the index of the class."""
-        orders = {
-            column.name: {text: index for index, text in enumerate(column.vocabulary, 1)}
-            for column in columns
-            if column.kind == "category"
-        }
+        orders = {}
+        for column in columns:
+            if column.kind == "category":
+                indices = {text: index for index, text in enumerate(column.vocabulary, 1)}
+                orders[column.name] = {text: indices.get(name, 0) for text, name in names[column.name].items()}
         if self._source.task == "classification":
             orders[self._source.label] = dict(spelled)
         return {name: sorted_codes(self._vocabularies[name].codes, order) for name, order in orders.items()}

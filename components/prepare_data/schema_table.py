@@ -16,6 +16,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import reading
 from kfp_distributed.components.prepare_data.table_format import Chosen
+from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**23
@@ -48,9 +49,11 @@ class SchemaTable(ABC):
     ) -> Chosen:
         """Choose how the columns are read. The first file in which a column has a type sets its kind."""
         found: dict[str, pa.DataType] = {}
+        times = []
         for file in files:
             with reading(file.name):
                 schema = self.schema(file)
+            times += [schema.field(name).type for name in (self._options.time_column,) if name]
             for name in inputs:
                 kind = schema.field(name).type
                 if found.get(name, pa.null()) == pa.null():
@@ -73,7 +76,7 @@ class SchemaTable(ABC):
             if column.source_type == "date" and column.name not in self._options.columns
         ]
         read_types = dict.fromkeys((*inputs, *others), pa.string())
-        return Chosen(tuple(columns), types, read_types, lines_about_dates(dates))
+        return Chosen(tuple(columns), types, read_types, lines_about_dates(dates), time_type(times))
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return no lines: the schema has all columns."""

@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
+from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.storage.dataset import Column, Task
 
 SPLIT_KEY = "\0split"
@@ -32,10 +32,12 @@ class SplitBy:
     Attributes:
         column: Name of the column; "" for none.
         kind: "group": rows with equal values are in one split. "time": the newest rows are the test split.
+        time_type: Type in which times are compared, see `times.time_type`. Default: dates.
     """
 
     column: str = ""
     kind: Literal["", "group", "time"] = ""
+    time_type: pa.DataType = DATES
 
 
 @dataclass(frozen=True)
@@ -132,18 +134,13 @@ class _Converter:
         return cast(name, values, "number")
 
     def split_key(self, split_by: SplitBy, values: pa.Array) -> pa.Array:
-        """Return what decides about the split: the text of a group, or the microseconds of a time."""
+        """Return what decides about the split: the text of a group, or an integer in the order of the times."""
         if split_by.kind == "group":
             key = spellings(split_by.column, values)
-        elif re.match("u?int|halffloat|float|double|decimal", str(values.type)):
-            # The order of the numbers is that of the integers with the same bits; of negative ones it is reversed. An
-            # unsafe cast rounds integers of more than 53 bits: files may have integers and floats of one column.
-            numbers = values.cast(pa.float64(), safe=False)
-            bits = np.nan_to_num(numbers.to_numpy(zero_copy_only=False)).view(np.int64)
-            ordered = np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
-            key = pc.if_else(numbers.is_null(nan_is_null=True), None, pa.array(ordered))
-        else:
+        elif split_by.time_type == DATES:
             key = self._microseconds(split_by.column, values)
+        else:
+            key = time_keys(values, split_by.time_type)
         for row in _rows(key.is_null()):
             self._add(row, split_by.column, f"is missing, and it is the {split_by.kind}_column: fill it in")
         return key

@@ -37,6 +37,7 @@ from kfp_distributed.components.prepare_data.source_files import (
 )
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
+from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**24
@@ -204,6 +205,8 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
     row_size = sum(math.prod(column.shape) * (1 if column.dtype == "uint8" else 4) for column in columns)
     batch_rows = max(1, BATCH_BYTES // sum(8 * math.prod(column.shape) for column in columns))
 
+    times = time_type(_arrow(used[name][:1]).type for name in (options.time_column,) if name)
+
     def read(reject: Reject) -> Iterator[Rows]:
         return numbered(
             pa.record_batch({key: _arrow(array[begin : begin + batch_rows]) for key, array in used.items()})
@@ -211,7 +214,7 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         )
 
     return Source(
-        tuple(columns), options.label_column, {name: read}, (), rows * row_size, task, types, split_by(options)
+        tuple(columns), options.label_column, {name: read}, (), rows * row_size, task, types, split_by(options, times)
     )
 
 

@@ -1,7 +1,7 @@
 """Which split a row belongs to, where a group, the time or a file decides."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -16,16 +16,35 @@ DRAWN, TRAIN, VALIDATION, TEST = range(4)
 
 
 @dataclass(frozen=True)
+class RowsTogether:
+    """Rows that are in one split, because they have one group or time.
+
+    Attributes:
+        key: Hash of the group, or the time.
+        rows: Number of the rows.
+        split: Their split.
+    """
+
+    key: int
+    rows: int
+    split: int
+
+
+@dataclass(frozen=True)
 class GroupSplit:
     """The split of each group.
 
     Attributes:
         keys: Hash of each group, sorted.
         splits: Split of each group.
+        rows: Number of rows by split.
+        largest: The largest group.
     """
 
     keys: NDArray[np.uint64]
     splits: NDArray[np.int8]
+    rows: Mapping[int, int]
+    largest: RowsTogether
 
     def of(self, keys: NDArray[np.uint64]) -> NDArray[np.int8]:
         """Return the split of each row by the hash of its group."""
@@ -38,16 +57,28 @@ class TimeSplit:
     """The splits by time.
 
     Attributes:
-        validation: Time from which rows are in the validation split.
-        test: Time from which rows are in the test split.
+        validation: Time from which rows are in the validation split; None for no row.
+        test: Time from which rows are in the test split; None for no row.
+        rows: Number of rows by split.
+        largest: The rows of the first time of a split, of validation or of the test, whichever are more.
     """
 
-    validation: int
-    test: int
+    validation: int | None
+    test: int | None
+    rows: Mapping[int, int]
+    largest: RowsTogether
 
     def of(self, times: NDArray[np.int64]) -> NDArray[np.int8]:
         """Return the split of each row by its time."""
-        return np.where(times >= self.test, TEST, np.where(times >= self.validation, VALIDATION, TRAIN)).astype(np.int8)
+        return _splits_of_times(times, self.validation, self.test)
+
+
+def _splits_of_times(times: NDArray[np.int64], validation: int | None, test: int | None) -> NDArray[np.int8]:
+    splits = np.full(len(times), TRAIN, np.int8)
+    for split, begin in ((VALIDATION, validation), (TEST, test)):
+        if begin is not None:
+            splits[times >= begin] = split
+    return splits
 
 
 def split_groups(
@@ -90,7 +121,10 @@ def split_groups(
             count = 1 + int(np.abs(ends[: len(ends) - left] - fraction * total).argmin()) if left else len(ends)
             splits[order[begin : begin + count]] = split
             begin += count
-    return GroupSplit(keys, splits)
+    counts = np.bincount(splits, rows, 4).astype(int).tolist()
+    largest = int(rows.argmax())
+    together = RowsTogether(int(keys[largest]), int(rows[largest]), int(splits[largest]))
+    return GroupSplit(keys, splits, dict(enumerate(counts)), together)
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -117,19 +151,24 @@ def split_times(
         column: Name of the column, for errors.
 
     Raises:
-        ValueError: A split with a fraction above 0 gets no row, because too many rows are of one time.
+        ValueError: A split with a fraction above 0 gets no row, because its fraction is less than one row, or too many
+            rows are of one time.
     """
-    newest = 2**63 - 1
     test_rows, validation_rows = round(test * rows), round(validation * rows)
+    for name, fraction, count in (("validation", validation, validation_rows), ("test", test, test_rows)):
+        if fraction and not count:
+            raise ValueError(
+                f"{name}_fraction {fraction:g} of {rows} rows is less than one row: set it to 0 or to more, or add rows"
+            )
     ranks = [rows - test_rows, rows - test_rows - validation_rows]
     places = [min(rank, rows - 1) for rank in ranks]
     times = order_statistics(lambda: ({column: batch} for batch in read()), lambda count: places)[column]
-    result = TimeSplit(
-        times[1] if validation_rows else newest if not test_rows else times[0], times[0] if test_rows else newest
-    )
-    counts = np.zeros(4, np.int64)
+    first = {VALIDATION: times[1] if validation_rows else None, TEST: times[0] if test_rows else None}
+    counts, ties = np.zeros(4, np.int64), dict.fromkeys(first, 0)
     for batch in read():
-        counts += np.bincount(result.of(batch), minlength=4)
+        counts += np.bincount(_splits_of_times(batch, first[VALIDATION], first[TEST]), minlength=4)
+        for split, time in first.items():
+            ties[split] += int(np.count_nonzero(batch == time)) if time is not None else 0
     for name, split, fraction in (
         ("validation", VALIDATION, validation),
         ("test", TEST, test),
@@ -140,7 +179,9 @@ def split_times(
                 f"time_column {column!r}: the {name} split gets no row, because too many rows have one time: change "
                 "the fractions, or name a column of finer times"
             )
-    return result
+    largest = max(ties, key=lambda split: ties[split])
+    together = RowsTogether(first[largest] or 0, ties[largest], largest)
+    return TimeSplit(first[VALIDATION], first[TEST], dict(enumerate(counts.tolist())), together)
 
 
 def hashes_of_texts(texts: pa.StringArray) -> NDArray[np.uint64]:

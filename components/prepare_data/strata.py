@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.plan import plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
 from kfp_distributed.components.prepare_data.source import SPLIT_KEY, SplitBy
+from kfp_distributed.components.prepare_data.split_balance import balance_warnings
 from kfp_distributed.components.prepare_data.split_rows import (
     DRAWN,
     TEST,
@@ -39,6 +40,7 @@ class Strata:
         codes: Class of each code of the label in the pieces; None without classes.
         split_of: The split by group or time; None for none.
         plan: Rows of each stratum in each training shard, validation and test, [4 * classes, shards + 2].
+        warnings: Lines about splits whose rows are far from their fractions.
     """
 
     names: tuple[str, ...]
@@ -46,6 +48,7 @@ class Strata:
     codes: NDArray[np.int32] | None
     split_of: GroupSplit | TimeSplit | None
     plan: NDArray[np.int64]
+    warnings: tuple[str, ...] = ()
 
     def of(self, rows: pa.RecordBatch) -> NDArray[np.int64]:
         """Return the stratum of each row of a piece: 4 times as many as classes, by split."""
@@ -85,7 +88,8 @@ def plan_strata(pieces: Pieces, scan: Scan, split_by: SplitBy, options: Options,
     else:
         counts[0] = pieces.rows
     plan = _plan(counts.reshape(_SPLITS, empty.classes), options, validation, test)
-    return Strata(empty.names, empty.classes, empty.codes, split_of, plan)
+    warnings = balance_warnings(split_of, split_by, validation, test, scan.frequent_groups) if split_of else ()
+    return replace(empty, plan=plan, warnings=tuple(warnings))
 
 
 def _split_of(

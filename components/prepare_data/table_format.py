@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.reading import Reject, Rows
+from kfp_distributed.components.prepare_data.times import DATES
 from kfp_distributed.storage.dataset import Column, Task
 
 ReadTable = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
@@ -21,12 +22,14 @@ class Chosen(NamedTuple):
         types: Types of the kept inputs.
         read_types: Types in which the inputs, and the other columns that are used, are read.
         notes: Lines about columns.
+        time_type: Type in which the times of the time column are compared, see `times.time_type`.
     """
 
     columns: tuple[Column, ...]
     types: dict[str, pa.DataType]
     read_types: dict[str, pa.DataType]
     notes: list[str]
+    time_type: pa.DataType = DATES
 
 
 class TableFormat(Protocol):

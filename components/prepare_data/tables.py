@@ -54,16 +54,21 @@ def table_source(
         sum(map(table.expected_bytes, files)),
         task,
         chosen.types,
-        split_by(options),
+        split_by(options, chosen.time_type),
         partial(table.late_notes, names, first),
     )
 
 
-def split_by(options: Options) -> SplitBy:
-    """Return the column that decides about the split."""
+def split_by(options: Options, time_type: pa.DataType) -> SplitBy:
+    """Return the column that decides about the split.
+
+    Args:
+        options: The names of the columns.
+        time_type: Type in which times are compared.
+    """
     if options.group_column:
         return SplitBy(options.group_column, "group")
-    return SplitBy(options.time_column, "time") if options.time_column else SplitBy()
+    return SplitBy(options.time_column, "time", time_type) if options.time_column else SplitBy()
 
 
 def _without_index(files: Sequence[Path], table: TableFormat, names: Sequence[str]) -> tuple[list[str], list[str]]:
