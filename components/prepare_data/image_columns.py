@@ -6,7 +6,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,18 +31,8 @@ ReadRows = Callable[[Path, Sequence[str]], Iterator[Rows]]
 """Yields the rows of a file. It gets the names of the columns."""
 
 
-class _Image(NamedTuple):
-    """A value of a column of images.
-
-    Attributes:
-        pixels: The decoded image; None if it cannot be used.
-        form: What its header says.
-        problem: Why it cannot be used.
-    """
-
-    pixels: NDArray[np.uint8] | None = None
-    form: ImageForm | None = None
-    problem: str = ""
+_Image = tuple[NDArray[np.uint8], ImageForm]
+"""Pixels of an image, and what its header says."""
 
 
 class ImageColumns:
@@ -91,44 +80,41 @@ class ImageColumns:
             images = decode_in_order(tasks) if self._are_large else (task() for task in tasks)
             for begin in range(0, len(numbers), batch_rows):
                 part = Rows(rows.slice(begin, batch_rows), numbers[begin : begin + batch_rows])
-                usable = self._usable(part, [*islice(images, len(part.numbers))], reject)
+                usable = self._usable(part, islice(images, len(part.numbers)), reject)
                 if len(usable.numbers):
                     yield usable
 
-    def _decode(self, values: Mapping[str, "_Encoded"], row: int) -> dict[str, _Image]:
-        """Return the images of a row."""
-        images = {}
+    def _decode(self, values: Mapping[str, "_Encoded"], row: int) -> dict[str, _Image | str]:
+        """Return the images of a row; for one that cannot be used the problem."""
+        images: dict[str, _Image | str] = {}
         for name, decoder in self._decoders.items():
             content = values[name].content(row)
-            if isinstance(content, bytes):
-                try:
-                    images[name] = _Image(*decoder.decode(content, name))
-                except ValueError as error:
-                    images[name] = _Image(problem=_problem(error))
-            else:
-                images[name] = _Image(problem=values[name].problem(row))
+            try:
+                images[name] = values[name].problem(row) if content is None else decoder.decode(content, name)
+            except ValueError as error:
+                images[name] = _problem(error)
         return images
 
-    def _usable(self, rows: Rows, images: Sequence[Mapping[str, _Image]], reject: Reject) -> Rows:
+    def _usable(self, rows: Rows, images: Iterable[Mapping[str, _Image | str]], reject: Reject) -> Rows:
         """Return the rows all of whose images can be used, with their pixels, and count these images."""
         usable: list[int] = []
+        pixels: dict[str, list[NDArray[np.uint8]]] = {name: [] for name in self.shapes}
         for row, images_of_row in enumerate(images):
-            problems = [(name, image.problem) for name, image in images_of_row.items() if image.problem]
-            if problems:
-                reject(int(rows.numbers[row]), *problems[0])
+            decoded = {name: image for name, image in images_of_row.items() if not isinstance(image, str)}
+            for name, image in images_of_row.items():
+                if isinstance(image, str):
+                    reject(int(rows.numbers[row]), name, image)
+                    break
             else:
                 usable.append(row)
-        batch = rows.rows.take(pa.array(usable, pa.int64())) if len(usable) < len(images) else rows.rows
+                for name, (image_pixels, form) in decoded.items():
+                    pixels[name].append(image_pixels)
+                    self._decoders[name].count(form)
+        batch = rows.rows.take(pa.array(usable, pa.int64())) if len(usable) < rows.rows.num_rows else rows.rows
         for name, shape in self.shapes.items():
-            pixels = np.empty((len(usable), math.prod(shape)), np.uint8)
-            for index, row in enumerate(usable):
-                image = images[row][name]
-                assert image.pixels is not None and image.form is not None
-                pixels[index] = image.pixels.reshape(-1)
-                self._decoders[name].count(image.form)
-            values = pa.FixedSizeListArray.from_arrays(pa.array(pixels.reshape(-1)), pixels.shape[1])
-            position = batch.schema.names.index(name)
-            batch = batch.set_column(position, pa.field(name, values.type), values)
+            flat = np.array(pixels[name], np.uint8).reshape(-1)
+            values = pa.FixedSizeListArray.from_arrays(pa.array(flat), math.prod(shape))
+            batch = batch.set_column(batch.schema.names.index(name), pa.field(name, values.type), values)
         return Rows(batch, rows.numbers[usable])
 
 
@@ -144,7 +130,7 @@ def choose_images(names: Sequence[str], files: Sequence[Path], read: ReadRows, o
     Raises:
         ValueError: A column has no image that can be used.
     """
-    decoders, pixels = {}, [0]
+    decoders, pixels = {}, [0.0]
     for name in names:
         known = options.image_shapes.get(name)
         forms = _some_forms(name, files, read, RejectedRows(options.on_bad_row), is_needed=known is None)
@@ -211,8 +197,8 @@ class _Encoded:
             self._fields = {field.name: pc.struct_field(values, field.name) for field in kind}
         elif not pa.types.is_null(kind):
             raise ValueError(
-                f"column {name!r} has values of type {kind}, but images in other files or in the dataset in like: write "
-                "images into all files, or leave the column out (drop_columns)"
+                f"column {name!r} has values of type {kind}, but images in other files or in the dataset in like: "
+                "write images into all files, or leave the column out (drop_columns)"
             )
 
     def content(self, row: int) -> bytes | None:

@@ -251,7 +251,8 @@ def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
     Raises:
         ValueError: It is not an image.
     """
-    with reading(f"image {name}", SyntaxError, Image.DecompressionBombError):
+    # Pillow raises SyntaxError for damaged files of some formats, and RuntimeError for AVIF.
+    with reading(f"image {name}", SyntaxError, RuntimeError, Image.DecompressionBombError):
         if isinstance(source, Path) and source.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")
         try:

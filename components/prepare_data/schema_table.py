@@ -98,7 +98,8 @@ class SchemaTable(ABC):
                 if found.get(name, pa.null()) == pa.null():
                     found[name] = plain_type(kind)
         decoded = [name for name in inputs if name in images and name not in self._options.columns and task != "none"]
-        self._images, self._first = choose_images(decoded, files, self._read, self._options), files[0]
+        self._images = choose_images(decoded, files, self._read, self._options)
+        self._first = files[0]
         columns, types = [], {}
         for name in inputs:
             if shape := self._images.shapes.get(name):
